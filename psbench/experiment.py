@@ -273,6 +273,12 @@ class Experiment(Specification):
             self._can_see_the_model_move()
         if self.stop.target is not None:
             self._measures(self.stop.target)
+        watched = self.stop.patience_metric
+        if watched is not None and self._is_the_better_lower(self.stop.watched) is None:
+            raise ParameterError(
+                f"stop.patience_metric: is a large {watched!r} good or bad? Declare it with the metric: "
+                "{function: ..., better: higher}"
+            )
         self._can_step()
         if self.timing_only:
             self._can_do_without_gradients()
@@ -306,17 +312,35 @@ class Experiment(Specification):
 
     def _measures(self, target: Target) -> None:
         """Refuse a target that no metric reaches, or that is passed in the wrong direction."""
-        known = ["accuracy", "loss", "train_accuracy", "train_loss", *self.metrics]
-        if target.metric.removeprefix("val_") not in known:
-            raise UnknownName("metric of stop.target", target.metric, known)
-        own = self.metrics.get(target.bare)
-        lower = target.bare == "loss" or (None if own is None else own.lower_is_better)
+        lower = self._is_the_better_lower(target.column, "stop.target")
         if lower is None or target.bare == "accuracy" or lower == (target.at_least is None):
             return
         raise ParameterError(
             f"stop.target: {target.metric!r} is the better, the {'lower' if lower else 'higher'} it is; give "
             f"{'at_most' if lower else 'at_least'}"
         )
+
+    def _is_the_better_lower(self, column: str, rule: str = "stop.patience_metric") -> bool | None:
+        """Return whether the smaller of an evaluated value is the better; None if that is not declared.
+
+        Raises
+        ------
+        UnknownName
+            If it is not evaluated.
+        """
+        bare = column.partition("_")[2]
+        known = ["accuracy", "loss", "train_accuracy", "train_loss", *self.metrics]
+        if column.removeprefix("val_") not in known:
+            raise UnknownName(f"metric of {rule}", column.removeprefix("val_"), known)
+        own = self.metrics.get(bare)
+        if bare in ("loss", "accuracy") or own is None:
+            return bare == "loss"
+        return own.lower_is_better
+
+    @property
+    def patience_is_for_less(self) -> bool:
+        """Whether what `stop.patience` watches improves as it falls."""
+        return bool(self._is_the_better_lower(self.stop.watched))
 
     def _can_see_the_model_move(self) -> None:
         for composition in self.strategy.compositions:

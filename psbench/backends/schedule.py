@@ -16,10 +16,19 @@ from psbench.core.view import ClusterView
 
 
 class StopRules:
-    """The stop rules of an experiment, and the evaluations they count."""
+    """The stop rules of an experiment, and the evaluations they count.
 
-    def __init__(self, stop: Stop, evaluate_every: float) -> None:
+    Parameters
+    ----------
+    stop : Stop
+    evaluate_every : float, epochs
+    lower : bool
+        Whether what `stop.patience` watches improves as it falls.
+    """
+
+    def __init__(self, stop: Stop, evaluate_every: float, lower: bool = True) -> None:
         self._stop = stop
+        self._sign = 1.0 if lower else -1.0
         self._every = evaluate_every
         self._evaluations = 0
         self._best = float("inf")
@@ -94,11 +103,13 @@ class StopRules:
         if stop.target is not None and stop.target.reached(values.get(stop.target.column)):
             return f"{stop.target.called} reached {stop.target.bound:g}"
         if stop.patience is not None:
-            better = values["val_loss"] < self._best
-            self._best = min(self._best, values["val_loss"])
+            value = self._sign * values[stop.watched]
+            better = value < self._best
+            self._best = min(self._best, value)
             self._since_best = 0 if better else self._since_best + 1
             if self._since_best >= stop.patience:
-                return f"validation loss has not improved for {stop.patience} evaluations"
+                what = "validation loss" if stop.patience_metric is None else stop.patience_metric
+                return f"{what} has not improved for {stop.patience} evaluations"
         return ""
 
 

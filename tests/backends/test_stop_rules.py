@@ -4,6 +4,8 @@ import pytest
 
 from psbench.backends.schedule import StopRules
 from psbench.core.stop import Stop
+from psbench.errors import ParameterError, UnknownName
+from psbench.experiment import Experiment
 
 
 def rules(**stop):
@@ -27,6 +29,24 @@ def test_a_loss_that_is_as_good_as_the_best_is_no_improvement():
     losses = [1.0, 1.0, 0.5, 0.5, 0.5]
     reasons = [seen.after_evaluation({"val_accuracy": 0.1, "val_loss": loss}) for loss in losses]
     assert reasons == [*[""] * 4, "validation loss has not improved for 2 evaluations"]
+
+
+def test_patience_with_a_metric_goes_by_the_way_that_is_better():
+    """A metric that rises is patient with a fall, and the loss is not asked."""
+    f1 = {"function": lambda output, y: 0.5, "better": "higher"}
+    mine = Experiment(metrics={"f1": f1}, stop={"patience": 2, "patience_metric": "f1"})
+    assert not mine.patience_is_for_less
+    seen = StopRules(mine.stop, 1.0, mine.patience_is_for_less)
+    pairs = ((0.5, 1), (0.4, 2), (0.6, 3), (0.6, 2), (0.5, 1))
+    values = [{"val_f1": value, "val_loss": loss} for value, loss in pairs]
+    reasons = [seen.after_evaluation(each) for each in values]
+    assert reasons == [*[""] * 4, "f1 has not improved for 2 evaluations"]
+    with pytest.raises(ParameterError, match="is a large 'f1' good or bad"):
+        mine.but(metrics={"f1": f1["function"]})
+    with pytest.raises(UnknownName, match="did you mean 'f1'"):
+        mine.but(stop={"patience": 2, "patience_metric": "f2"})
+    with pytest.raises(ParameterError, match="Give patience too"):
+        Stop(epochs=2, patience_metric="f1")
 
 
 def test_patience_that_is_partly_used_up_is_part_of_the_state():

@@ -85,7 +85,7 @@ class Simulation:
         self.engine = workload.engine(log)
         view = self.engine.view
         self.queue = EventQueue()
-        self._rules = StopRules(experiment.stop, experiment.evaluate_every)
+        self._rules = StopRules(experiment.stop, experiment.evaluate_every, experiment.patience_is_for_less)
         self._deadline = self._rules.deadline_s
         self._schedule = UpdateSchedule(
             self._rules,

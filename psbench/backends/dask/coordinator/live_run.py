@@ -97,7 +97,7 @@ class LiveRun:
             workload,
             log,
             workload.engine(log),
-            StopRules(experiment.stop, experiment.evaluate_every),
+            StopRules(experiment.stop, experiment.evaluate_every, experiment.patience_is_for_less),
             Peers(expected),
             Timers(workload.profile, experiment.strategy.requests),
             clock_s=math.nan,

@@ -126,7 +126,7 @@ class _Driver:
         self._shipping = Shipping(client, workload, placed)
         self.engine, self.server = workload.engine(log), workload.server()
         self.ending = Ending()
-        self.rules = StopRules(experiment.stop, experiment.evaluate_every)
+        self.rules = StopRules(experiment.stop, experiment.evaluate_every, experiment.patience_is_for_less)
         self.server.measures_movement = self.rules.sees_movement
         view = self.engine.view
         self._updates = UpdateSchedule(
