@@ -37,6 +37,8 @@ class LiveCampaign:
     ----------
     schedules, inputs : int
         `inputs` counts messages, ticks and looks that live runs were given.
+    resumed : int
+        How many runs went on from a checkpoint.
     ended : dict
         How many runs ended in each way: a status, or the kind of an error.
     findings : list of (block, schedule, choices, error)
@@ -46,6 +48,7 @@ class LiveCampaign:
 
     schedules: int = 0
     inputs: int = 0
+    resumed: int = 0
     seconds: float = 0.0
     failures: int = 0
     ended: dict[str, int] = field(default_factory=dict)
@@ -112,6 +115,7 @@ def _play_one(
     done.schedules += 1
     if world is not None:
         done.inputs += world.inputs
+        done.resumed += world.live.start is not None
     if error is None:
         assert world is not None
         how = world.outcome.status if world.outcome else _kind(world)
@@ -236,7 +240,7 @@ class LivePlayer:
         elif drawn < 0.6 and pairs:
             world.repeat(self._one_of(pairs))
         elif drawn < 0.75 and roles:
-            world.ask(msg.RoleLeaves(self._one_of([*roles, "coordinator"])))
+            world.ask(msg.RoleLeaves("coordinator" if self._draw() < 0.5 else self._one_of(roles)))
         elif drawn < 0.82:
             world.ask(msg.RequestStop(self._one_of((False, True))))
         elif drawn < 0.92:

@@ -648,10 +648,19 @@ class NeverLooks(LiveRun):
         self._next_look = math.inf
 
 
+class PlansNoFailure(LiveRun):
+    """The failures that a cluster plans do not happen."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        timers = self.run.timers
+        timers._heap = [entry for entry in timers._heap if type(entry[2]) is not ev.Leave]
+
+
 CANARIES = [
     *(ForgetsWhoLeft, DropsEvaluations, ReleasesInMidMove),
     pytest.param(AsksTheDead, marks=pytest.mark.nightly),  # found after hundreds of schedules
-    *(KeepsVoidPushes, EndsWithoutLeaves, LosesNumbers, NeverLooks),
+    *(KeepsVoidPushes, EndsWithoutLeaves, LosesNumbers, NeverLooks, PlansNoFailure),
 ]
 
 
