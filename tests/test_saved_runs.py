@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from psbench import Run, replay, resume
 from psbench.backends.checkpointing import with_current_names
@@ -44,6 +45,9 @@ def test_a_saved_run_resumes_from_its_first_checkpoint(name, tmp_path):
     assert sorted(set(versions.tolist())) == list(range(1, versions.max() + 1))
     assert resumed.log.evaluations()[-1]["val_loss"] < resumed.log.evaluations()[0]["val_loss"]
     replay(resumed)
+    again = Run.load(tmp_path / "resumed")
+    assert torch.equal(again.parameters, resumed.parameters)
+    assert torch.equal(again.buffers, resumed.buffers)
 
 
 def test_residuals_of_earlier_files_are_read_under_their_present_name():
