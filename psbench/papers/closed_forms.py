@@ -94,8 +94,13 @@ def error_floor(tau: float, m: float, eta: float) -> float:
 FORMULAS: dict[str, Callable[..., float]] = {
     formula.__name__: formula
     for formula in (
-        *(switch_speed_up, local_sgd_speed_up, k_bsp_round, ring_over_server),
-        *(free_workers, slowest_of, error_floor),
+        switch_speed_up,
+        local_sgd_speed_up,
+        k_bsp_round,
+        ring_over_server,
+        free_workers,
+        slowest_of,
+        error_floor,
     )
 }
 
