@@ -19,8 +19,8 @@ class WorkerStamps:
 
     A row for each push: when the release before it was received, its first step begun, its last step done
     (`created_s`) and the push handed to the system (`sent_s`). Of the steps in between `cpu_s` is CPU time
-    of the thread that computes (of the process, if a step has several threads), `wall_s` the clock's time
-    for computing, and `paced_s` what was waited then to emulate another machine.
+    of the thread that computes (of the process, if a step has several threads), `paced_s` what they were to
+    wait to emulate another machine, and `wall_s` the rest of the clock's time, in which others may compute.
     """
 
     def __init__(self, threads: int) -> None:
@@ -45,16 +45,16 @@ class WorkerStamps:
             self._begun = time.monotonic()
         return self._cpu()
 
-    def computed(self, cpu: float, wall_s: float) -> None:
+    def computed(self, cpu: float) -> None:
         """Take note that a step was computed."""
         self._steps += 1
         self._cpu_s += self._cpu() - cpu
-        self._wall_s += wall_s
 
-    def done(self, step_s: float, wall_s: float) -> None:
-        """Take note that the step is over, with what it waited for the sake of another machine."""
+    def done(self, step_s: float, paced_s: float) -> None:
+        """Take note that a step is over after so long, of which it was to wait for another machine's sake."""
         self._created = time.monotonic()
-        self._paced_s += step_s - wall_s
+        self._paced_s += paced_s
+        self._wall_s += step_s - paced_s
 
     def sent(self, ticket: int) -> None:
         """Take note that a push was handed to the system."""
@@ -102,7 +102,7 @@ def cost_s(rounds: int = 2000) -> float:
     began = time.perf_counter()
     for ticket in range(rounds):
         worker.received()
-        worker.computed(worker.begin(), 0.0)
+        worker.computed(worker.begin())
         worker.done(0.0, 0.0)
         worker.sent(ticket)
         row = coordinator.push(0, ticket, time.monotonic(), 0)

@@ -88,7 +88,10 @@ def _check_clock(worker: int, clocks: Array) -> None:
 
 
 def cpu_s(stamps: Stamps, each: Exchanges) -> Array | None:
-    """Return the CPU seconds of a step of each exchange; None if stamps are not of the log's pushes."""
+    """Return what a step of each exchange takes without others, seconds: its CPU time, and what it waits.
+
+    None if the stamps are not of the log's pushes.
+    """
     found = np.zeros(len(each))
     for worker in np.unique(each.worker).tolist():
         own, rows = each.worker == worker, stamps.workers.get(worker)
@@ -96,7 +99,7 @@ def cpu_s(stamps: Stamps, each: Exchanges) -> Array | None:
             rows is None or not 0 <= (more := len(rows["cpu_s"]) - own.sum()) <= 1
         ):  # the last may be on its way
             return None
-        values = rows["cpu_s"] / np.maximum(rows["steps"], 1)
+        values = (rows["cpu_s"] + rows["paced_s"]) / np.maximum(rows["steps"], 1)
         found[own] = values[: len(values) - more]
     return np.maximum(found, 1e-7)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -71,7 +72,8 @@ def check_stamps(done: ThreadedRun, *, with_server: bool) -> None:
     """Of each push there is, in this order: received, begun, created, sent; received, dequeued, decided."""
     stamps = done.outcome.facts["stamps"]
     at = {name: {column: i for i, column in enumerate(own)} for name, own in stamps["columns"].items()}
-    sent = {}
+    created = {}
+    answered = {(worker, ticket): when for worker, ticket, when in stamps["answers"]}
     for number in range(2):
         own = stamps["workers"][f"worker {number}"]
         assert len(own["clocks"]) == 2  # before and after
@@ -79,17 +81,17 @@ def check_stamps(done: ThreadedRun, *, with_server: bool) -> None:
             times = [row[at["worker"][f"{name}_s"]] for name in ("received", "begun", "created", "sent")]
             assert times == sorted(times)
             assert row[at["worker"]["cpu_s"]] > 0
-            assert row[at["worker"]["wall_s"]] < times[2] - times[1]
-            sent[number, row[0]] = times[-1]
+            assert row[at["worker"]["wall_s"]] + row[at["worker"]["paced_s"]] < times[2] - times[1]
+            created[number, row[0]] = times[2]
     assert len(stamps["pushes"]) == len(done.log.of_kind(Kind.PUSH)["time_s"])
     for row in stamps["pushes"]:
         times = [row[at["push"][f"{name}_s"]] for name in ("received", "dequeued", "decided")]
         assert times == sorted(times)
-        assert times[0] > sent[row[0], row[1]] - 1e-3  # one clock, and the process was switched away
+        assert times[0] > created[row[0], row[1]]  # one clock; it may be there before the sender goes on
+        assert answered.get((row[0], row[1] + 1), math.inf) > times[-1]
     applied = [row[at["push"]["applied_s"]] for row in stamps["pushes"]]
     assert any(applied) == with_server  # else replicas apply
-    answered = {(worker, ticket): when for worker, ticket, when in stamps["answers"]}
-    assert all(answered[worker, ticket] < when for (worker, ticket), when in sent.items())
+    assert answered.keys() >= created.keys()
 
 
 def test_one_worker_of_all_reduce_gives_the_simulated_parameters() -> None:

@@ -201,12 +201,13 @@ class Worker:
         computed = time.perf_counter() - began
         self._usage.add(read, computed - read)
         if stamps is not None:
-            stamps.computed(cpu, computed)
-        if self._interrupted(self._machine.more_s(self._clock, began, computed, samples)):
+            stamps.computed(cpu)
+        paced_s = self._machine.more_s(self._clock, began, computed, samples)
+        if self._interrupted(paced_s):
             return None
         compute_s = time.perf_counter() - began
         if stamps is not None:
-            stamps.done(compute_s, computed)
+            stamps.done(compute_s, paced_s)
         model.stepped(result, samples, self.lr)
         overlapped = self._overlapped
         if overlapped is not None and loop.takes_answer(stepped=True):
