@@ -15,7 +15,10 @@ from psbench.twin.calibration import Calibration
 from psbench.twin.exchanges import exchanges_of, last_version
 from psbench.twin.fit import MeasuredLink
 from psbench.twin.measures import measures_of
+from psbench.twin.pictures import quantiles, write_report
+from psbench.twin.record import Recorded, Sizes, record
 from psbench.twin.replayed import played_again
+from psbench.twin.validate import validate
 from psbench.twin.variation import together, variation_of
 
 #: as a live cluster is: messages with latencies that vary, and a server that takes time
@@ -54,6 +57,8 @@ def test_a_known_cluster_is_found_again(measured):
     assert cluster["latency_s"] == pytest.approx(1e-3, rel=0.15)
     assert any("bandwidth" in each for each in measured.unknown)
     assert all(each.value > 0 and each.low <= each.value <= each.high for each in measured.fitted.values())
+    speed = measured.of_workers(8).drawn(3).cluster["speed"]
+    assert speed[:4] == speed[4:] != cluster["speed"]  # one doubt of one machine
 
 
 @pytest.mark.parametrize("strategy", ["ssp", "k_bsp", "local_sgd", "all_reduce"])
@@ -158,6 +163,35 @@ def test_a_target_is_trained_for_and_one_that_is_not_reached_is_said(measured):
     never = ps.predict(trained, ["asp"], seeds=2, target=0.9999, settings=short)
     assert never.rows[0].target_s is None
     assert "not reached" in str(never)
+
+
+def test_recorded_runs_are_judged_again_and_drawn(tmp_path):
+    """Other seeds of the known cluster in the place of live runs: right within the noise, and drawn."""
+    runs = [ps.run(PLAIN.but(stop={"updates": 60})), ps.run(ASP.but(stop={"updates": 240}))]
+    for run in runs:
+        run.meta["coordinator"] = {"pushes": 240, "serving_s": 0.048, "handled_s": 0.072}
+    live = [ps.run(PLAIN.but(strategy="k_bsp", seed=seed, stop={"epochs": 6})) for seed in (5, 6)]
+    Recorded({"fit": runs, "live/k-sync": live}, load=0.5).save(tmp_path)
+    found = validate(Recorded.read(tmp_path), seeds=2)
+    (cell,) = found.cells
+    assert (cell.part, cell.repeats, cell.bytes_equal) == ("c", 2, True)
+    assert abs(cell.error) < found.allowed(cell) < 0.2
+    assert abs(found.replays["k-sync"]) < 0.01
+    text = write_report(found, tmp_path / "report.html").read_text()
+    assert all(word in text for word in ("s, live", "s, twin", "quantiles", "k-sync", "noise floor"))
+    again = quantiles(live[0], live[0])
+    assert (again["live_s"] == again["twin_s"]).all()
+    (tmp_path / "twin.json").write_text('{"version": 7, "runs": {}}')
+    with pytest.raises(ps.DataError, match="record of version 7"):
+        Recorded.read(tmp_path)
+
+
+def test_live_runs_have_seeds_of_their_own(monkeypatch):
+    """Strategies that share a seed share the luck of emulated machines, and their errors are one."""
+    seen = []
+    monkeypatch.setattr("psbench.twin.record.run_experiment", lambda each: seen.append(each.seed))
+    record(sizes=Sizes(batches=20))
+    assert len(seen) == len(set(seen)) > 30
 
 
 def test_rare_stalls_are_found_beside_the_others():
