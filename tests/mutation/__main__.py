@@ -24,7 +24,11 @@ TARGETS: dict[str, tuple[str, list[str]]] = {
         "psbench/metrics",
         [f"{ORACLES}/test_{name}.py" for name in ("summary", "charts", "recording")]
         + [f"tests/metrics/test_{name}.py" for name in ("exact_numbers", "independence", "moment")]
-        + [f"tests/metrics/test_{name}.py" for name in ("table_of_chunks", "warnings", "against_engine")],
+        + [
+            f"tests/metrics/test_{name}.py"
+            for name in ("table_of_chunks", "warnings", "against_engine", "growing_totals")
+        ]
+        + ["tests/strategies/test_gossip_runs.py"],
     ),
     "charts": (
         "psbench/charts",
