@@ -1,4 +1,7 @@
-"""What communication buys: bytes, or seconds in which no worker computes, against the loss at the end."""
+"""What communication buys: bytes, or seconds in which no worker computes, against the loss at the end.
+
+Where all runs have the same target of another metric, it is against that metric, by its direction.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ from collections.abc import Mapping, Sequence
 
 import altair as alt
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from psbench import metrics
 from psbench.charts.colours import looks
 from psbench.charts.names import TITLES
 from psbench.charts.source import labels_of, source
+from psbench.core.target import Target
 from psbench.metrics.record import RunRecord
 
 #: what is spent, by column: axis title and number format
@@ -26,21 +31,25 @@ def pareto_table(groups: Mapping[str, Sequence[RunRecord]]) -> pd.DataFrame:
     DataFrame
         `label`, `bytes` (up and down), `silent_s` (seconds in which no worker computes), `loss` (validation,
         or training where nothing is held back), and `front_bytes` and `front_silent_s`: whether no label has
-        less of that at no greater loss. Labels without a finite loss are left out.
+        less of that at no greater loss. Labels without a finite loss are left out. Of runs with a common
+        target of another metric, that metric by its name (`val_f1`), in the place of the loss.
     """
+    target = common_target([run for runs in groups.values() for run in runs])
+    what = "loss" if target is None else target.column
     rows = [
         {
             "label": label,
             "bytes": float(np.mean([_bytes(run) for run in runs])),
             "silent_s": float(np.mean([metrics.seconds_without_computing(run.log) for run in runs])),
-            "loss": float(np.mean([_loss(run) for run in runs])),
+            what: float(np.mean([_last(run, target) for run in runs])),
         }
         for label, runs in groups.items()
     ]
     found = pd.DataFrame(rows)
-    table: pd.DataFrame = found[np.isfinite(found["loss"])].reset_index(drop=True)
+    table: pd.DataFrame = found[np.isfinite(found[what])].reset_index(drop=True)
+    better = -table[what] if target is not None and target.at_most is None else table[what]
     for cost in _COSTS:
-        table[f"front_{cost}"] = [_is_on_front(table, row, cost) for row in table.to_dict("records")]
+        table[f"front_{cost}"] = _is_on_front(table[cost].to_numpy(), better.to_numpy())
     return table
 
 
@@ -60,7 +69,8 @@ def pareto_chart(table: pd.DataFrame, cost: str, strategies: Sequence[str]) -> a
     found = looks(labels, strategies)
     scale = alt.Scale(type="log") if (table[cost] > 0).all() else alt.Scale(type="symlog")
     x = alt.X(f"{cost}:Q", title=title, scale=scale, axis=alt.Axis(format=form, tickCount=6))
-    y = alt.Y("loss:Q", title="loss at the end", scale=alt.Scale(zero=False))
+    what = next(name for name in table if name not in ("label", *_COSTS) and not name.startswith("front_"))
+    y = alt.Y(f"{what}:Q", title=f"{what.removeprefix('val_')} at the end", scale=alt.Scale(zero=False))
     base = alt.Chart().encode(x=x, y=y)
     line = (
         base.transform_filter(f"datum.front_{cost}")
@@ -81,34 +91,45 @@ def pareto_chart(table: pd.DataFrame, cost: str, strategies: Sequence[str]) -> a
         tooltip=[
             alt.Tooltip("label:N"),
             alt.Tooltip(f"{cost}:Q", format=form),
-            alt.Tooltip("loss:Q", format=".4g"),
+            alt.Tooltip(f"{what}:Q", format=".4g"),
         ],
     )
-    name = f"pareto_{cost}"
+    name = TITLES[f"pareto_{cost}"].replace("loss", what.removeprefix("val_"))
     return alt.LayerChart(
         layer=[line, points],
         data=source(table),
         width="container",
         height=220,
-        title=TITLES[name],
-        description=f"{TITLES[name]}: a point for each strategy, and those that no other beats in both",
+        title=name,
+        description=f"{name}: a point for each strategy, and those that no other beats in both",
     )
 
 
-def _is_on_front(table: pd.DataFrame, row: Mapping[object, float], cost: str) -> bool:
-    """Whether no label is as good in cost and loss and better in one."""
-    as_good = (table[cost] <= row[cost]) & (table["loss"] <= row["loss"])
-    better = (table[cost] < row[cost]) | (table["loss"] < row["loss"])
-    return not bool((as_good & better).any())
+def common_target(runs: Sequence[RunRecord]) -> Target | None:
+    """Return the target that all runs were to reach; None without one, and if it is of the loss."""
+    # a run that is not over is a record without its experiment
+    experiments = [getattr(run, "experiment", None) for run in runs]
+    targets = [None if each is None else each.stop.target for each in experiments]
+    only: Target | None = targets[0] if len({str(each) for each in targets}) == 1 else None
+    return None if only is None or only.bare == "loss" else only
+
+
+def _is_on_front(cost: npt.NDArray[np.float64], loss: npt.NDArray[np.float64]) -> list[bool]:
+    """Whether no other label is as good in cost and loss and better in one, for each."""
+    found = []
+    for mine, own in zip(cost, loss, strict=True):
+        beaten = (cost <= mine) & (loss <= own) & ((cost < mine) | (loss < own))
+        found.append(not bool(beaten.any()))
+    return found
 
 
 def _bytes(run: RunRecord) -> int:
     return sum(metrics.total_bytes(run.log, bool(run.meta.get("unanswered"))).values())
 
 
-def _loss(run: RunRecord) -> float:
+def _last(run: RunRecord, target: Target | None) -> float:
     evaluated = metrics.evaluations(run.log)
-    for name in ("val_loss", "train_loss"):
+    for name in ("val_loss", "train_loss") if target is None else (target.column,):
         if name in evaluated and len(known := evaluated[name].dropna()):
             return float(known.iloc[-1])
     return float("nan")

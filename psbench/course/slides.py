@@ -65,12 +65,13 @@ def write_slides(source: Path, path: Path, reveal: str = REVEAL) -> None:
     ----------
     source, path : path
     reveal : str
-        The address, or a folder beside the file, with reveal.js: `npm install reveal.js` for no internet.
+        The address, or a folder beside the file, with reveal.js; in a folder, `require.js` too.
     """
     import nbformat
     from nbconvert import SlidesExporter
 
-    exporter = SlidesExporter(reveal_url_prefix=reveal, exclude_input=True)
+    options = {} if "://" in reveal else {"require_js_url": f"{reveal}/require.js"}
+    exporter = SlidesExporter(reveal_url_prefix=reveal, exclude_input=True, **options)
     text, _ = exporter.from_notebook_node(nbformat.from_dict(slides(source.read_text(encoding="utf-8"))))
     with atomic_write(path) as file:
         file.write(text.encode())

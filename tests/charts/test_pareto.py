@@ -58,3 +58,24 @@ def test_a_comparison_shows_both_and_one_strategy_has_nothing_to_choose(groups):
     assert names[-2:] == ["pareto_bytes", "pareto_silent_s"]
     alone = {"bsp": groups["bsp"]}
     assert "pareto_bytes" not in [figure.name for figure in comparison_figures(alone, strategies)]
+
+
+def size_of_output(output, y):
+    return float(output.abs().mean())
+
+
+def test_with_a_target_it_goes_by_that_metric_and_its_direction(groups):
+    changes = {
+        "metrics": {"size": {"function": size_of_output, "better": "higher"}},
+        "stop": {"epochs": 1, "target": {"metric": "size", "at_least": 1e9}},
+    }
+    runs = {name: [ps.run(run.experiment.but(**changes))] for name, (run,) in groups.items()}
+    table = pareto_table(runs)
+    assert "loss" not in table
+    for row in table.to_dict("records"):
+        beaten = (table["bytes"] <= row["bytes"]) & (table["val_size"] >= row["val_size"])
+        beaten &= (table["bytes"] < row["bytes"]) | (table["val_size"] > row["val_size"])
+        assert row["front_bytes"] == (not beaten.any())
+    figures = {each.name: each for each in comparison_figures(runs, {name: name for name in runs})}
+    assert figures["pareto_bytes"].chart.to_dict()["title"] == "Bytes against size"
+    assert "loss" in pareto_table(runs | {"bsp": groups["bsp"]})  # which has another target

@@ -25,8 +25,8 @@ class OneBitAdam(Mean):
 
     Before: m <- b1 m + (1 - b1) g and v <- b2 v + (1 - b2) g^2, with the mean gradient g. From then on v
     stays, and worker i adds its own gradient to the momentum that all have, c_i = b1 m + (1 - b1) g_i + e_i.
-    Each tensor of it travels as q_i = sign(c_i) ||c_i|| / sqrt(n), with e_i <- c_i - q_i. So does in effect
-    what they come to, with what that has lost before: s = mean q_i + e, m <- sign(s) ||s|| / sqrt(n),
+    Each tensor of it travels as q_i = sign(c_i) norm(c_i) / sqrt(n), with e_i <- c_i - q_i. So does in effect
+    what they come to, with what that has lost before: s = mean q_i + e, m <- sign(s) norm(s) / sqrt(n),
     e <- s - m. In both phases w <- w - lr (m / (sqrt(v) + epsilon) + weight_decay w).
 
     Parameters
@@ -42,7 +42,7 @@ class OneBitAdam(Mean):
     Notes
     -----
     Reduces to: Adam without correction of the bias on the mean gradient, before `freeze_step`.
-    A sign of 0 is +, so an entry that has never had a gradient (v = 0) would be moved by lr ||s|| / epsilon:
+    A sign of 0 is +, so an entry that has never had a gradient (v = 0) is moved by lr norm(s) / epsilon:
     m is kept 0 there, which DeepSpeed leaves to a mask by the user (`exp_avg_mask`). Entries whose v is small
     because it was frozen early are in the same danger.
     sum_i p_i e_i + e + m is what was to be sent and what was left before; p_i is 1/k, or the worker's share
