@@ -119,18 +119,19 @@ def test_a_strategy_that_computes_is_a_cell_of_a_notebook(scheduler: str, tmp_pa
         (tmp_path / f"cell_with_{name}.py").write_text(cell)
         importlib.import_module(f"cell_with_{name}")
         put_in(own := take_out("cell_"))
-        check_strategy(own[-1])
+        check_strategy(own[-1], clusters=1, events=40)
         strategy = parts | {"placement": {"name": "parameter_server", "servers": 2}}
         settings = {"model": {"name": "mlp", "hidden": [4]}, "stop": {"updates": 6}, "checkpoint_every": 0.05}
         settings |= {"cluster": {"workers": 2, "step_time": "constant"}, "batch_size": 8}
         simulated = run(toy_experiment(strategy, **settings))
-        live = simulated.experiment.but(backend="dask", scheduler=scheduler, stop={"updates": 4})
-        run(live, folder=tmp_path / name)
+        live = run(simulated.experiment.but(backend="dask", scheduler=scheduler))
+        run(simulated.experiment.but(stop={"updates": 4}), folder=tmp_path / name)
         again = resume(tmp_path / name, {"stop": {"updates": 6}})
-        assert again.summary()["updates"] == 6
-        assert not settled or torch.equal(again.parameters, simulated.parameters)
+        for done in (live, again):
+            assert done.summary()["updates"] == 6
+            assert not settled or torch.equal(done.parameters, simulated.parameters)
         slowed = run(fork(simulated, Fork(at_s=simulated.meta["time_s"] / 2, worker=1, speed=0.5)))
-        for done in (again, simulated, slowed):
+        for done in (live, again, simulated, slowed):
             assert replay(done) == len(done.log)
     take_out("cell_")
 
