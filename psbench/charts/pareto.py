@@ -69,7 +69,9 @@ def pareto_chart(table: pd.DataFrame, cost: str, strategies: Sequence[str]) -> a
     found = looks(labels, strategies)
     scale = alt.Scale(type="log") if (table[cost] > 0).all() else alt.Scale(type="symlog")
     x = alt.X(f"{cost}:Q", title=title, scale=scale, axis=alt.Axis(format=form, tickCount=6))
-    what = next(name for name in table if name not in ("label", *_COSTS) and not name.startswith("front_"))
+    what = next(
+        name for name in map(str, table) if name not in ("label", *_COSTS) and not name.startswith("front_")
+    )
     y = alt.Y(f"{what}:Q", title=f"{what.removeprefix('val_')} at the end", scale=alt.Scale(zero=False))
     base = alt.Chart().encode(x=x, y=y)
     line = (

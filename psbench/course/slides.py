@@ -70,8 +70,10 @@ def write_slides(source: Path, path: Path, reveal: str = REVEAL) -> None:
     import nbformat
     from nbconvert import SlidesExporter
 
-    options = {} if "://" in reveal else {"require_js_url": f"{reveal}/require.js"}
-    exporter = SlidesExporter(reveal_url_prefix=reveal, exclude_input=True, **options)
-    text, _ = exporter.from_notebook_node(nbformat.from_dict(slides(source.read_text(encoding="utf-8"))))
+    exporter: Any = SlidesExporter(reveal_url_prefix=reveal, exclude_input=True)  # type: ignore[no-untyped-call]
+    if "://" not in reveal:
+        exporter.require_js_url = f"{reveal}/require.js"
+    node = nbformat.from_dict(slides(source.read_text(encoding="utf-8")))  # type: ignore[no-untyped-call]
+    text, _ = exporter.from_notebook_node(node)
     with atomic_write(path) as file:
         file.write(text.encode())
