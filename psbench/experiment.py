@@ -271,6 +271,10 @@ class Experiment(Specification):
                 raise ParameterError(f"{unfit} (strategy {composition.name!r})")
         if self.stop.tolerance is not None and self.backend == "dask":
             self._can_see_the_model_move()
+        if self.cluster.throttles and self.backend == "dask":
+            raise ParameterError(
+                "cluster: throttles are in virtual time only; a live run has the links of its machines"
+            )
         if self.stop.target is not None:
             self._measures(self.stop.target)
         watched = self.stop.patience_metric

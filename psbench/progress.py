@@ -74,6 +74,8 @@ class RunProgress:
                 self._clocks.change(part[0])
                 if part["kind"][0] == Kind.HANDOVER:
                     self.composition = int(part["id"][0])
+            if len(part) == 1 and part["kind"][0] != Kind.PUSH:  # as when thousands of workers join
+                continue
             pushed, counts = np.unique(pick(part, Kind.PUSH)["worker"], return_counts=True)
             for worker, count in zip(pushed.tolist(), counts.tolist(), strict=True):
                 self._clocks.rise(worker, count)

@@ -43,6 +43,7 @@ from psbench.charts.workers import (
     step_chart,
     time_use_chart,
     timeline_chart,
+    trade_chart,
     window,
 )
 from psbench.metrics.record import RunRecord
@@ -97,6 +98,7 @@ __all__ = [
     "thin",
     "time_use_chart",
     "timeline_chart",
+    "trade_chart",
     "traffic_chart",
     "window",
     "with_seeds",

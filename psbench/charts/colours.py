@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#B5658F"
 ORANGE, SKY, OLIVE, GREY = "#B87A00", "#3B8FC2", "#8A8500", "#7B8087"
+#: of what is thrown away: readers who lack green see vermillion as they see orange, which is what is sent
+VIOLET = "#6048F0"
 
 SOLID: list[int] = [1, 0]
 DASHED, DOTTED, DASH_DOT = [7, 3], [2, 2], [8, 3, 2, 3]
@@ -102,7 +104,7 @@ PHASES: dict[str, str] = {
     "pull": SKY,
     "send": ORANGE,
     "wait": "#A3A8AF",
-    "cancelled": VERMILLION,
+    "cancelled": VIOLET,
 }
 
 #: why a worker waits; none is the colour of a phase that is work

@@ -155,6 +155,7 @@ class GrowingTables:
         self._rule: Columns = {"epoch": [], "value": [], "threshold": []}
         self._log: EventLog | None = None
         self.has_pushes = False
+        self._between_s = 0.0, 0.0
 
     def read(self, log: EventLog, start: int, stop: int) -> None:
         """Read rows `start` to `stop` of a log."""
@@ -162,6 +163,7 @@ class GrowingTables:
         if not len(rows):
             return
         self._log = log
+        self._between_s = self._between_s[0], float(rows["time_s"][-1])
         self.has_pushes = self.has_pushes or bool((rows["kind"] == Kind.PUSH).any())
         self.curves.read(log, rows)
         self._spans.read(log, rows)
@@ -177,6 +179,7 @@ class GrowingTables:
 
     def count_from(self, earlier: GrowingTables) -> None:
         """Have sums and counts begin where an earlier state of the same log was: both are read no further."""
+        self._between_s = earlier._between_s[1], self._between_s[1]
         self._spans.count_from(earlier._spans)
         self._pushes.count_from(earlier._pushes)
 
@@ -206,6 +209,15 @@ class GrowingTables:
         sent = self._pushes.bytes
         return {"label": [self._label] * 2, "direction": list(sent), "bytes": list(sent.values())}
 
+    def _trade(self) -> Columns:
+        """Return what waiting costs and buys: seconds for 100 applied gradients, and their mean staleness."""
+        counts, (begin, end) = self._pushes.staleness, self._between_s
+        applied = int(counts.sum())
+        if not applied:
+            return {}
+        mean = float(counts @ np.arange(len(counts))) / applied
+        return {"label": [self._label], "time_s": [100 * (end - begin) / applied], "staleness": [mean]}
+
     def _batch_size(self) -> Columns:
         columns = zip(*self._pushes.batches.seen(LONGEST), strict=True)
         return dict(zip(("time_s", "worker", "batch_size"), map(list, columns), strict=True))
@@ -234,6 +246,7 @@ _TOTALS = {
     "staleness": lambda own: own._counts(own._pushes.staleness),
     "lead": lambda own: own._counts(own._pushes.lead),
     "bytes": GrowingTables._bytes,
+    "trade": GrowingTables._trade,
     "batch_size": GrowingTables._batch_size,
     "rule": GrowingTables._rule_values,
 }

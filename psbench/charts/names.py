@@ -17,6 +17,7 @@ TITLES: dict[str, str] = {
     "steps": "What a mini-batch takes",
     "share": "Whose pushes were applied",
     "staleness": "Staleness of the applied pushes",
+    "trade": "What waiting buys, and what it costs",
     "lead": "Lead over the slowest worker when a step starts",
     "batch_size": "Batch size of each worker",
     "bytes": "Bytes sent",

@@ -8,7 +8,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from psbench.charts.colours import ORANGE, PHASES, looks, reason_colours
+from psbench.charts.colours import GREEN, GREY, ORANGE, PHASES, looks, reason_colours
 from psbench.charts.names import TITLES
 from psbench.charts.source import Data, height_of, labels_of, source, thin
 from psbench.charts.ticks import time_axis
@@ -254,6 +254,43 @@ def share_chart(
         height=200,
         title=title,
         description="Share of the applied pushes of each worker",
+    )
+
+
+def trade_chart(data: Data, title: str = TITLES["trade"]) -> alt.LayerChart:
+    """Draw what waiting costs (time) against what it buys (fresh gradients), with the curve of all bounds.
+
+    Parameters
+    ----------
+    data : DataFrame or name of a streamed data set
+        Columns `label`, `time_s` (for 100 applied gradients), `staleness` (their mean, versions), and
+        `order`: the place along the curve of SSP with each bound, None for the run itself.
+    title : str
+    """
+    axis = alt.Axis(grid=False, tickCount=5, labelExpr="format(datum.value, '.3~s') + 's'")
+    x = alt.X("time_s:Q", title="time for 100 gradients", scale=alt.Scale(zero=False), axis=axis)
+    y = alt.Y("staleness:Q", title="mean staleness (versions)", axis=alt.Axis(tickCount=4))
+    told = ["label:N", alt.Tooltip("time_s:Q", format=".4~r"), alt.Tooltip("staleness:Q", format=".3~r")]
+    base = alt.Chart().encode(x=x, y=y, tooltip=told)
+    bounds = base.transform_filter("isValid(datum.order)")
+    own = base.transform_filter("!isValid(datum.order)")
+    layers = [
+        bounds.mark_line(color=GREY, strokeWidth=1).encode(order="order:Q"),
+        bounds.mark_point(color=GREY, filled=True, opacity=1, size=22),
+        # between the ends points may lie too close for words
+        bounds.transform_filter("datum.order == 0 || datum.label == 'ASP'")
+        .mark_text(align="center", dy=-9)
+        .encode(text="label:N"),
+        own.mark_point(color=GREEN, filled=True, opacity=1, size=110),
+        own.mark_text(align="left", dx=9, dy=11, fontWeight=600).encode(text="label:N"),
+    ]
+    return alt.LayerChart(
+        layer=layers,
+        data=source(data),
+        width="container",
+        height=200,
+        title=title,
+        description="Mean staleness against the time for 100 gradients, for each staleness bound",
     )
 
 

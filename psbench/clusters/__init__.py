@@ -1,7 +1,7 @@
 """Clusters: speed, network, memory, stragglers and faults; published test beds by name."""
 
 from psbench.clusters.cluster import Cluster, Machine, make_cluster
-from psbench.clusters.faults import Corruption, Failure, LateJoin, Slowdown
+from psbench.clusters.faults import Corruption, Failure, LateJoin, Slowdown, Throttle
 from psbench.clusters.generic import Custom, Homogeneous
 from psbench.clusters.network import Network
 from psbench.clusters.profile import Profile
@@ -34,6 +34,7 @@ __all__ = [
     "Slowdown",
     "StepTime",
     "StepTimes",
+    "Throttle",
     "Trace",
     "make_cluster",
 ]

@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from psbench.clusters.faults import Corruption, Failure, LateJoin, Slowdown
+from psbench.clusters.faults import Corruption, Failure, LateJoin, Slowdown, Throttle
 from psbench.clusters.profile import OFF, Profile
 from psbench.clusters.service import Service
 from psbench.clusters.step_time import ShiftedExponential, StepTime
@@ -68,6 +68,8 @@ class Cluster(Part):
         One way between two servers.
     slowdowns, failures, joins, corruptions : list of Slowdown, Failure, LateJoin, Corruption, or mappings
         What happens to workers during the run.
+    throttles : list of Throttle, or mappings
+        When which worker's link is slower, in virtual time.
     service : Service or mapping
         Time that servers take for each message, and the coordinator for each decision.
     link_time : StepTime, its name, a mapping, or None
@@ -124,6 +126,9 @@ class Cluster(Part):
     joins: tuple[LateJoin, ...] = parameter((), "workers that arrive late: worker, at_s")
     corruptions: tuple[Corruption, ...] = parameter(
         (), "workers that push what is wrong: worker, how, factor, after"
+    )
+    throttles: tuple[Throttle, ...] = parameter(
+        (), "links that are slow for a while: worker, from_s, to_s, factor"
     )
     service: Service = parameter(Service(), "time that servers and the coordinator take; off by default")
     link_time: SerializeAsAny[StepTime] | None = parameter(
@@ -207,6 +212,7 @@ class Cluster(Part):
             vcpu=tuple(machine.vcpu for machine in machines),
             flavour=tuple(machine.flavour for machine in machines),
             slowdowns=self.slowdowns,
+            throttles=self.throttles,
             failures=self.failures,
             joins=self.joins,
             corruptions=self.corruptions,

@@ -51,6 +51,18 @@ class Slowdown(WorkerFault):
     factor: float = Field(gt=0, description="how many times as long a step takes")
 
 
+class Throttle(WorkerFault):
+    """A worker's link that is slower for a while: it has 1 / `factor` of its bandwidth, both ways.
+
+    A message that begins at `from_s` <= t < `to_s` passes at that rate to its end; latencies stay. In virtual
+    time only.
+    """
+
+    from_s: float = Field(ge=0, description="beginning, seconds")
+    to_s: float = Field(gt=0, description="end, seconds")
+    factor: float = Field(gt=0, description="how many times as long bytes take on the link")
+
+
 class Failure(WorkerFault):
     """A worker is lost at `at_s` and, unless `rejoin_s` is None, is back at `rejoin_s`.
 
@@ -103,18 +115,19 @@ def check_incidents(
     failures: Sequence[Failure],
     joins: Sequence[LateJoin],
     corruptions: Sequence[Corruption] = (),
+    throttles: Sequence[Throttle] = (),
 ) -> None:
     """Raise ParameterError unless the incidents are possible on a cluster of that size."""
-    for incident in (*slowdowns, *failures, *joins, *corruptions):
+    for incident in (*slowdowns, *throttles, *failures, *joins, *corruptions):
         if incident.worker >= num_workers:
             raise ParameterError(
                 f"{where}: {incident.kind()} of worker {incident.worker}, "
                 f"but the workers are 0 to {num_workers - 1}"
             )
-    for slow in slowdowns:
+    for slow in (*slowdowns, *throttles):
         if slow.from_s >= slow.to_s:
             raise ParameterError(
-                f"{where}: slowdown of worker {slow.worker}: "
+                f"{where}: {slow.kind()} of worker {slow.worker}: "
                 f"from_s = {slow.from_s:g} must be before to_s = {slow.to_s:g}"
             )
     arrivals = _arrivals(where, num_workers, joins)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, count
+from math import inf
 from typing import Any
 
 from psbench.clusters.profile import Profile
@@ -89,8 +90,10 @@ class Network:
     ) -> None:
         if servers < 1:
             raise ParameterError(f"cluster {profile.name!r}: servers must be at least 1, got {servers!r}")
+        self._throttles = Throttles(profile)
         self._up_rates = [_BYTES_PER_MBIT * mbit for mbit in profile.bandwidth_mbit_s]
         self._down_rates = [_BYTES_PER_MBIT * mbit for mbit in profile.down_mbit_s]
+        self._unthrottled = self._up_rates, self._down_rates
         # between workers a message goes up one link and down another; all pass both ways at once
         self._rates = worker_rates = list(map(min, self._up_rates, self._down_rates))
         self._server_rates = [_BYTES_PER_MBIT * mbit for mbit in profile.server_links(servers)]
@@ -122,6 +125,7 @@ class Network:
 
     def share(self, shares: Sequence[float]) -> None:
         """Have each server carry that part of every message from now on."""
+        self._shares = shares
         self._busy = [share / rate for share, rate in zip(shares, self._server_rates, strict=True)]
         server_rate = min(rate / share for rate, share in zip(self._server_rates, shares, strict=True))
         self._slot = 1.0 / server_rate
@@ -129,6 +133,18 @@ class Network:
             link.rate = server_rate
         self._pass_up = [1.0 / min(rate, server_rate) for rate in self._up_rates]
         self._pass_down = [1.0 / min(rate, server_rate) for rate in self._down_rates]
+
+    def advance(self, now: float) -> None:
+        """Take what links have from then on; messages that begin earlier are asked for before."""
+        if now < self._throttles.next_s:
+            return
+        parts = self._throttles.at(now)
+        self._up_rates, self._down_rates = (
+            [rate * part for rate, part in zip(rates, parts, strict=True)] for rates in self._unthrottled
+        )
+        self._rates = list(map(min, self._up_rates, self._down_rates))
+        self._equal = len(set(self._rates)) == 1 and len(set(self._latency)) == 1
+        self.share(self._shares)
 
     def server_loads(self) -> list[float]:
         """Return the seconds that each server's link was busy, both ways, since this was asked last."""
@@ -142,6 +158,8 @@ class Network:
 
     def up(self, worker: int, num_bytes: float, now: float) -> float:
         """Return when a message that a worker sends now has arrived at the servers, seconds."""
+        if now >= self._throttles.next_s:
+            self.advance(now)
         if self.is_shared:
             latency = self._latency_of(worker, num_bytes, False)
             return self._share(worker, 0, num_bytes, self._up_rates[worker], now, latency)
@@ -152,6 +170,8 @@ class Network:
 
     def down(self, worker: int, num_bytes: float, now: float) -> float:
         """Return when a message that the servers send now has arrived at a worker, seconds."""
+        if now >= self._throttles.next_s:
+            self.advance(now)
         if self.is_shared:
             latency = self._latency_of(worker, num_bytes, True) + self._hop
             return self._share(worker, 1, num_bytes, self._down_rates[worker], now, latency)
@@ -231,6 +251,34 @@ class Network:
         """Take over a state of `state_dict`."""
         self._up_free, self._down_free = state["up_free_s"], state["down_free_s"]
         self._carried = state["carried_bytes"]
+
+
+class Throttles:
+    """What part of its bandwidth each worker's link has along time.
+
+    Parameters
+    ----------
+    profile : Profile
+
+    Attributes
+    ----------
+    next_s : float, seconds
+        When that changes next; infinite without any throttle.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        self._spells, self._workers = profile.throttles, profile.num_workers
+        self._changes = sorted({time_s for each in self._spells for time_s in (each.from_s, each.to_s)})
+        self.next_s = self._changes[0] if self._changes else inf
+
+    def at(self, now: float) -> list[float]:
+        """Return the part of each link that there is at a time, and look out for the next change."""
+        self.next_s = next((time_s for time_s in self._changes if time_s > now), inf)
+        parts = [1.0] * self._workers
+        for each in self._spells:
+            if each.from_s <= now < each.to_s:
+                parts[each.worker] /= each.factor
+        return parts
 
 
 def _draws(profile: Profile, streams: Streams, end: int) -> Callable[[], float]:

@@ -7,7 +7,15 @@ from dataclasses import asdict, dataclass, fields
 from math import isfinite
 from typing import Any
 
-from psbench.clusters.faults import Corruption, Failure, LateJoin, Slowdown, WorkerFault, check_incidents
+from psbench.clusters.faults import (
+    Corruption,
+    Failure,
+    LateJoin,
+    Slowdown,
+    Throttle,
+    WorkerFault,
+    check_incidents,
+)
 from psbench.clusters.service import NO_SERVICE, Service
 from psbench.clusters.step_time import StepTime
 from psbench.core.part import make_part
@@ -50,6 +58,7 @@ class Profile:
     flavour : (num_workers,)
         What the machines are called; may be empty.
     slowdowns, failures, joins, corruptions : tuple of Slowdown, Failure, LateJoin, Corruption
+    throttles : tuple of Throttle
     read_seconds_per_sample : float, seconds at speed 1
         Time to read a sample of a batch; a placement that scans whole partitions charges its own instead.
     bandwidth_down_mbit_s : (num_workers,) or None, megabits per second
@@ -96,6 +105,7 @@ class Profile:
     paces_live_runs: bool = False
     link_sharing: str = "in_turn"
     cores: float = 0.0
+    throttles: tuple[Throttle, ...] = ()
 
     def __post_init__(self) -> None:
         where = f"cluster {self.name!r}"
@@ -116,7 +126,8 @@ class Profile:
             _number(f"{where}: server_bandwidth_mbit_s{of}", mbit_s, positive=True)
         for key in (*_POSITIVE, *_NOT_NEGATIVE):
             _number(f"{where}: {key}", getattr(self, key), positive=key in _POSITIVE)
-        check_incidents(where, self.num_workers, self.slowdowns, self.failures, self.joins, self.corruptions)
+        happens = self.slowdowns, self.failures, self.joins, self.corruptions, self.throttles
+        check_incidents(where, self.num_workers, *happens)
 
     @property
     def num_workers(self) -> int:
@@ -209,6 +220,7 @@ class Profile:
 
 #: what clusters have had for a while only, as plain data, where it is not used
 OFF: dict[str, Any] = {
+    "throttles": [],
     "corruptions": [],
     "service": Service().model_dump(mode="json"),
     "link_time": None,
@@ -223,6 +235,7 @@ _INCIDENTS: dict[str, type[WorkerFault]] = {
     "failures": Failure,
     "joins": LateJoin,
     "corruptions": Corruption,
+    "throttles": Throttle,
 }
 
 

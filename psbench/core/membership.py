@@ -37,12 +37,13 @@ class EngineMembership:
 
     def admit(self, worker: int) -> None:
         """Add a worker at the start of the run."""
-        self._add(worker)
+        self._add(worker, 0)
         self._processor.record(Kind.JOIN, worker=worker)
 
     def join(self, join: ev.Join) -> None:
         """Add a worker that joins in mid-run; the parts release or hold it."""
-        self.admit(join.worker)
+        self._add(join.worker, self._newest_version())
+        self._processor.record(Kind.JOIN, worker=join.worker)
         self._admit_midway(join.worker)
 
     def leave(self, leave: ev.Leave) -> None:
@@ -111,18 +112,21 @@ class EngineMembership:
             view.move_clock(worker, clock)
             processor.unanswered.add(worker.id)
 
-    def _add(self, worker: int) -> None:
+    def _newest_version(self) -> int:
+        here = (w.version for w in self._view.workers.values() if w.status is not Status.GONE)
+        return max(here, default=0)
+
+    def _add(self, worker: int, version: int) -> None:
         view = self._view
         old = view.workers.get(worker)
         if old is not None and old.status != Status.GONE:
             raise ProtocolError(
                 f"worker {worker} joined, but it is active already (status {old.status.name.lower()})"
             )
-        here = [w for w in view.workers.values() if w.status is not Status.GONE]
         view.workers[worker] = new = WorkerView(
             worker, ticket=old.ticket if old else 0, batch_size=self._first_batch(worker)
         )
-        new.version = new.first_version = max((w.version for w in here), default=0)
+        new.version = new.first_version = version
         view.enter_clock(new)
         view.num_active += 1
         self._processor.unanswered.add(worker)
@@ -184,5 +188,5 @@ class EngineMembership:
             return  # it has failed since
         self._processor.out.append(readmit)
         self._processor.record(Kind.READMIT, worker=readmit.worker)
-        self._add(readmit.worker)
+        self._add(readmit.worker, self._newest_version())
         self._admit_midway(readmit.worker)

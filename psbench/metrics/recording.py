@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -356,7 +356,8 @@ class _States:
                 | {"active": np.full(len(applied), len(self._clocks.of))}
             )
         rows = pick(rows, Kind.PUSH, Kind.HOLD)
-        rows = rows[np.isin(rows["worker"], list(self._clocks.of))]
+        if len(rows):
+            rows = rows[np.isin(rows["worker"], list(self._clocks.of))]
         if not len(rows):
             return
         clock, lead = clocks_between(rows, self._clocks.of)
@@ -369,12 +370,17 @@ class _States:
 
     def _break(self, row: np.void) -> None:
         self._clocks.change(row)
-        self._rises.append(self._now(float(row["time_s"])))
+        worker, time_s = int(row["worker"]), float(row["time_s"])
         if row["kind"] == Kind.HANDOVER:
             self._composition = int(row["id"])
+            self._rises.append(self._now(time_s))
+        elif worker in self._clocks.of:  # the others' clocks are what they were
+            self._rises.append(self._now(time_s, [worker]))
 
-    def _now(self, time_s: float) -> Table:
+    def _now(self, time_s: float, workers: Collection[int] | None = None) -> Table:
         clocks = self._clocks.of
+        if workers is not None:
+            clocks = {worker: clocks[worker] for worker in workers}
         return {
             "time_s": np.full(len(clocks), time_s),
             "worker": np.array(list(clocks), dtype=np.int64),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from psbench.clusters import Cluster
-from psbench.clusters.faults import Failure, Slowdown
+from psbench.clusters.faults import Failure, LateJoin, Slowdown, Throttle
 from psbench.core.log import EventLog, Kind
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import LaterSwitch, Switch, SwitchingStrategy
@@ -42,8 +42,12 @@ class Fork:
         Whose speed is changed, or who is lost.
     speed : float or None, > 0
         How many times as fast the worker's steps are from then on.
+    link : float or None, > 0
+        How many times as fast the worker's link is from then on, both ways.
     kill : bool
         Whether the worker is lost.
+    back : bool
+        Whether the worker, which is not there then, comes back, or joins.
     switch : bool
         Whether a strategy that switches does so then, as if asked by hand, in its own way.
     momentum : "keep" or "zero"
@@ -55,7 +59,9 @@ class Fork:
     strategy: Any = None
     worker: int | None = None
     speed: float | None = None
+    link: float | None = None
     kill: bool = False
+    back: bool = False
     switch: bool = False
     momentum: Literal["keep", "zero"] = "keep"
 
@@ -70,6 +76,10 @@ class Fork:
             return f"{_named(self.strategy)} from {when} on, momentum {_MOMENTUM[self.momentum]}"
         if self.kill:
             return f"worker {self.worker} lost at {when}"
+        if self.back:
+            return f"worker {self.worker} back at {when}"
+        if self.link is not None:
+            return f"link of worker {self.worker} {self.link:g} times as fast from {when} on"
         if self.speed is not None:
             return f"worker {self.worker} {self.speed:g} times as fast from {when} on"
         return f"switched at {when}"
@@ -120,17 +130,19 @@ def fork(origin: Run | Experiment, change: Fork) -> Experiment:
 def _check(experiment: Experiment, change: Fork) -> None:
     if experiment.backend != "simulated":
         raise ParameterError("fork: only a simulated run has an exact second future; this one was live")
-    asked = (change.strategy is not None, change.speed is not None, change.kill, change.switch)
-    if sum(asked) != 1:
-        raise ParameterError("fork: change exactly one of strategy, speed, kill and switch")
+    numbers = {"speed": change.speed, "link": change.link}
+    given = [value is not None for value in (change.strategy, *numbers.values())]
+    if sum((*given, change.kill, change.back, change.switch)) != 1:
+        raise ParameterError("fork: change exactly one of strategy, speed, link, kill, back and switch")
     if change.at_s < 0:
         raise ParameterError(f"fork: at_s must be zero or more, got {change.at_s:g}")
     if change.momentum not in _MOMENTUM:
         raise ParameterError(f"fork: momentum is 'keep' or 'zero', got {change.momentum!r}")
-    if (change.kill or change.speed is not None) and change.worker is None:
+    if (change.kill or change.back or any(given[1:])) and change.worker is None:
         raise ParameterError("fork: say which worker")
-    if change.speed is not None and change.speed <= 0:
-        raise ParameterError(f"fork: speed must be positive, got {change.speed:g}")
+    for name, value in numbers.items():
+        if value is not None and value <= 0:
+            raise ParameterError(f"fork: {name} must be positive, got {value:g}")
 
 
 def _lasted_until(at_s: float, run: Run) -> None:
@@ -212,11 +224,30 @@ def _other_cluster(cluster: Cluster, change: Fork) -> Cluster:
     values = {name: getattr(cluster, name) for name in type(cluster).model_fields}
     if change.kill:
         values["failures"] = (*cluster.failures, Failure(worker=worker, at_s=change.at_s))
+    elif change.back:
+        values |= _brought_back(cluster, worker, change.at_s)
     else:
-        assert change.speed is not None
-        slow = {"worker": worker, "from_s": change.at_s, "to_s": FOREVER_S, "factor": 1 / change.speed}
-        values["slowdowns"] = (*cluster.slowdowns, Slowdown(**slow))
+        name, kind, times = "slowdowns", Slowdown, change.speed
+        if times is None:
+            name, kind, times = "throttles", Throttle, cast(float, change.link)
+        spell = {"worker": worker, "from_s": change.at_s, "to_s": FOREVER_S, "factor": 1 / times}
+        values[name] = (*getattr(cluster, name), kind(**spell))
     return type(cluster)(**values)
+
+
+def _brought_back(cluster: Cluster, worker: int, at_s: float) -> dict[str, Any]:
+    """Return the failures or joins of a cluster where a worker that is gone at a time comes back."""
+    for place, failure in enumerate(cluster.failures):
+        if failure.worker == worker and failure.at_s < at_s < (failure.rejoin_s or FOREVER_S):
+            back = Failure(worker=worker, at_s=failure.at_s, rejoin_s=at_s)
+            return {"failures": (*cluster.failures[:place], back, *cluster.failures[place + 1 :])}
+    for place, join in enumerate(cluster.joins):
+        if join.worker == worker and at_s < join.at_s:
+            others = (*cluster.joins[:place], *cluster.joins[place + 1 :])
+            return {"joins": (*others, LateJoin(worker=worker, at_s=at_s)) if at_s > 0 else others}
+    raise ParameterError(
+        f"fork: worker {worker} is there at {at_s:.4g} s: only one that is gone can come back"
+    )
 
 
 def _named(strategy: Any) -> str:

@@ -33,6 +33,18 @@ def test_the_slower_of_the_two_links_sets_the_pace():
     assert network(bandwidth_mbit_s=16, server_bandwidth_mbit_s=80).down(0, MB, 0.0) == 1.0
 
 
+def test_a_throttled_link_has_its_part_of_the_bandwidth_while_that_lasts():
+    spell = {"throttles": [{"worker": 0, "from_s": 10, "to_s": 20, "factor": 4}]}
+    links = network(server_bandwidth_mbit_s=8000, **spell)
+    sent = [links.up(worker, MB, now) for now in (9.0, 10.0, 19.0, 20.0) for worker in (0, 1)]
+    assert sent == pytest.approx([10.5, 10.5, 14.5, 11.5, 23.5, 20.5, 21.5, 21.5], abs=0.01)
+    ring = network(server_bandwidth_mbit_s=8000, latency_s=0.0, **spell)
+    before = ring.ring(3 * MB, [0, 1, 2])
+    ring.advance(10.0)
+    assert ring.ring(3 * MB, [0, 1, 2]) == pytest.approx(4 * before)
+    assert ring.ring(3 * MB, [1, 2]) == pytest.approx(before * 3 / 4)
+
+
 @pytest.mark.parametrize("way", ["up", "down"])
 def test_the_servers_link_serves_one_message_after_another(way):
     send = getattr(network(), way)

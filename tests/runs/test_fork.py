@@ -24,6 +24,7 @@ CHANGES = {
     "bound": Fork(AT_S, strategy={"name": "ssp", "staleness_bound": 10}),
     "faster": Fork(AT_S, worker=3, speed=4.0),
     "slower": Fork(AT_S, worker=0, speed=0.1),
+    "throttled": Fork(AT_S, worker=0, link=0.001),
     "kill": Fork(AT_S, worker=3, kill=True),
 }
 
@@ -286,6 +287,18 @@ def test_logs_with_other_numbers_of_texts_have_their_rows_in_common():
     assert common_prefix(one, two) == 1
 
 
+def test_a_worker_that_is_gone_comes_back_and_the_run_is_the_same_until_then():
+    incidents = {"failures": [{"worker": 1, "at_s": 0.05}], "joins": [{"worker": 2, "at_s": 1e6}]}
+    origin = run(Experiment(strategy="ssp", **BASE | {"cluster": BASE["cluster"] | incidents}))
+    for worker in (1, 2):
+        back = run(fork(origin, Fork(AT_S, worker=worker, back=True)))
+        joins = back.log.rows()
+        joins = joins[(joins["kind"] == Kind.JOIN) & (joins["worker"] == worker)]
+        assert joins["time_s"][-1] == AT_S
+        assert common_prefix(origin.log, back.log) >= rows_before(origin.log, AT_S)
+        assert run(Experiment.from_spec(back.experiment.spec())).log.digest() == back.log.digest()
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -295,6 +308,8 @@ def test_logs_with_other_numbers_of_texts_have_their_rows_in_common():
         (Fork(1.0, kill=True), "which worker"),
         (Fork(1.0, strategy="strategy_switch"), "which switches"),
         (Fork(1.0, worker=1, speed=0.0), "positive"),
+        (Fork(1.0, worker=1, link=-1.0), "link must be positive"),
+        (Fork(1.0, worker=1, back=True), "worker 1 is there at 1 s: only one that is gone"),
         (Fork(1.0, switch=True), "nothing to switch to"),
     ],
     ids=str,
@@ -307,6 +322,9 @@ def test_what_cannot_be_is_refused(change, said):
 def test_a_live_run_has_no_second_future():
     with pytest.raises(ParameterError, match="this one was live"):
         fork(Experiment(strategy="bsp", backend="dask", **BASE), CHANGES["kill"])
+    throttles = {"throttles": [{"worker": 0, "from_s": 1, "to_s": 2, "factor": 3}]}
+    with pytest.raises(ParameterError, match="throttles are in virtual time only"):
+        Experiment(strategy="bsp", backend="dask", **BASE | {"cluster": BASE["cluster"] | throttles})
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,13 @@
     const ratio = (a + 0.05) / (b + 0.05);
     if (ratio < 4.45) problems.push(`"${text.slice(0, 40)}" has a contrast of ${ratio.toFixed(2)} (${element.className?.baseVal ?? element.className})`);
   }
+  for (const { element, text } of texts)
+    if (element.closest("svg.marks") && /\de[+-]?\d/.test(text)) problems.push(`"${text}" is a number for machines`);
+  for (const element of lab.querySelectorAll("button, select, input, summary, .psb-node-hold")) {
+    const { width, height } = element.getBoundingClientRect();
+    if (width && element.checkVisibility() && Math.min(width, height) < 23.5)
+      problems.push(`a target of ${width.toFixed()} x ${height.toFixed()}: ${element.outerHTML.slice(0, 80)}`);
+  }
   for (const element of document.querySelectorAll('[role="tablist"] > :not([role="tab"]), figure[role]'))
     problems.push(`a role that axe refuses: ${element.outerHTML.slice(0, 60)}`);
   return [...new Set(problems)];

@@ -90,6 +90,7 @@ def test_without_a_run_it_opens_with_a_recorded_one_that_plays(panel: Direct, sc
     web.click(".psb-first-wait")
     whole = recording(run(EXPERIMENT).log, [3])
     assert json.loads(FILE.read_text()) == json.loads(json.dumps(recorded()))
+    assert "this run" in web.text_content("[data-key=trade] svg")  # among all bounds
     assert web.evaluate(now) == whole.next("wait", -1.0)
     assert moment(whole, web.evaluate(now)).sentences[0] in web.text_content(".psb-why")
     panel.shot(screenshots / "lab-opening.png")
@@ -119,6 +120,13 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     student.press(".psb-run")
     panel.over("run 1 finished")
     panel.wait("() => document.querySelector('.psb-gaps li')")
+    # what waiting costs and buys: the run on the curve of all bounds, which are played in the background
+    panel.wait("() => document.querySelector('[data-key=trade] svg')?.textContent.includes('ASP')")
+    points = panel.lab._figures.charts["trade"].rows()
+    of, took = ({each["label"]: each[name] for each in points} for name in ("staleness", "time_s"))
+    assert of["bound 0"] < of["bound 3"] < of["ASP"]
+    assert took["bound 0"] > took["bound 3"] > took["ASP"]
+    assert of["bound 0"] < of["this run"] < of["ASP"]
     assert "You expected worker 3 to wait most" in panel.web.text_content(".psb-gaps")
     assert panel.web.evaluate(SHOWN) == []  # all four are on one screen
 
@@ -330,6 +338,34 @@ def test_a_worker_of_the_machine_is_dragged_slower_and_lost(panel: Direct) -> No
     panel.over(f"run {last + 2} finished")
     (lost,) = panel.lab.finished[-1].experiment.cluster.profile().failures
     assert lost.worker == 1
+
+    # of the run in which it is lost: it is pressed, and is back; then a link is dragged, which is throttled
+    panel.lab._on_message(panel.lab, {"kind": "show", "number": last + 2}, [])
+    key = "(n) => document.querySelector('.psb-lab').stage.films[0].recording.about.key === `run ${n}`"
+    panel.wait(key, argument=last + 2)
+    web.evaluate("(t) => document.querySelector('.psb-lab').stage.go(t, true)", lost.at_s * 1.5)
+    panel.settle(200)
+    assert "Worker 1 is gone since" in web.text_content(".psb-why")
+    gone = web.locator(".psb-node.psb-gone")
+    assert gone.count() == 1
+    gone.locator(".psb-node-hold").click()
+    panel.over(f"run {last + 3} finished")
+    (back,) = panel.lab.finished[-1].experiment.cluster.profile().failures
+    assert back.rejoin_s == pytest.approx(lost.at_s * 1.5, rel=1e-3)
+    link = web.locator(".psb-machine-place").first.locator(".psb-link-hold[data-worker='0']")
+    ends = [float(link.get_attribute(name)) for name in ("x1", "y1", "x2", "y2")]
+    box = web.locator(".psb-machine").first.bounding_box()
+    scale = web.locator(".psb-machine").first.evaluate("(e) => e.getScreenCTM().a")
+    left = web.locator(".psb-machine").first.evaluate("(e) => e.getScreenCTM().e")
+    x = left + scale * (ends[0] + ends[2]) / 2
+    y = box["y"] + scale * (ends[1] + ends[3]) / 2
+    web.mouse.move(x, y)
+    web.mouse.down()
+    web.mouse.move(x, y + 80, steps=4)  # twice as far as halves it
+    web.mouse.up()
+    panel.over(f"run {last + 4} finished")
+    (throttled,) = panel.lab.finished[-1].experiment.cluster.profile().throttles
+    assert (throttled.worker, throttled.factor) == (0, 4.0)
     assert web.evaluate(AUDIT) == []
     assert panel.errors() == []
 

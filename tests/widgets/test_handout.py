@@ -35,7 +35,8 @@ def facts(path: Path) -> Any:
 def test_it_is_small_and_says_what_it_is(done: Run, tmp_path: Path) -> None:
     path = write_handout(done, tmp_path / "run.html")
     assert path.stat().st_size < MOST_BYTES
-    inside = facts(path)
+    (inside,) = facts(path)["runs"]
+    assert "custom" in inside["facts"]  # the cluster
     assert inside["title"] == "ssp"
     assert inside["notes"] == []
     assert {"val_accuracy", "train_loss", "idle", "staleness"} <= {chart["key"] for chart in inside["charts"]}
@@ -45,14 +46,14 @@ def test_the_command_writes_it(done: Run, tmp_path: Path, capsys: pytest.Capture
     folder = done.save(tmp_path / "run")
     assert main(["export", str(folder), "--html", str(tmp_path / "run.html")]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "run.html")
-    assert facts(tmp_path / "run.html")["film"]["about"]["label"] == "ssp"
+    assert facts(tmp_path / "run.html")["runs"][0]["film"]["about"]["label"] == "ssp"
 
 
 def test_of_a_long_run_it_has_the_beginning_and_says_so(
     done: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(films, "SPANS", 300)
-    inside = facts(write_handout(done, tmp_path / "run.html"))
+    (inside,) = facts(write_handout(done, tmp_path / "run.html"))["runs"]
     assert len(inside["notes"]) == 1
     assert inside["film"]["end_s"] == inside["film"]["whole_s"] < done.log.rows()["time_s"][-1]
 
@@ -63,7 +64,7 @@ def test_of_a_long_run_it_has_the_beginning_and_says_so(
 def test_it_opens_alone_and_rewinds(
     done: Run, tmp_path: Path, chromium: Any, screenshots: Path, scheme: str
 ) -> None:
-    path = write_handout(done, tmp_path / "run.html")
+    path = write_handout([done, done], tmp_path / "run.html", ["the first", "the second"])
     context = chromium.new_context(viewport={"width": 1366, "height": 768}, color_scheme=scheme)
     web, wrong, asked = context.new_page(), [], []
     web.on("pageerror", lambda error: wrong.append(str(error)))
@@ -78,6 +79,10 @@ def test_it_opens_alone_and_rewinds(
     before = float(web.get_attribute(".psb-stage", "data-now"))
     web.click(".psb-play")
     web.wait_for_function("(t) => Number(document.querySelector('.psb-stage').dataset.now) > t", arg=before)
+    web.select_option(".psb-which", label="the second")
+    web.wait_for_function("() => document.querySelectorAll('svg.marks').length > 6")
+    assert web.locator("h1").text_content() == "the second"
+    assert web.locator(".psb-stage").count() == 1
     assert wrong == []
     assert asked == [path.as_uri()]
     context.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,12 @@ FIGURES = (
         note="dashed: an equal share",
         names_runs=True,
     ),
+    FigureSpec(
+        "trade",
+        "first",
+        lambda *_: charts.trade_chart("source").properties(height=HEIGHT),
+        note="grey: SSP with each bound on this cluster; lower is fresher, left is faster",
+    ),
     _histogram("staleness", "0 is fresh"),
     _histogram("lead", "what SSP bounds"),
     FigureSpec("bytes", "updates", lambda *_: charts.traffic_chart("source")),
@@ -137,6 +144,7 @@ class Figures:
         self._about: dict[str, Any] = {}  # what the specifications of the others depend on
         self._made: dict[Any, dict[str, Any]] = {}
         self.x = "time_s"
+        self._sweep: Columns = {}
 
     def layout(self) -> list[dict[str, Any]]:
         """Return where each chart stands on the page."""
@@ -158,6 +166,21 @@ class Figures:
         for beside in shown[1:]:
             beside.read(len(beside.log))
             beside.tables.end()
+
+    def open_with(self, trade: Columns) -> None:
+        """Draw what waiting costs and buys in the recorded run that a panel opens with."""
+        (figure,) = (each for each in FIGURES if each.key == "trade")
+        chart = self.charts["trade"]
+        chart.spec, chart.note = self._spec(figure, []), f"whole run; {figure.note}"
+        chart.replace(trade)
+        chart.state = "done"
+
+    def show_sweep(self, columns: Columns) -> None:
+        """Draw the runs of all bounds behind the point of the run that is shown; see `sweep.sweep`."""
+        self._sweep = columns
+        if self._shown and self._shown[0].rows:
+            (figure,) = (each for each in FIGURES if each.key == "trade")
+            self._replace(figure, self._shown[0].tables)
 
     def axis(self, x: str) -> None:
         """Draw the curves against another axis, with the rows they have."""
@@ -202,7 +225,10 @@ class Figures:
             chart = self.charts[figure.key]
             span = whole if figure.is_curve else f"{whose}{words}" + ("" if chart.count() else ": none")
             if isinstance(next(iter(self._sent.get(figure.key, {}).get("worker", ())), None), str):
-                span += "; tenths of the workers, from those that wait least to those that wait most"
+                least, most = (
+                    ("wait least", "wait most") if figure.key != "share" else ("push least", "push most")
+                )
+                span += f"; tenths of the workers, from those that {least} to those that {most}"
             chart.note = "; ".join(filter(None, (span, figure.note)))
 
     def refresh(self, stop: int | None = None, final: bool = False) -> None:
@@ -272,6 +298,12 @@ class Figures:
         columns = {name: charts.plain(values) for name, values in found.items()}
         if figure.key in ("time_use", "idle"):
             columns = in_groups(columns, "phase" if figure.key == "time_use" else "reason")
+        elif figure.key == "trade" and columns:
+            columns = with_sweep(columns, self._sweep)
+        elif figure.key == "share":
+            columns = shares_in_groups(columns)
+        elif figure.key == "batch_size":
+            columns = of_some(columns)
         if columns == self._sent.get(figure.key, {}):
             return
         self._sent[figure.key] = columns
@@ -320,10 +352,39 @@ def in_groups(columns: Columns, by: str) -> Columns:
     found: Columns = {"worker": [], by: [], "fraction": []}
     for number, group in enumerate(np.array_split(np.array(order), GROUPS)):
         for kind in kinds:
-            found["worker"].append(f"{100 * number // GROUPS}-{100 * (number + 1) // GROUPS} %")
+            found["worker"].append(_tenth(number))
             found[by].append(kind)
             found["fraction"].append(float(np.mean([table[each].get(kind, 0.0) for each in group.tolist()])))
     return found
+
+
+def shares_in_groups(columns: Columns) -> Columns:
+    """Return each worker's share of the pushes, or, of many workers, the means of tenths of them by share."""
+    if len(columns.get("worker", ())) <= MANY:
+        return columns
+    order = np.array_split(np.argsort(columns["share"], kind="stable"), GROUPS)
+    found: Columns = {"worker": [_tenth(number) for number in range(GROUPS)]}
+    for name in ("share", "applied", "equal"):
+        found[name] = [float(np.mean(np.array(columns[name])[group])) for group in order]
+    return {"label": [columns["label"][0]] * GROUPS, **found}
+
+
+def of_some(columns: Columns) -> Columns:
+    """Return the rows of all workers, or, of many workers, those of some that are evenly picked."""
+    workers = list(dict.fromkeys(columns.get("worker", ())))
+    kept = set(workers[:: -(-len(workers) // MANY)] if workers else ())
+    here = [worker in kept for worker in columns.get("worker", ())]
+    return {name: list(compress(values, here)) for name, values in columns.items()}
+
+
+def _tenth(number: int) -> str:
+    return f"{100 * number // GROUPS}-{100 * (number + 1) // GROUPS} %"
+
+
+def with_sweep(own: Columns, swept: Columns) -> Columns:
+    """Return the point of a run, called so, and those of the bounds behind it."""
+    named = {**own, "label": ["this run"], "order": [None]}
+    return {name: [*swept.get(name, ()), *values] for name, values in named.items()}
 
 
 def _labels(meta: Mapping[str, Any]) -> Columns:

@@ -1,14 +1,16 @@
-"""A recorded run as one HTML file, with the scrubber and the charts: opens with no internet and no kernel."""
+"""Recorded runs as one HTML file, with the scrubber and the charts: opens with no internet and no kernel."""
 
 from __future__ import annotations
 
 import html
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from psbench import charts
+from psbench.errors import ParameterError
 from psbench.results.run import Run
 from psbench.system.files import atomic_write
 from psbench_widgets.film import film
@@ -22,21 +24,32 @@ _POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-s
 _LEFT_OUT = ("timeline", "switch", "servers", "server_load")
 
 
-def write_handout(run: Run, path: str | Path) -> Path:
-    """Write a run to one HTML file of less than 5 MB, and return where.
+def write_handout(runs: Run | Sequence[Run], path: str | Path, labels: Sequence[str] | None = None) -> Path:
+    """Write runs to one HTML file, of one run less than 5 MB, and return where.
 
     The page has the timeline with its scrubber, the state of workers and server at any moment, the reason of
-    every wait, and the run's charts. Of a run that is too long the beginning is in the file, and the page
-    says so; the charts are always of the whole run.
+    every wait, and the run's charts; of several runs it shows the one that is chosen. Of a run that is too
+    long the beginning is in the file, and the page says so; the charts are always of the whole run.
 
     Parameters
     ----------
-    run : Run
+    runs : Run or sequence of Run
     path : path
+    labels : sequence of str, optional
+        What the runs are called; the titles of their experiments if not given.
+
+    Raises
+    ------
+    ParameterError
+        If there is no run.
     """
-    path = Path(path)
-    facts = json.dumps(_facts(run), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    title = html.escape(f"psbench: {run.experiment.title}")
+    path, runs = Path(path), [runs] if isinstance(runs, Run) else list(runs)
+    if not runs:
+        raise ParameterError("a page of runs: there is no run")
+    labels = labels or [run.experiment.title for run in runs]
+    pages = {"themes": themes(), "runs": [_facts(*each) for each in zip(runs, labels, strict=True)]}
+    facts = json.dumps(pages, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    title = html.escape("psbench: " + ", ".join(labels))
     with atomic_write(path) as file:
         page = (
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -72,14 +85,14 @@ def _script() -> str:
     return re.sub(r"<(?=/script|!--)", r"\\x3c", code, flags=re.IGNORECASE)
 
 
-def _facts(run: Run) -> dict[str, Any]:
-    experiment, label = run.experiment, run.experiment.title
+def _facts(run: Run, label: str) -> dict[str, Any]:
+    experiment = run.experiment
     picture = film(experiment, run.log, label, "run", at_s=0.0)
     shown, whole = picture["end_s"], picture["whole_s"]
     names = ", ".join(titles_of(experiment, "data", "model", "cluster", "sharding"))
     notes = [f"This file has the first {shown:.4g} s of {whole:.4g} s; the charts are of the whole run."]
     return {
-        "themes": themes(),
+        "label": label,
         "title": label.replace("_", " "),
         "facts": f"{names}; seed {experiment.seed}; {experiment.backend}; {run.meta.get('reason', '')}",
         "notes": notes if shown < whole else [],

@@ -72,6 +72,7 @@ class Lab(Panel):
             "save": lambda m: self.answer("saved " + ", ".join(map(str, self.save(m.get("folder"))))),
             "load": lambda m: self.load(m.get("folder")),
             "report": lambda m: self.answer(f"wrote {self.report()}"),
+            "export": lambda m: self.answer(f"wrote {self.export()}"),
         }
 
     def _show_settings(self, experiment: Experiment) -> None:
@@ -106,7 +107,7 @@ class Lab(Panel):
         number = self._view.shown_number
         given = {
             name: message[name]
-            for name in ("strategy", "worker", "speed", "kill", "switch", "momentum")
+            for name in ("strategy", "worker", "speed", "link", "kill", "back", "switch", "momentum")
             if name in message
         }
         if "bound" in message:
@@ -138,6 +139,7 @@ class Lab(Panel):
     def _on_show(self, message: dict[str, Any]) -> None:
         if self._bridge.current is None:
             self._view.show(self._table[message["number"]])
+            self._sweep_bounds()
 
     def _on_beside(self, message: dict[str, Any]) -> None:
         first, other = self._view.shown_number, message["number"]

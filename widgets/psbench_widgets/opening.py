@@ -9,6 +9,7 @@ import json
 from functools import cache
 from typing import Any
 
+from psbench.charts.growing import tables_of
 from psbench.experiment import Experiment
 from psbench_widgets.film import film
 from psbench_widgets.look import STATIC
@@ -38,14 +39,19 @@ SENTENCES = (
 @cache
 def opening() -> dict[str, Any]:
     """Return the recording and the sentences as the page reads them."""
-    return {"film": json.loads(FILE.read_text(encoding="utf-8")), "sentences": list(SENTENCES)}
+    return json.loads(FILE.read_text(encoding="utf-8")) | {"sentences": list(SENTENCES)}
 
 
 def recorded() -> dict[str, Any]:
-    """Return the recording, made now."""
+    """Return the recording, and what other bounds would cost and buy, made now."""
     from psbench import run
+    from psbench_widgets.figures import with_sweep
+    from psbench_widgets.sweep import sweep
 
-    return film(EXPERIMENT, run(EXPERIMENT).log, "a recorded run", "opening", at_s=0.0)
+    done = run(EXPERIMENT)
+    own = tables_of(done, "").totals("trade")
+    shown = film(EXPERIMENT, done.log, "a recorded run", "opening", at_s=0.0)
+    return {"film": shown, "trade": with_sweep(own, sweep(EXPERIMENT))}
 
 
 if __name__ == "__main__":

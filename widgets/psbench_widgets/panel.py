@@ -22,7 +22,9 @@ from psbench_widgets.checker import Checker
 from psbench_widgets.comparison_view import ComparisonView
 from psbench_widgets.controls import form
 from psbench_widgets.figures import Figures
+from psbench_widgets.handout import write_handout
 from psbench_widgets.kept_picture import KeptPicture
+from psbench_widgets.latest_task import LatestTask
 from psbench_widgets.messages import Handlers, dispatch
 from psbench_widgets.names import fork_name
 from psbench_widgets.notebook_cell import replace_panel_of_this_cell
@@ -35,6 +37,7 @@ from psbench_widgets.presets import SITUATIONS, with_own_name
 from psbench_widgets.questions import Questions
 from psbench_widgets.run_table import RunTable
 from psbench_widgets.run_view import RunView
+from psbench_widgets.sweep import sweep
 from psbench_widgets.view_lease import ViewLease
 
 #: epochs of the panel's first experiment: long enough to watch, short enough to wait for
@@ -63,17 +66,20 @@ class Panel(PanelPage):
     ) -> None:
         if pace not in PACES:
             raise ParameterError(f"pace: {pace!r} is none of {', '.join(PACES)}")
-        first_sight = {} if experiment else opening()
+        first_sight = {} if experiment else dict(opening())
         experiment = experiment or Experiment(strategy=FIRST, stop={"epochs": EPOCHS})
         self._own = own_parts(experiment)
         self._questions = Questions(experiment, challenge)
         self._guard = threading.RLock()
         self._figures = Figures(renderer)
+        if first_sight:
+            self._figures.open_with(first_sight.pop("trade"))
         self._table = RunTable()
         self._view = RunView(self._figures, lambda message: self.send(message))
         self._comparison = ComparisonView(self._table, self.show_comparison, self.show_error, renderer)
         self._lease = ViewLease()
         self._picture = KeptPicture()
+        self._sweep = LatestTask("psbench-sweep", self.show_error)
         self._numbers = itertools.count(-1, -1)  # of loaded runs: negative, so that no job has the same
         self._bridge = Bridge(_PanelListener(self))
         self._checker = Checker(lambda message: self.send(message), self._figures.warm, self.show_error)
@@ -195,6 +201,7 @@ class Panel(PanelPage):
         done = self._bridge.wait(timeout_s)
         self._checker.wait(timeout_s)
         self._comparison.wait(timeout_s)
+        self._sweep.wait(timeout_s)
         return done
 
     @property
@@ -230,6 +237,21 @@ class Panel(PanelPage):
         path.parent.mkdir(parents=True, exist_ok=True)
         return comparison.report(path)
 
+    def export(self, path: str | Path | None = None) -> Path:
+        """Write the ticked runs as one page with their timelines, to rewind without internet or a kernel.
+
+        Raises
+        ------
+        ParameterError
+            If no run is ticked.
+        """
+        entries = [entry for entry in self._table.ticked() if entry.run is not None]
+        if not entries:
+            raise ParameterError("export: tick at least one finished run")
+        path = Path(path) if path is not None else Path(self.folder) / "runs.html"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return write_handout([e.run for e in entries if e.run], path, [e.label for e in entries])
+
     def yaml(self) -> str:
         """Return what the panel shows as YAML."""
         return self.experiment.to_yaml()
@@ -245,6 +267,7 @@ class Panel(PanelPage):
             self._bridge.close()
             self._checker.close()
             self._comparison.close()
+            self._sweep.close()
             self._figures.close()
         super().close()
 
@@ -271,6 +294,12 @@ class Panel(PanelPage):
         # what was expected was expected of the run, not of its fork
         summary = entry.summary if job.fork_of is None else None
         self.goal = self._questions.judge(job.number, entry.run, summary, before)
+
+    def _sweep_bounds(self) -> None:
+        """Play the bounds on the cluster of the run that is shown, behind its own point."""
+        experiment, figures = self._view.experiment, self._figures
+        if experiment is not None:
+            self._sweep.ask(lambda: figures.show_sweep(sweep(experiment)))
 
     def _keep_picture(self, job: Job) -> None:
         entry = self._table[job.number]
@@ -301,6 +330,8 @@ class _PanelListener:
             lab._publish_runs()
             lab._publish_status()
             lab._keep_picture(job)
+            if job.is_over:
+                lab._sweep_bounds()
 
     def on_tick(self) -> None:
         if lab := self._lab():

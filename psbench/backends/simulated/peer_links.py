@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from psbench.clusters import Profile
+from psbench.clusters.network import Throttles
 
 _BYTES_PER_MBIT = 125_000.0
 
@@ -34,6 +35,8 @@ class PeerLinks:
     def __init__(self, profile: Profile, num_bytes: int) -> None:
         self._up_s = [num_bytes / (_BYTES_PER_MBIT * mbit) for mbit in profile.bandwidth_mbit_s]
         self._down_s = [num_bytes / (_BYTES_PER_MBIT * mbit) for mbit in profile.down_mbit_s]
+        self._unthrottled = self._up_s, self._down_s
+        self._throttles = Throttles(profile)
         self._latency = list(profile.latency_s)
         self._up_free = [0.0] * len(self._up_s)
         self._down_free = [0.0] * len(self._up_s)
@@ -42,6 +45,12 @@ class PeerLinks:
 
     def send(self, sender: int, receiver: int, now: float) -> float:
         """Return when a model that is sent now has arrived, seconds."""
+        if now >= self._throttles.next_s:
+            parts = self._throttles.at(now)
+            self._up_s, self._down_s = (
+                [seconds / part for seconds, part in zip(all_, parts, strict=True)]
+                for all_ in self._unthrottled
+            )
         begins = max(now, self._up_free[sender])
         self._up_free[sender] = begins + self._up_s[sender]
         passed = begins + max(self._up_s[sender], self._down_s[receiver])

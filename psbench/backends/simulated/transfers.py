@@ -137,6 +137,7 @@ class Transfers:
         else:
             rings = [(self._summed_bytes if fragment < 0 else self._fragment_vectors[fragment], 1.0)]
         network, reduce_s = self.network, self._placement.reduce_s
+        network.advance(now)
         seconds = sum(share * reduce_s(network, num_bytes, workers) for num_bytes, share in rings)
         self.collective_ends = now + seconds
 

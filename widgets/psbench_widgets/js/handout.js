@@ -1,4 +1,4 @@
-// One recorded run on a page of its own, with no kernel behind it: the stage and the charts.
+// Recorded runs on a page of their own, with no kernel behind it: the stage and the charts.
 import { h } from "./dom.js";
 import { Bus } from "./bus.js";
 import { mountChart } from "./chart.js";
@@ -31,31 +31,46 @@ class Still {
   }
 }
 
-export function mountHandout({ themes, title, facts, notes, film, charts }, place) {
+export function mountHandout({ themes, runs }, place) {
   setThemes(themes);
   addStyle(place);
+  const shown = h("div", {});
+  const choice = h(
+    "select",
+    { class: "psb-select psb-which", "aria-label": "which run", onchange: () => show(Number(choice.value)) },
+    runs.map(({ label }, number) => h("option", { value: String(number) }, label)),
+  );
+  const which = runs.length > 1 && h("label", { class: "psb-line" }, "run ", choice);
+  place.append(h("main", { class: "psb-lab psb-handout" }, which, shown));
+  let end = () => {};
+  const show = (number) => {
+    end();
+    end = mountRun(runs[number], shown);
+    place.dataset.state = "shown";
+  };
+  show(0);
+}
+
+function mountRun({ title, facts, notes, film, charts }, place) {
   const bus = new Bus();
   const stage = new Stage({
     ask: () => {},
     seek: () => {},
     moved: (time) => bus.set({ time }),
     selected: (values) => bus.set(values),
+    press: null,
   });
   const first = h("div", { class: "psb-first-curve" });
   const grid = h("div", { class: "psb-grid" });
-  place.append(
-    h(
-      "main",
-      { class: "psb-lab psb-handout" },
-      h("h1", {}, title),
-      h("p", { class: "psb-muted" }, facts),
-      notes.map((text) => h("p", { class: "psb-warning" }, text)),
-      stage.element,
-      h("div", { class: "psb-first" }, first, stage.machines),
-      grid,
-    ),
+  place.replaceChildren(
+    h("h1", {}, title),
+    h("p", { class: "psb-muted" }, facts),
+    ...notes.map((text) => h("p", { class: "psb-warning" }, text)),
+    stage.element,
+    h("div", { class: "psb-first" }, first, stage.machines),
+    grid,
   );
-  charts.forEach((chart, number) =>
+  const ends = charts.map((chart, number) =>
     mountChart(
       new Still(chart, number),
       (number ? grid : first).appendChild(h("div", { class: "psb-slot", "data-key": chart.key })),
@@ -63,5 +78,8 @@ export function mountHandout({ themes, title, facts, notes, film, charts }, plac
     ),
   );
   stage.show([film], { at: 0 });
-  place.dataset.state = "shown";
+  return () => {
+    stage.dispose();
+    ends.forEach((end) => end?.());
+  };
 }

@@ -241,14 +241,18 @@ class Lab {
       moved: (time, resting) => this.onMoment(time, resting),
       selected: (values) => this.onSelected(values),
       press: {
-        choose: (worker) => (this.whatIf.choose("speed", worker), this.whatIf.number.focus()),
-        speed: (worker, factor) => this.whatIf.choose("speed", worker, factor),
-        kill: (worker) => (this.whatIf.choose("kill", worker), this.whatIf.press()),
+        choose: (what, worker, factor) => {
+          this.whatIf.choose(what, worker, factor);
+          if (factor === undefined) this.whatIf.number.focus();
+        },
+        now: (what, worker) => (this.whatIf.choose(what, worker), this.whatIf.press()),
         fork: () => this.whatIf.press(),
       },
     });
-    this.whatIf = new WhatIf(this.model.get("form"), (change) =>
-      this.send({ kind: "fork", at: inMicroseconds(this.stage.now), ...change }),
+    this.whatIf = new WhatIf(
+      this.model.get("form"),
+      (change) => this.send({ kind: "fork", at: inMicroseconds(this.stage.now), ...change }),
+      (why) => this.say(why, true),
     );
     this.grids = { first: h("div", { class: "psb-first-curve" }) };
     this.watch.append(
@@ -343,6 +347,16 @@ class Lab {
         { class: "psb-line" },
         report,
         h("span", { class: "psb-muted" }, "one HTML file of the ticked runs that opens without internet"),
+      ),
+      h(
+        "div",
+        { class: "psb-line" },
+        h(
+          "button",
+          { type: "button", class: "psb-button psb-export", onclick: () => this.send({ kind: "export" }) },
+          "Write page",
+        ),
+        h("span", { class: "psb-muted" }, "the ticked runs with their timelines, to rewind without a kernel"),
       ),
       h("h3", {}, "Python ", this.pythonOf, ": ", this.repeats, " ", copy(this.python, "Python")),
       this.python,

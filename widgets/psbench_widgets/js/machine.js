@@ -9,8 +9,8 @@ const OCTAVE = 40; // pixels that a worker is dragged to be twice or half as fas
 const MOST = 40; // and more than this are drawn evenly thinned
 
 // Draw `state` (Recording.at) of a run; `about` names its compositions and says which have no server. Workers
-// can be pressed if `press` is given: { hold(), choose(worker), speed(worker, factor), kill(worker),
-// fork() }.
+// and their links can be pressed if `press` is given: { hold(), choose(what, worker, factor), now(what, worker),
+// fork() }, where what is speed, link, kill or back.
 export function machine(state, about, colours, selected, press = null) {
   const composition = about.compositions?.[state.composition] ?? { name: "", collective: false };
   const all = about.workers ?? state.workers.map((w) => w.worker);
@@ -18,7 +18,7 @@ export function machine(state, about, colours, selected, press = null) {
   const shown = all.filter((_, i) => i % every === 0);
   const places = composition.collective ? ring(shown.length) : row(shown.length);
   const place = new Map(shown.map((worker, i) => [worker, places[i]]));
-  const here = new Map(state.workers.map((w) => [w.worker, w]));
+  const here = new Map(state.workers.filter((w) => place.has(w.worker)).map((w) => [w.worker, w]));
   const radius = Math.max(4, Math.min(13, (WIDTH - 30) / (2.9 * shown.length)));
   const svg = s("svg", {
     viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
@@ -37,14 +37,16 @@ export function machine(state, about, colours, selected, press = null) {
     );
   else server(nodes, state, composition);
   const spelled = shown.length <= SPELLED && !composition.collective;
-  const slowest = Math.min(...state.workers.map((w) => w.clock));
+  const slowest = spelled ? Math.min(...state.workers.map((w) => w.clock)) : 0;
   if (!spelled && shown.length <= NAMED)
     nodes.append(words(WIDTH / 2, HEIGHT - 3, "under each worker: the version it works on, and steps done"));
   shown.forEach((worker, i) => {
     const at = places[i];
     const found = here.get(worker);
     const to = composition.collective ? places[(i + 1) % places.length] : { x: WIDTH / 2, y: 40 };
-    links.append(s("line", { x1: at.x, y1: at.y, x2: to.x, y2: to.y }));
+    const ends = { x1: at.x, y1: at.y, x2: to.x, y2: to.y };
+    links.append(s("line", ends));
+    if (press && found && !composition.collective) links.append(pressableLink(ends, worker, press));
     if (found && (found.phase === "send" || found.phase === "pull"))
       messages.append(message(at, to, found, composition.collective, colours));
     if (found?.waitedFor !== null && place.has(found?.waitedFor))
@@ -60,7 +62,7 @@ export function machine(state, about, colours, selected, press = null) {
       spelled,
       (found?.clock ?? 0) - slowest,
     );
-    if (press && found) pressable(drawn, worker, press);
+    if (press) found ? pressable(drawn, worker, press) : returning(drawn, worker, press);
     nodes.append(drawn);
   });
   return svg;
@@ -97,6 +99,7 @@ function node(worker, found, at, radius, colours, named, selected, spelled, ahea
     class: `psb-node${found ? "" : " psb-gone"}${selected ? " psb-selected" : ""}`,
     "data-phase": found?.phase ?? "gone",
   });
+  group.append(s("circle", { cx: at.x, cy: at.y, r: Math.max(radius, 13), class: "psb-node-hold" }));
   group.append(s("circle", { cx: at.x, cy: at.y, r: radius, stroke: colour, class: "psb-node-ring" }));
   if (found && found.phase === "compute") group.append(pie(at, radius, found.progress, colour));
   if (radius > 6) group.append(words(at.x, at.y + 4, String(worker), "psb-strong"));
@@ -131,22 +134,53 @@ function pressable(group, worker, press) {
     if (!["Enter", " ", "Delete"].includes(event.key)) return;
     event.preventDefault();
     event.stopPropagation();
-    event.key === "Delete" ? press.kill(worker) : press.choose(worker);
+    event.key === "Delete" ? press.now("kill", worker) : press.choose("speed", worker);
   };
-  group.onpointerdown = (down) => {
+  dragged(group, (factor) => press.choose("speed", worker, factor), press);
+}
+
+// What is dragged up or down becomes faster or slower; what is only pressed can be typed.
+function dragged(element, choose, press) {
+  element.onpointerdown = (down) => {
     press.hold();
-    group.setPointerCapture(down.pointerId);
+    element.setPointerCapture(down.pointerId);
     let factor = 1;
-    group.onpointermove = (event) => {
+    element.onpointermove = (event) => {
       factor = 2 ** ((down.clientY - event.clientY) / OCTAVE);
       factor = Number(Math.min(10, Math.max(0.1, factor)).toPrecision(2));
-      press.speed(worker, factor);
+      choose(factor);
     };
-    group.onpointerup = () => {
-      group.onpointermove = group.onpointerup = null;
-      factor === 1 ? press.choose(worker) : press.fork();
+    element.onpointerup = () => {
+      element.onpointermove = element.onpointerup = null;
+      factor === 1 ? choose() : press.fork();
     };
   };
+}
+
+// A worker that is gone is brought back.
+function returning(group, worker, press) {
+  group.classList.add("psb-pressable");
+  group.setAttribute("tabindex", "0");
+  group.setAttribute("role", "button");
+  group.setAttribute("aria-description", "a worker that is gone: Enter to bring it back");
+  group.onclick = () => press.now("back", worker);
+  group.onkeydown = (event) => {
+    if (!["Enter", " "].includes(event.key)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    press.now("back", worker);
+  };
+}
+
+// The link of a worker, wide enough to take hold of: dragged down it is throttled.
+function pressableLink(ends, worker, press) {
+  const link = s(
+    "line",
+    { ...ends, class: "psb-link-hold", "data-worker": worker },
+    s("title", {}, `the link of worker ${worker}: drag down to throttle it`),
+  );
+  dragged(link, (factor) => press.choose("link", worker, factor), press);
+  return link;
 }
 
 // How much of a step is done, as a ring that fills.
@@ -191,7 +225,9 @@ function waits(from, to) {
 }
 
 function inWords(state, composition) {
-  const what = state.workers.map((w) => `worker ${w.worker} ${w.phase}, clock ${w.clock}`).join("; ");
+  const some = state.workers.slice(0, NAMED).map((w) => `worker ${w.worker} ${w.phase}, clock ${w.clock}`);
+  const more = state.workers.length - some.length;
+  const what = some.join("; ") + (more > 0 ? `; and ${more} more` : "");
   const buffered = `${state.buffer.length} pushes in the buffer`;
   return `${composition.name}, version ${state.version}, ${buffered}; ${what}`;
 }

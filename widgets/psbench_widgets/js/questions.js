@@ -2,6 +2,8 @@
 import { h } from "./dom.js";
 import { Drawing } from "./drawing.js";
 
+const LISTED = 64; // more workers than this are typed
+
 const option = (value, text) => h("option", { value }, text);
 
 export class Prediction {
@@ -59,7 +61,7 @@ export class Prediction {
     this.most.replaceChildren(
       option("", "–"),
       option("nobody", "nobody"),
-      ...Array.from({ length: Math.min(count, 64) }, (_, i) => option(String(i), `worker ${i}`)),
+      ...Array.from({ length: Math.min(count, LISTED) }, (_, i) => option(String(i), `worker ${i}`)),
     );
     this.most.value = [...this.most.options].some((o) => o.value === chosen) ? chosen : "";
   }
@@ -84,9 +86,28 @@ export class Prediction {
   }
 }
 
+// A list of the workers, or a number where there are too many for one.
+function workerInput(workers) {
+  const attributes = { class: "psb-select psb-what-worker", "aria-label": "worker" };
+  if (workers.length > LISTED)
+    return h("input", {
+      ...attributes,
+      type: "number",
+      min: "0",
+      max: String(workers.length - 1),
+      value: "0",
+    });
+  return h(
+    "select",
+    attributes,
+    workers.map((w) => option(String(w), `worker ${w}`)),
+  );
+}
+
 export class WhatIf {
-  constructor(form, fork) {
+  constructor(form, fork, refuse) {
     this.fork = fork;
+    this.refuse = refuse;
     this.strategies = form.strategies.filter((s) => s.parts);
     this.what = h(
       "select",
@@ -94,7 +115,9 @@ export class WhatIf {
       option("strategy", "the strategy is"),
       option("bound", "the staleness bound is"),
       option("speed", "a worker's speed is"),
+      option("link", "a worker's link is"),
       option("kill", "a worker is lost:"),
+      option("back", "a worker comes back:"),
       option("switch", "it switches now"),
     );
     this.what.onchange = () => this.draw();
@@ -105,7 +128,7 @@ export class WhatIf {
     );
     this.wanted = this.strategy.value = "asp";
     this.strategy.onchange = () => (this.wanted = this.strategy.value);
-    this.worker = h("select", { class: "psb-select psb-what-worker", "aria-label": "worker" });
+    this.worker = workerInput([]);
     this.momentum = h(
       "select",
       { class: "psb-select psb-what-momentum", "aria-label": "the optimizer's momentum" },
@@ -146,10 +169,16 @@ export class WhatIf {
   show(about, live) {
     this.element.hidden = false;
     const workers = about.workers ?? [];
-    if (this.worker.options.length !== workers.length)
-      this.worker.replaceChildren(...workers.map((w) => option(String(w), `worker ${w}`)));
+    if (this.workers !== String(workers)) {
+      this.workers = String(workers);
+      this.worker = workerInput(workers);
+      this.draw();
+    }
     const can = about.can_fork !== false && !live;
     this.button.disabled = !can;
+    this.refusal = live
+      ? "The run is under way: stop it, or press again when it is over."
+      : "This run was live: its machines cannot be set back. Run it simulated to change one of them.";
     for (const o of this.what.options) {
       if (o.value === "switch") o.disabled = !about.can_switch;
       if (o.value === "bound") o.disabled = !about.bounded;
@@ -183,7 +212,9 @@ export class WhatIf {
       strategy: [this.strategy, this.momentum],
       bound: [this.number, this.momentum],
       speed: [this.worker, this.number, "times as fast"],
+      link: [this.worker, this.number, "times as fast"],
       kill: [this.worker],
+      back: [this.worker],
       switch: [],
     }[what];
     this.number.min = what === "bound" ? "0" : "0.01";
@@ -192,7 +223,7 @@ export class WhatIf {
   }
 
   press() {
-    if (this.button.disabled) return;
+    if (this.button.disabled) return this.refuse(this.refusal);
     const what = this.what.value;
     const worker = Number(this.worker.value);
     const momentum = this.momentum.value;
@@ -201,7 +232,9 @@ export class WhatIf {
         strategy: { strategy: this.strategy.value, momentum },
         bound: { bound: Number(this.number.value), momentum },
         speed: { worker, speed: Number(this.number.value) },
+        link: { worker, link: Number(this.number.value) },
         kill: { worker, kill: true },
+        back: { worker, back: true },
         switch: { switch: true },
       }[what],
     );

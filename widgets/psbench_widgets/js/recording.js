@@ -12,10 +12,8 @@ function unpack({ as, data }) {
   return new TYPES[as](bytes.buffer);
 }
 
-// Number of entries of a sorted column that are <= value (or < value).
-export function upTo(column, value, strictly = false) {
-  let low = 0;
-  let high = column.length;
+// Number of entries of a sorted column that are <= value (or < value), in a part of it: where that ends.
+export function upTo(column, value, strictly = false, low = 0, high = column.length) {
   while (low < high) {
     const middle = (low + high) >> 1;
     if (strictly ? column[middle] < value : column[middle] <= value) low = middle + 1;
@@ -70,7 +68,7 @@ export class Recording {
   spanAt(place, time) {
     const [first, last] = this.rows[place];
     const { start_s, end_s } = this.tables.spans;
-    const found = first + upTo(start_s.subarray(first, last), time) - 1;
+    const found = upTo(start_s, time, false, first, last) - 1;
     return found >= first && time < end_s[found] ? found : -1;
   }
 
@@ -80,19 +78,7 @@ export class Recording {
     this.workers.forEach((worker, place) => {
       const span = this.spanAt(place, time);
       if (span < 0) return;
-      const [start, end] = [spans.start_s[span], spans.end_s[span]];
-      const whom = spans.waited_for[span];
-      workers.push({
-        worker,
-        place,
-        span,
-        phase: this.phases[spans.phase[span]],
-        progress: (time - start) / (end - start),
-        clock: last(this.clocks.get(worker) ?? NEVER, time),
-        version: last(this.models.get(worker) ?? NEVER, time),
-        waitedFor: whom >= 0 ? whom : null,
-        why: this.why(span),
-      });
+      workers.push(new Seen(this, worker, place, span, time));
     });
     const buffer = [];
     for (let i = 0, stop = upTo(pushes.arrived_s, time); i < stop; i++)
@@ -155,6 +141,51 @@ export class Recording {
     const spans = this.tables.spans.start_s.length / Math.max(1, this.workers.length / MANY);
     const length = this.end - this.firstShown;
     return spans > count ? (length * count) / spans : length;
+  }
+}
+
+// A worker at a moment. What it is asked for it looks up: of ten thousand a picture shows some forty.
+class Seen {
+  constructor(recording, worker, place, span, time) {
+    this.worker = worker;
+    this.place = place;
+    this.span = span;
+    this.recording = recording;
+    this.time = time;
+  }
+
+  get spans() {
+    return this.recording.tables.spans;
+  }
+
+  get phase() {
+    return this.recording.phases[this.spans.phase[this.span]];
+  }
+
+  get progress() {
+    const [start, end] = [this.spans.start_s[this.span], this.spans.end_s[this.span]];
+    return (this.time - start) / (end - start);
+  }
+
+  get clock() {
+    return last(this.recording.clocks.get(this.worker) ?? NEVER, this.time);
+  }
+
+  get version() {
+    return last(this.recording.models.get(this.worker) ?? NEVER, this.time);
+  }
+
+  get waitedFor() {
+    const whom = this.spans.waited_for[this.span];
+    return whom >= 0 ? whom : null;
+  }
+
+  get waits() {
+    return this.recording.isWait(this.span);
+  }
+
+  get why() {
+    return this.recording.why(this.span);
   }
 }
 

@@ -7,6 +7,7 @@ import { sequence } from "./sequence.js";
 import { Timeline } from "./timeline.js";
 import { looks, onThemeChange } from "./theme.js";
 
+const HEARD_MS = 1000; // between two sentences that a screen reader is given
 const READABLE = 220; // spans that can be told apart in a timeline
 const SPEEDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50];
 const KINDS = { event: "event", update: "update", barrier: "barrier", epoch: "epoch", wait: "wait" };
@@ -90,8 +91,11 @@ export class Stage {
       this.live,
     );
     this.legend = h("div", { class: "psb-legend", "aria-hidden": "true" });
-    this.span = h("span", { class: "psb-chart-note psb-span", role: "status" });
-    this.why = h("p", { class: "psb-why", "aria-live": "polite" });
+    this.span = h("span", { class: "psb-chart-note psb-span" });
+    this.why = h("p", { class: "psb-why" });
+    this.heard = h("p", { class: "psb-heard", "aria-live": "polite" });
+    this.heardAt = -Infinity;
+    /** @type {?ReturnType<typeof setTimeout>} */ this.hearing = null;
     this.machines = h("div", { class: "psb-machines" });
     this.picture = h(
       "select",
@@ -119,6 +123,7 @@ export class Stage {
       this.timelines,
       this.controls,
       this.why,
+      this.heard,
     );
   }
 
@@ -348,7 +353,7 @@ export class Stage {
     this.element.dataset.loaded = String(loaded);
     for (const film of this.films) {
       film.state = loaded ? film.recording.at(Math.min(this.now, film.recording.end * (1 - 1e-12))) : null;
-      const first = film.state?.workers.find(({ why }) => why);
+      const first = film.state?.workers.find(({ waits }) => waits);
       film.timeline.draw(
         from,
         from + window,
@@ -383,6 +388,22 @@ export class Stage {
   }
 
   say() {
+    this.write();
+    const left = this.heardAt + HEARD_MS - performance.now();
+    if (this.heard.textContent === this.why.textContent) return;
+    if (left <= 0) this.hear();
+    else this.hearing ??= setTimeout(() => this.hear(), left);
+  }
+
+  // What is seen changes with every frame; what is read out, once a second.
+  hear() {
+    clearTimeout(this.hearing);
+    this.hearing = null;
+    this.heardAt = performance.now();
+    this.heard.textContent = this.why.textContent;
+  }
+
+  write() {
     if (this.told) {
       this.why.textContent = this.told;
       return;
@@ -398,6 +419,7 @@ export class Stage {
 
   dispose() {
     this.pause();
+    clearTimeout(this.hearing);
     this.observer.disconnect();
     this.endTheme();
   }
@@ -410,7 +432,7 @@ function sentence(state, head, chosen) {
   const gone = left
     .map((each) => ` Worker ${each.worker} is gone since ${duration(each.since)}${goesOn}.`)
     .join("");
-  const waits = state.workers.filter((w) => w.why && (chosen === null || w.worker === chosen));
+  const waits = state.workers.filter((w) => w.waits && (chosen === null || w.worker === chosen));
   if (!waits.length) {
     const who = chosen === null ? "no worker waits" : `worker ${chosen} does not wait`;
     return `${head}At this moment ${who}; version ${state.version}.${gone}`;

@@ -117,7 +117,7 @@ export class Timeline {
     const { start_s, end_s, phase } = this.recording.tables.spans;
     const [first, stop] = this.recording.rows[place];
     const { from, to } = this.view;
-    let k = Math.max(first, first + upTo(start_s.subarray(first, stop), from) - 1);
+    let k = Math.max(first, upTo(start_s, from, false, first, stop) - 1);
     pen.globalAlpha = dim ? 0.25 : 1;
     for (; k < stop && start_s[k] < to; k++) {
       const name = this.recording.phases[phase[k]];
@@ -158,7 +158,7 @@ export class Timeline {
   versions(pen) {
     const { time_s } = this.recording.tables.versions;
     const { from, to } = this.view;
-    const inside = time_s.filter((t) => t >= from && t <= to);
+    const inside = time_s.subarray(upTo(time_s, from, true), upTo(time_s, to));
     if (inside.length > this.width / 4) return;
     pen.fillStyle = this.ink.muted;
     for (const t of inside) pen.fillRect(this.x(t) - 0.5, this.row * this.shown.length, 1, 4);

@@ -1,0 +1,61 @@
+"""What each staleness bound would cost and buy on the cluster of a run: many short runs without gradients."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import yaml
+
+from psbench.charts.growing import Columns, GrowingTables
+from psbench.errors import PsbenchError
+from psbench.experiment import Experiment
+from psbench.runs.execution import run
+
+#: SSP's bounds; without any it is ASP
+BOUNDS = (0, 1, 2, 3, 5, 8, 13, None)
+#: gradients of each worker, and of all at least and at most: enough for a mean, and done in a moment
+OF_EACH, LEAST, MOST = 20, 120, 2000
+
+
+def sweep(experiment: Experiment) -> Columns:
+    """Return the columns of `charts.trade_chart` for SSP with each bound, on a run's cluster and data.
+
+    Empty where that cannot be played: for more workers than take part in it in a moment, or for settings
+    that only runs with gradients have.
+    """
+    if OF_EACH * experiment.num_workers > MOST:
+        return {}
+    updates = max(LEAST, OF_EACH * experiment.num_workers)
+    try:
+        same = Experiment(
+            strategy="asp",
+            cluster=experiment.cluster,
+            data=experiment.data,
+            model=experiment.model,
+            batch_size=experiment.batch_size,
+            seed=experiment.seed,
+            timing_only=True,
+            stop={"updates": updates},
+        )
+        return _swept(same.to_yaml())
+    except PsbenchError:
+        return {}
+
+
+@lru_cache(maxsize=32)
+def _swept(spec: str) -> Columns:
+    base = Experiment.from_spec(yaml.safe_load(spec))
+    found: Columns = {"label": [], "time_s": [], "staleness": [], "order": []}
+    for order, bound in enumerate(BOUNDS):
+        strategy = "asp" if bound is None else {"name": "ssp", "staleness_bound": bound}
+        try:
+            done = run(base.but(strategy=strategy))
+        except PsbenchError:
+            continue  # such as a cluster that loses all its workers under a bound
+        tables = GrowingTables("", done.meta)
+        tables.read(done.log, 0, len(done.log))
+        point = tables.totals("trade")
+        label = "ASP" if bound is None else f"bound {bound}"
+        for name, value in {**point, "label": [label], "order": [order]}.items():
+            found[name] += value
+    return found
