@@ -287,7 +287,7 @@ def test_logs_with_other_numbers_of_texts_have_their_rows_in_common():
     assert common_prefix(one, two) == 1
 
 
-def test_a_worker_that_is_gone_comes_back_and_the_run_is_the_same_until_then():
+def test_a_worker_that_is_gone_comes_back():
     incidents = {"failures": [{"worker": 1, "at_s": 0.05}], "joins": [{"worker": 2, "at_s": 1e6}]}
     origin = run(Experiment(strategy="ssp", **BASE | {"cluster": BASE["cluster"] | incidents}))
     for worker in (1, 2):

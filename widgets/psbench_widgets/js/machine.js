@@ -9,8 +9,8 @@ const OCTAVE = 40; // pixels that a worker is dragged to be twice or half as fas
 const MOST = 40; // and more than this are drawn evenly thinned
 
 // Draw `state` (Recording.at) of a run; `about` names its compositions and says which have no server. Workers
-// and their links can be pressed if `press` is given: { hold(), choose(what, worker, factor), now(what, worker),
-// fork() }, where what is speed, link, kill or back.
+// and their links can be pressed if `press` is given: { hold(), choose(what, worker, factor),
+// now(what, worker), fork() }, where what is speed, link, kill or back.
 export function machine(state, about, colours, selected, press = null) {
   const composition = about.compositions?.[state.composition] ?? { name: "", collective: false };
   const all = about.workers ?? state.workers.map((w) => w.worker);
