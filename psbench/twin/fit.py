@@ -155,7 +155,7 @@ def _say_whether_slow_together(
     found: Fit, measured: Sequence[Exchanges], means: Mapping[tuple[int, int], float]
 ) -> None:
     """Name a common factor of all workers' steps, with its bound: the simulator's workers have none."""
-    known = []
+    known = list[NDArray[np.float64]]()
     for each in measured:
         cells = zip(each.worker.tolist(), each.samples.tolist(), strict=True)
         factors = each.compute_s / np.array([means[cell] for cell in cells])

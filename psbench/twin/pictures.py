@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -114,7 +115,7 @@ def _distributions(run: Run) -> dict[str, NDArray[np.float64]]:
     return found | {name: values for name, values in parts.items() if len(values)}
 
 
-def quantile_chart(table: pd.DataFrame) -> alt.FacetChart:
+def quantile_chart(table: pd.DataFrame) -> Any:
     """Draw the quantiles of `quantiles`, one panel for each distribution, with the line of equal ones."""
     scale = alt.Scale(zero=False, type="log")
     base = alt.Chart().encode(x=alt.X("live_s:Q", title="live (s)", scale=scale))

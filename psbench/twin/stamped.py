@@ -155,7 +155,9 @@ def _spans(stamps: Stamps) -> tuple[Array, Array, Array, Array]:
 def _under_way(begin: Array, end: Array) -> Array:
     """Return how many steps are under way from each moment at which one begins or ends on."""
     moments = np.sort(np.concatenate([begin, end]))
-    return np.searchsorted(np.sort(begin), moments, "right") - np.searchsorted(np.sort(end), moments, "right")
+    begun, ended = (np.searchsorted(np.sort(each), moments, "right") for each in (begin, end))
+    found: Array = (begun - ended).astype(np.float64)
+    return found
 
 
 def _share(begin: Array, end: Array, cores: float) -> Array:
@@ -163,7 +165,8 @@ def _share(begin: Array, end: Array, cores: float) -> Array:
     moments = np.sort(np.concatenate([begin, end]))
     rate = np.minimum(1.0, cores / np.maximum(_under_way(begin, end), 1))
     had = np.concatenate([[0.0], np.cumsum(np.diff(moments) * rate[:-1])])
-    return np.interp(end, moments, had) - np.interp(begin, moments, had)
+    share: Array = np.interp(end, moments, had) - np.interp(begin, moments, had)
+    return share
 
 
 def in_words(stamps: Sequence[Stamps], cost_s: float) -> list[str]:

@@ -215,7 +215,7 @@ class SimulatedCluster:
 
     def _goes_on(self, worker: int, ending: Push | StepEnd) -> bool:
         """Return whether a step has not become void."""
-        if type(ending) is Push:
+        if isinstance(ending, Push):
             return self.under_way.get(worker) is ending
         return ending.generation == ending.worker.generation
 
