@@ -131,6 +131,7 @@ class LiveRun:
         self._next_due = self._next_log = self._next_look = -math.inf
         self._looks = 0  # answers to `Look` so far
         self._client_has_outcome = False
+        self._left = set[int]()  # workers whose leave the engine was given, until it has handled it
         self._of_workers = self._worker_handlers()
         self._of_anyone = self._handlers()
         self._script = self._whole()
@@ -403,7 +404,14 @@ class LiveRun:
         actions = run.engine.handle(event, now)
         if type(event) is ev.Leave:
             self.actions.halt(event.worker)
+            if run.engine.measuring:
+                self._left.add(event.worker)
         yield from self.answers.perform(actions)
+        if not run.engine.measuring:  # a leave that waited for numbers may have come after a release
+            left, self._left = self._left, set()
+            for worker in sorted(left):
+                if worker in run.view.workers and run.view.workers[worker].status is not Status.COMPUTING:
+                    self.actions.halt(worker)
         self.pushes.discard_void()
         if type(event) is ev.Evaluated:
             self.evaluation.end_after(event.values)
