@@ -391,7 +391,10 @@ class LiveRun:
 
     def _handle(self, event: ev.Event) -> Script[None]:
         run = self.run
-        if not self.membership.is_possible(event):
+        here = run.peers.workers()
+        # its leave waits in the engine
+        returns = type(event) is ev.Join and event.worker in self._left and event.worker in here
+        if not (returns or self.membership.is_possible(event)):
             return
         if run.now < run.rules.deadline_s:
             yield from self.reduction.before(event)
