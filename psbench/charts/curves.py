@@ -193,7 +193,7 @@ def _events(base: alt.Chart, x: str, colour: alt.Color) -> list[alt.Chart]:
         dy=4,
         baseline="top",
         fontWeight=600,
-    ).encode(y=alt.YValue(0), text=alt.Text("event:N"))
+    ).encode(y=alt.value(0), text=alt.Text("event:N"))
     return [rule, text]
 
 

@@ -253,7 +253,7 @@ def load_chart(data: Data, title: str = TITLES["server_load"]) -> alt.LayerChart
     marked = base.transform_filter("isValid(datum.event)")
     rule = marked.mark_rule(strokeWidth=1.5, strokeDash=[6, 4])
     text = marked.mark_text(align="left", dx=5, dy=6, baseline="top", fontWeight=600).encode(
-        y=alt.YValue(0), text=alt.Text("event:N")
+        y=alt.value(0), text=alt.Text("event:N")
     )
     return alt.LayerChart(
         layer=[mean, lines, rule, text],
@@ -295,7 +295,7 @@ def rule_chart(data: Data, title: str = TITLES["rule"]) -> alt.LayerChart:
     marked = base.transform_filter("isValid(datum.event)")
     rule = marked.mark_rule(strokeWidth=1.5, strokeDash=[4, 3])
     text = marked.mark_text(align="right", dx=-5, dy=6, baseline="top", fontWeight=600).encode(
-        y=alt.YValue(0), text=alt.Text("event:N")
+        y=alt.value(0), text=alt.Text("event:N")
     )
     return alt.LayerChart(
         layer=[threshold, value, rule, text],

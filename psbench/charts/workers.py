@@ -270,19 +270,23 @@ def trade_chart(data: Data, title: str = TITLES["trade"]) -> alt.LayerChart:
     axis = alt.Axis(grid=False, tickCount=5, labelExpr="format(datum.value, '.3~s') + 's'")
     x = alt.X("time_s:Q", title="time for 100 gradients", scale=alt.Scale(zero=False), axis=axis)
     y = alt.Y("staleness:Q", title="mean staleness (versions)", axis=alt.Axis(tickCount=4))
-    told = ["label:N", alt.Tooltip("time_s:Q", format=".4~r"), alt.Tooltip("staleness:Q", format=".3~r")]
-    base = alt.Chart().encode(x=x, y=y, tooltip=told)
+    tooltip = [
+        alt.Tooltip("label:N"),
+        alt.Tooltip("time_s:Q", format=".4~r"),
+        alt.Tooltip("staleness:Q", format=".3~r"),
+    ]
+    base = alt.Chart().encode(x=x, y=y, tooltip=tooltip)
     bounds = base.transform_filter("isValid(datum.order)")
     own = base.transform_filter("!isValid(datum.order)")
     layers = [
-        bounds.mark_line(color=GREY, strokeWidth=1).encode(order="order:Q"),
+        bounds.mark_line(color=GREY, strokeWidth=1).encode(order=alt.Order("order:Q")),
         bounds.mark_point(color=GREY, filled=True, opacity=1, size=22),
         # between the ends points may lie too close for words
         bounds.transform_filter("datum.order == 0 || datum.label == 'ASP'")
         .mark_text(align="center", dy=-9)
-        .encode(text="label:N"),
+        .encode(text=alt.Text("label:N")),
         own.mark_point(color=GREEN, filled=True, opacity=1, size=110),
-        own.mark_text(align="left", dx=9, dy=11, fontWeight=600).encode(text="label:N"),
+        own.mark_text(align="left", dx=9, dy=11, fontWeight=600).encode(text=alt.Text("label:N")),
     ]
     return alt.LayerChart(
         layer=layers,

@@ -124,7 +124,8 @@ def check_incidents(
                 f"{where}: {incident.kind()} of worker {incident.worker}, "
                 f"but the workers are 0 to {num_workers - 1}"
             )
-    for slow in (*slowdowns, *throttles):
+    spells: list[Slowdown | Throttle] = [*slowdowns, *throttles]
+    for slow in spells:
         if slow.from_s >= slow.to_s:
             raise ParameterError(
                 f"{where}: {slow.kind()} of worker {slow.worker}: "

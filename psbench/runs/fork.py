@@ -227,11 +227,11 @@ def _other_cluster(cluster: Cluster, change: Fork) -> Cluster:
     elif change.back:
         values |= _brought_back(cluster, worker, change.at_s)
     else:
-        name, kind, times = "slowdowns", Slowdown, change.speed
-        if times is None:
-            name, kind, times = "throttles", Throttle, cast(float, change.link)
-        spell = {"worker": worker, "from_s": change.at_s, "to_s": FOREVER_S, "factor": 1 / times}
-        values[name] = (*getattr(cluster, name), kind(**spell))
+        spell: dict[str, Any] = {"worker": worker, "from_s": change.at_s, "to_s": FOREVER_S}
+        if change.speed is not None:
+            values["slowdowns"] = (*cluster.slowdowns, Slowdown(**spell, factor=1 / change.speed))
+        else:
+            values["throttles"] = (*cluster.throttles, Throttle(**spell, factor=1 / cast(float, change.link)))
     return type(cluster)(**values)
 
 

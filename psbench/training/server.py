@@ -141,8 +141,8 @@ class Server:
         if fragment < 0:
             return [*enumerate(sizes)]
         owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-        found, counts = self.fragments[fragment].of(owner).unique_consecutive(return_counts=True)
-        return [*zip(found.tolist(), counts.tolist(), strict=True)]
+        counts = torch.bincount(self.fragments[fragment].of(owner), minlength=len(sizes))
+        return [(tensor, count) for tensor, count in enumerate(counts.tolist()) if count]
 
     def _update_fragment(self, fragment: int, pushes: Sequence[Pushed], step: Step) -> None:
         entries = self.fragments[fragment]

@@ -39,7 +39,7 @@ SENTENCES = (
 @cache
 def opening() -> dict[str, Any]:
     """Return the recording and the sentences as the page reads them."""
-    return json.loads(FILE.read_text(encoding="utf-8")) | {"sentences": list(SENTENCES)}
+    return {**json.loads(FILE.read_text(encoding="utf-8")), "sentences": list(SENTENCES)}
 
 
 def recorded() -> dict[str, Any]:

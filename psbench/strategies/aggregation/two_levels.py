@@ -154,8 +154,8 @@ class TwoLevels(Aggregation):
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
         """Do what happens between the servers, and the push, in order; answer with its region's model."""
         (push,), region = pushes, 0
-        happens = ([*key.split(), int(value)] for key, value in step.numbers.items())
-        for _, kind, at in sorted(happens, key=lambda each: int(each[0])):
+        for key, value in sorted(step.numbers.items(), key=lambda each: int(each[0].split()[0])):
+            kind, at = key.split()[1], int(value)
             local, base = state.vector(f"region {at}", x), state.vector(f"merged {at}", x)
             if kind == "push":
                 region = at

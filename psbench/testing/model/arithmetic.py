@@ -247,7 +247,8 @@ def two_levels(u: Update) -> Array:
 
     for key, value in u.numbers.items():
         kind, r = key.split()[1], int(value)
-        mine, base = (memory.setdefault(f"{name} {r}", x) for name in ("own", "base"))
+        mine: Array = memory.setdefault(f"own {r}", x)
+        base: Array = memory.setdefault(f"base {r}", x)
         if kind == "push":
             rates = own.region_lr, own.region_momentum, own.region_every
             memory[f"own {r}"] = memory["answer"] = step(mine, f"{r}", u.pushes[0].vector, *rates)
