@@ -440,6 +440,24 @@ def test_a_checkpoint_of_a_stop_without_version_comes_after_its_log() -> None:
     assert isinstance(sends[0].message, msg.LogRows)
 
 
+def test_a_push_that_is_not_finite_waits_for_its_turn() -> None:
+    """The engine had it while a version was with the replica, whose checkpoint was of the next then."""
+    run = world(workload("asp", checkpoint_every=1.0, recovery={"replicas": 1}))
+    settle(run)
+    run.end_step("worker 1")
+    run.ask(msg.RequestStop(True))
+    while pairs := [pair for pair in run.waiting() if pair != ("replica", "coordinator")]:
+        run.arrive(pairs[0])
+    run.diverge("worker 0")
+    run.end_step("worker 0")
+    for pair in run.waiting()[::-1]:  # the replica's receipt last
+        run.arrive(pair)
+    run.heal()  # a checkpoint is compared with its model
+    assert run.record.start is not None
+    assert run.outcome is not None
+    assert run.outcome.status == "stopped"
+
+
 def test_a_run_that_is_stopped_before_it_moves_ends_where_it_is() -> None:
     """The client was to go on elsewhere, and had no checkpoint."""
     run = world(workload("asp", 3))
@@ -485,6 +503,21 @@ def test_what_is_planned_and_waited_at_a_checkpoint_happens(until: float) -> Non
     run.heal(looks=True)
     assert [run.log.text(text) for text in run.log.of_kind(Kind.LEAVE)["text"]] == ["failed"]
     assert run.log.of_kind(Kind.JOIN)["worker"].tolist() == [0, 1, 1]
+
+
+def test_a_resumed_run_begins_no_earlier_than_its_checkpoint() -> None:
+    """By the rounding of clocks it began 2e-16 s before the last row of its log."""
+    of = workload("asp", stop={"updates": 2})
+    run = world(of)
+    settle(run)
+    run.now = 0.32
+    run.end_step("worker 0")
+    settle(run)
+    again = resumed_from_now(run, of)
+    again.now = 2.7
+    assert again.now - (again.now - 0.32) < 0.32
+    settle(again)
+    assert again.live.run.now == 0.32
 
 
 def test_events_that_waited_are_in_a_checkpoint() -> None:

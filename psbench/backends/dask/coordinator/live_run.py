@@ -260,6 +260,7 @@ class LiveRun:
 
     def _start_workers(self, time_s: float) -> None:
         """Let training begin, at that time of the run."""
+        self.run.start_s = time_s
         self.membership.begin(self.run.clock_s - time_s)
 
     # ---------------------------------------------------------------- messages
@@ -395,6 +396,8 @@ class LiveRun:
         # its leave waits in the engine
         returns = type(event) is ev.Join and event.worker in self._left and event.worker in here
         if not (returns or self.membership.is_possible(event)):
+            return
+        if self.pushes.diverges(event):
             return
         if run.now < run.rules.deadline_s:
             yield from self.reduction.before(event)

@@ -33,6 +33,7 @@ class PushIntake:
         self._done: dict[int, tuple[int, int]] = {}
         self._reads: Sequence[str] = ()
         self._bytes_up: Callable[[int, int], int] = lambda fragment, version: 0
+        self._not_finite: set[int] = set()  # pushes in the queue that have no payload
         self.diverged = False  #: whether the last push was not finite, and was not answered
 
     def compose(self, bytes_up: Callable[[int, int], int], reads: Sequence[str]) -> None:
@@ -68,9 +69,8 @@ class PushIntake:
         # fmt: on
         self.next_number += 1
         self._run.store.arrived(push)
-        if not message.is_finite and self._is_current(push):
-            self._diverge(push)
-            return
+        if not message.is_finite:
+            self._not_finite.add(push.id)
         # a void push may be of another composition, and have other statistics
         reads = self._reads if self._is_current(push) else ()
         self._run.events.append(with_stats(push, reads) if reads else push)
@@ -79,12 +79,18 @@ class PushIntake:
         worker = self._run.view.workers[push.worker]
         return push.ticket == worker.ticket and worker.status is Status.COMPUTING
 
-    def _diverge(self, push: ev.Push) -> None:
-        if not self._run.ending:
-            now = self._run.now
-            self._run.engine.handle(push, now)
-            self.diverged = True
-            self._run.ending.end("diverged", why_diverged(push, now))
+    def diverges(self, event: ev.Event) -> bool:
+        """End the run, and return whether it does, if an event is a push that is not finite and not void.
+
+        When its turn has come: until then an answer may be under way whose checkpoint has the version before.
+        """
+        if not (type(event) is ev.Push and event.id in self._not_finite and self._is_current(event)):
+            return False
+        now = self._run.now
+        self._run.engine.handle(event, now)
+        self.diverged = True
+        self._run.ending.end("diverged", why_diverged(event, now))
+        return True
 
     def discard_void(self) -> None:
         """Drop the payloads of pushes that the engine was given and has found void."""

@@ -38,6 +38,8 @@ class RunState:
         Numbers for rings and requests that no other had before in this run.
     clock_s, begin_s : float
         The clock of this process, in seconds, as of the last input, and when the run began on it.
+    start_s : float
+        The time of the run at which it began here: that of the checkpoint it goes on from.
     training : bool
         Whether training has begun.
     strangers : int
@@ -60,6 +62,7 @@ class RunState:
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
     clock_s: float = 0.0
     begin_s: float = 0.0
+    start_s: float = 0.0
     training: bool = False
     strangers: int = 0
     has_store: bool = False
@@ -69,7 +72,7 @@ class RunState:
     @property
     def now(self) -> float:
         """Seconds of the run."""
-        return self.clock_s - self.begin_s
+        return max(self.start_s, self.clock_s - self.begin_s)  # a difference may round to less than the start
 
     @property
     def view(self) -> ClusterView:
