@@ -269,7 +269,9 @@ def trade_chart(data: Data, title: str = TITLES["trade"]) -> alt.LayerChart:
     """
     axis = alt.Axis(grid=False, tickCount=5, labelExpr="format(datum.value, '.3~s') + 's'")
     x = alt.X("time_s:Q", title="time for 100 gradients", scale=alt.Scale(zero=False), axis=axis)
-    y = alt.Y("staleness:Q", title="mean staleness (versions)", axis=alt.Axis(tickCount=4))
+    # words below a point stay clear of the axis
+    room = alt.Scale(padding=18)
+    y = alt.Y("staleness:Q", title="mean staleness (versions)", axis=alt.Axis(tickCount=4), scale=room)
     tooltip = [
         alt.Tooltip("label:N"),
         alt.Tooltip("time_s:Q", format=".4~r"),

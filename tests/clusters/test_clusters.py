@@ -103,6 +103,8 @@ def test_common_fields_may_be_overridden_on_every_cluster(name):
         "sigma": 0.5,
         "correlation": 0.0,
         "shift": 0.0,
+        "stalls": 0.0,
+        "stall": 0.0,
     }
     assert (profile.seconds_per_sample, set(profile.bandwidth_mbit_s), set(profile.latency_s)) == (
         0.25,
