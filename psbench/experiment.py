@@ -297,6 +297,17 @@ class Experiment(Specification):
                 "`optimizer` is used; leave it out, or use a strategy with local steps, such as 'diloco'"
             )
         shared = [each for each in compositions if each.placement.num_servers > 1]
+        cut = [each.placement.name for each in compositions if each.placement.shares_state]
+        if cut and self.backend == "dask":
+            raise ParameterError(
+                f"placement {cut[0]!r}: live workers hold all of the model, as under 'all_reduce', whose "
+                "updates are the same; use that one, or the simulated backend"
+            )
+        if cut and self.optimizer.per_tensor:
+            raise ParameterError(
+                f"optimizer {self.optimizer.name!r}: scales the step of whole tensors, of which each worker "
+                f"holds a share under {cut[0]!r}; use 'all_reduce'"
+            )
         if self.optimizer.per_tensor and shared:
             raise ParameterError(
                 f"optimizer {self.optimizer.name!r}: scales the step of whole tensors, of which each of the "

@@ -128,6 +128,7 @@ ROWS = {
     "parts_of_a_mixture": "what a codec loses of a model that is mixed",
     "a_regions_model_taken_for_a_gradient": "a worker would take for a gradient",
     "no_model_of_a_region": "goes on from the model of a region, and",
+    "a_share_of_the_model": "a worker holds a share of the model between steps",
     "tensors_in_part": "takes norms of whole tensors, of which",
     "fragments_at_different_steps": "takes pushes of several together",
     "fragments_without_a_step": "a fragment is a difference, and a step of its own",
@@ -697,6 +698,17 @@ def test_no_model_of_a_region():
     """An aggregate would become its model."""
     refused("no_model_of_a_region", communication="regional_sgd", aggregation=GRADIENTS)
     assert first_answer("regional_sgd", GRADIENTS) == 8
+
+
+def test_a_share_of_the_model():
+    """Steps by oneself need all of it: what a worker is said to hold would be too little."""
+    kept = refused(
+        "a_share_of_the_model", communication=LOCAL, aggregation="model_average", placement="sharded"
+    )
+    held = [make_part("placement", name).worker_bytes(1000, 1, 4) for name in ("sharded", "all_reduce")]
+    assert held == [3000, 12000]
+    assert held[0] < 4 * 1000
+    assert kept.own_steps
 
 
 def test_tensors_in_part():

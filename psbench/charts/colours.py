@@ -72,6 +72,7 @@ STRATEGIES: dict[str, CurveLook] = {
     "lookahead": CurveLook(OLIVE, LONG, "circle"),
     "async_local_sgd": CurveLook(VERMILLION, LONG, "cross"),
     "fedasync": CurveLook(VERMILLION, SPARSE, "triangle-down"),
+    "fsdp": CurveLook(BLUE, LONG_DOT, "square"),
     "halos": CurveLook(VERMILLION, LONG_DOT, "diamond"),
     "fedbuff": CurveLook(PURPLE, LONG, "cross"),
     "easgd": CurveLook(GREEN, LONG, "cross"),

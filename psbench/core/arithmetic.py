@@ -78,8 +78,6 @@ class Step:
     epoch : float, epochs
     numbers : mapping of name to float
         Those of the `Apply`: what the part has decided beside the weights.
-    scale : float
-        What the optimizer's schedule and `lr_scaling` make of a rate at this epoch: 1 without them.
     answer : tensor or None
         What workers are sent in the place of the model, if the part's `reply` is "aggregate".
     tensors : sequence of (int, int)
@@ -92,7 +90,6 @@ class Step:
     numbers: Mapping[str, float]
     global_batch: int
     _optimizer_step: Callable[[Any, float], None]
-    scale: float = 1.0
     answer: Vector | None = field(default=None)
     tensors: Sequence[tuple[int, int]] = ()
 

@@ -178,6 +178,11 @@ def misfits(strategy: Composition) -> list[str]:
             f"{a.name}: decides what its sums carry; send one vector, with codec 'none'",
         ),
         (
+            p.shares_state and (m.local or m.overlaps or a.exchanges),
+            f"{p.name}: a worker holds a share of the model between steps; {m.name} with {a.name} needs all "
+            "of it; use placement 'all_reduce'",
+        ),
+        (
             a.per_tensor and p.num_servers > 1,
             f"{a.name}: takes norms of whole tensors, of which each of {p.num_servers} servers holds a part; "
             "use servers: 1",

@@ -291,6 +291,8 @@ class Placement(Part):
     collective: ClassVar[bool] = False
     stateless_workers: ClassVar[bool] = False
     peer_to_peer: ClassVar[bool] = False
+    #: whether a worker holds a share of the model and its state between steps; in virtual time only
+    shares_state: ClassVar[bool] = False
 
     @property
     def num_servers(self) -> int:
@@ -329,6 +331,10 @@ class Placement(Part):
     def senders(self, worker: int, exchange: int, num_workers: int) -> list[int]:
         """Return whose models a worker receives at that exchange, if the placement is `peer_to_peer`."""
         return []
+
+    def worker_bytes(self, num_parameters: int, kept: int, num_workers: int) -> int:
+        """Return the bytes that a worker holds: parameters, gradient and `kept` vectors of their size."""
+        return 4 * num_parameters * (2 + kept)
 
     def start_s(self, partition: int) -> float:
         """Return the seconds before each step on a partition of so many samples."""

@@ -12,6 +12,7 @@ from psbench.data.base import Dataset, DataSource
 from psbench.data.cifar import CIFAR10, CIFAR100
 from psbench.data.digits import Digits
 from psbench.data.folder import Folder
+from psbench.data.markov import Markov
 from psbench.data.mixture import Mixture
 from psbench.data.mnist import MNIST, FashionMNIST
 from psbench.data.own import ImportedData, OwnData, PerWorker, as_data, data
@@ -32,6 +33,7 @@ __all__ = [
     "FashionMNIST",
     "Folder",
     "ImportedData",
+    "Markov",
     "Mixture",
     "OwnData",
     "Parquet",

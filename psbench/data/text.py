@@ -20,6 +20,8 @@ from psbench.system.limits import check_memory
 if TYPE_CHECKING:
     from torch import Tensor
 
+#: which files of a folder are read
+_SUFFIXES = (".txt", ".md", ".rst")
 #: bytes of memory that a character takes while it is read: as a code, its place in the vocabulary, a token
 _READING = 28
 
@@ -33,7 +35,7 @@ class Text(DataSource):
     Parameters
     ----------
     path : str
-        A file in UTF-8. Empty: the English text that ships with every Python, the help topics in
+        A file in UTF-8, or a folder: its text files (.txt, .md, .rst) one after another. Empty: the English text that ships with every Python, the help topics in
         `pydoc_data.topics`, about 700,000 characters; another version of Python has another text.
     tokens : "characters" or "bytes"
         The vocabulary are those that occur in the file, in ascending order.
@@ -62,7 +64,9 @@ class Text(DataSource):
     name: ClassVar[str] = "text"
     source: ClassVar[str] = "pydoc_data.topics, or any file"
 
-    path: str = parameter("", "a text file; empty: the help topics that ship with Python")
+    path: str = parameter(
+        "", "a text file, or a folder of them; empty: the help topics that ship with Python"
+    )
     tokens: Literal["characters", "bytes"] = parameter("characters", "what a token is")
     context: int = parameter(64, "length of a sample", unit="tokens", ge=1, le=65_536)
     val_fraction: float = parameter(0.1, "share of the text, at its end, for validation", ge=0, lt=1)
@@ -147,7 +151,7 @@ def _read(path: str) -> bytes:
         return "\n".join(topics.values()).encode()
     file = Path(path).expanduser()
     if file.is_dir():
-        raise DataError(f"{file}: is a folder; name a text file in it")
+        return _read_folder(file)
     if not file.exists():
         raise DataError(f"{file}: there is no such file{nearest_file(file)}")
     try:
@@ -155,3 +159,16 @@ def _read(path: str) -> bytes:
         return file.read_bytes()
     except OSError as error:
         raise DataError(f"{file}: cannot be read: {error.strerror}") from None
+
+
+def _read_folder(folder: Path) -> bytes:
+    """Return all text files of a folder and those below it, in the order of their paths, a line between."""
+    files = sorted(each for each in folder.rglob("*") if each.suffix in _SUFFIXES and each.is_file())
+    if not files:
+        raise DataError(f"{folder}: no file in it ends in {' or '.join(_SUFFIXES)}; name a text file")
+    total = sum(each.stat().st_size for each in files)
+    check_memory(_READING * total, f"data 'text': {folder}", "use fewer files")
+    try:
+        return b"\n".join(each.read_bytes() for each in files)
+    except OSError as error:
+        raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from None

@@ -6,7 +6,7 @@ from psbench.models.dense import MLP, Linear, Logistic, Perceptron
 from psbench.models.elsewhere import ImportedModel, Torchvision
 from psbench.models.own import OwnModel, as_model
 from psbench.models.residual import ResNet20, ResNet32, ResNet50, ResNet56
-from psbench.models.transformer import Transformer
+from psbench.models.transformer import Transformer, TransformerLarge, TransformerMedium, TransformerSmall
 
 __all__ = [
     "CNN",
@@ -26,5 +26,8 @@ __all__ = [
     "ResNet56",
     "Torchvision",
     "Transformer",
+    "TransformerLarge",
+    "TransformerMedium",
+    "TransformerSmall",
     "as_model",
 ]

@@ -126,11 +126,6 @@ class Optimizer(Part):
         stepped = self.lr * self.gamma ** sum(epoch >= milestone for milestone in self.milestones)
         return stepped if self.schedule is None else stepped * self.schedule.factor(epoch)
 
-    def scale(self, epoch: float) -> float:
-        """Return what milestones and schedule make of a rate of 1 at that epoch."""
-        stepped = self.gamma ** sum(epoch >= milestone for milestone in self.milestones)
-        return stepped if self.schedule is None else stepped * self.schedule.factor(epoch)
-
     @property
     def coefficient(self) -> float:
         """The momentum, of which a switch may leave a part; 0 for an optimizer that has none."""

@@ -59,6 +59,7 @@ from psbench.strategies.catalogue.synchronous import backup_workers, bsp, k_batc
 from psbench.strategies.catalogue.transport import (
     all_reduce,
     double_squeeze,
+    fsdp,
     map_reduce,
     one_bit_adam,
     power_sgd,
@@ -76,7 +77,7 @@ _ORDER: tuple[Entry, ...] = (
     *(fedavgm, fedadam, slowmo, lookahead),
     *(async_local_sgd, halos, fedbuff, fedasync, easgd, dc_asgd),
     *(d_psgd, d_psgd_step_first, ad_psgd, sgp, moshpit_sgd, hierarchical_sgd),
-    *(all_reduce, power_sgd, one_bit_adam, map_reduce, strategy_switch, sync_switch),
+    *(all_reduce, fsdp, power_sgd, one_bit_adam, map_reduce, strategy_switch, sync_switch),
 )
 CATALOGUE.update({entry.name: entry for entry in _ORDER})
 
@@ -113,6 +114,7 @@ __all__ = [
     "fedavgm",
     "fedbuff",
     "flex_rr",
+    "fsdp",
     "halos",
     "hermes",
     "hierarchical_sgd",

@@ -91,8 +91,7 @@ class Server:
             self._scale_momentum(momentum_scale)
         before = self.parameters.clone() if self.measures_movement else None
         rate = self.spec.rate(epoch) * lr_scale
-        scale = self.spec.scale(epoch) * lr_scale
-        step = Step(rate, epoch, numbers, self.global_batch, self._update.step, scale)
+        step = Step(rate, epoch, numbers, self.global_batch, self._update.step)
         if self.aggregation.carries:
             for push in pushes:
                 push.split(self.aggregation.carries)

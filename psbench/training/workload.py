@@ -149,7 +149,9 @@ class Workload:
     @property
     def capacity(self) -> list[int]:
         """Samples that each worker's memory holds beside parameters, gradient and optimizer state."""
-        model = (self.entry_bytes + 4) * self.model.num_parameters + 4 * self.model.num_buffers
+        placement = self.experiment.strategy.compositions[0].placement
+        sizes = self.model.num_parameters, self.entry_bytes // 4 - 1, self.profile.num_workers
+        model = placement.worker_bytes(*sizes) + 4 * self.model.num_buffers
         memory = (int(1e9 * gigabytes) for gigabytes in self.profile.memory_gb)
         return [max(0, held - model) // self.sample_bytes for held in memory]
 

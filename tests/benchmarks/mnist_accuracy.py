@@ -34,6 +34,8 @@ CHANGES: dict[str, dict[str, Any]] = {
         "strategy": {"name": "hermes", "chunk_samples": 500, "passes": 1},
         "optimizer": {"name": "sgd", "lr": 0.05},
     },
+    # Adam's usual rate; a hundred updates of whole gradients are an eighth of the run
+    "one_bit_adam": {"optimizer": {"name": "sgd", "lr": 0.001}},
     # 6.25 % of two epochs are too few steps to settle in, and nine times the momentum too much for ASP
     "sync_switch": {"strategy": {"name": "sync_switch", "fraction": 0.25, "momentum": "scaled"}},
 }

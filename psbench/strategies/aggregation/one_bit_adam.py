@@ -27,13 +27,11 @@ class OneBitAdam(Mean):
     stays, and worker i adds its own gradient to the momentum that all have, c_i = b1 m + (1 - b1) g_i + e_i.
     Each tensor of it travels as q_i = sign(c_i) norm(c_i) / sqrt(n), with e_i <- c_i - q_i. So does in effect
     what they come to, with what that has lost before: s = mean q_i + e, m <- sign(s) norm(s) / sqrt(n),
-    e <- s - m. In both phases w <- w - lr (m / (sqrt(v) + epsilon) + weight_decay w).
+    e <- s - m. In both phases w <- w - lr (m / (sqrt(v) + epsilon) + weight_decay w), with lr the rate of the
+    experiment's optimizer, of which nothing else is used: 1e-3 is usual for Adam.
 
     Parameters
     ----------
-    adam_lr : float, > 0
-        lr. The experiment's optimizer gives its schedule and milestones to this; its own rate and momentum
-        are not used.
     freeze_step : int, updates, >= 0
         The version of the run from which on v is frozen.
     beta1, beta2, adam_epsilon, adam_weight_decay : float
@@ -62,7 +60,6 @@ class OneBitAdam(Mean):
     name: ClassVar[str] = "one_bit_adam"
     source: ClassVar[str] = SOURCE
 
-    adam_lr: float = parameter(1e-3, "rate of Adam's steps", source=SOURCE, gt=0)
     # DeepSpeed: 100,000, the paper 15 to 20 % of all steps; a laptop's runs have 500 to 2,000 updates
     freeze_step: int = parameter(
         100, "updates until the variance is frozen", unit="updates", source=SOURCE, ge=0
@@ -116,7 +113,7 @@ class OneBitAdam(Mean):
         else:
             m.mul_(self.beta1).add_(total.vector, alpha=1.0 - self.beta1)
             v.mul_(self.beta2).addcmul_(total.vector, total.vector, value=1.0 - self.beta2)
-        rate = self.adam_lr * step.scale
+        rate = step.lr
         x.mul_(1.0 - rate * self.adam_weight_decay).addcdiv_(m, v.sqrt().add_(self.adam_epsilon), value=-rate)
 
     def _momentum(self, mine: Vector, state: State) -> Vector:

@@ -31,6 +31,13 @@ all_reduce = Published(
     notebook="03_strategy_switch",
 )
 
+fsdp = Published(
+    "fsdp",
+    "all_reduce whose workers hold a share of model and state each, and gather parameters twice a step",
+    "Rajbhandari et al. 2020 (ZeRO); Zhao et al. 2023 (FSDP)",
+    [consistency.BSP, placement.Sharded],
+)
+
 power_sgd = Published(
     "power_sgd",
     "all_reduce of matrices of few columns, whose products stand for the gradients of large tensors",

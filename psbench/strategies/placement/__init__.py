@@ -5,5 +5,15 @@ from psbench.strategies.placement.gossip import Gossip
 from psbench.strategies.placement.map_reduce import MapReduce
 from psbench.strategies.placement.parameter_server import ParameterServer
 from psbench.strategies.placement.reassignment import ByLoad, Never, Reassignment
+from psbench.strategies.placement.sharded import Sharded
 
-__all__ = ["AllReduce", "ByLoad", "Gossip", "MapReduce", "Never", "ParameterServer", "Reassignment"]
+__all__ = [
+    "AllReduce",
+    "ByLoad",
+    "Gossip",
+    "MapReduce",
+    "Never",
+    "ParameterServer",
+    "Reassignment",
+    "Sharded",
+]

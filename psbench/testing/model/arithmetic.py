@@ -145,7 +145,7 @@ def one_bit_adam(u: Update) -> Array:
         s = sum(p.weight * signs(p.vector * (1 - b1) + b1 * m) for p in u.pushes) + lost
         m, lost = np.where(v > 0, signs(s), 0.0), s - signs(s)
     u.memory.update(m=m, v=v, lost=lost)
-    rate = own.adam_lr * u.lr / RATE
+    rate = u.lr
     return u.x - rate * (m / (np.sqrt(v) + own.adam_epsilon) + own.adam_weight_decay * u.x)
 
 

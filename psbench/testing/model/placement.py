@@ -9,7 +9,7 @@ from psbench.testing.model.rule import Decisions, Rule, rule
 from psbench.testing.model.view import Cluster
 
 
-@rule("placement", "all_reduce", "map_reduce")
+@rule("placement", "all_reduce", "map_reduce", "sharded")
 class NoServer(Rule):
     """Nothing moves."""
 

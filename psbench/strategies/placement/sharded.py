@@ -1,0 +1,62 @@
+"""No server, and no replica either: each worker holds a share of the state, as in ZeRO and FSDP."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from psbench.core.parts import NetworkTimes
+from psbench.core.specification import parameter
+from psbench.strategies.placement.all_reduce import AllReduce
+
+SOURCE = "Rajbhandari et al. 2020 (ZeRO)"
+
+
+class Sharded(AllReduce):
+    """All-Reduce whose workers hold an n-th of the state each, and gather what they compute with.
+
+    With k vectors of the optimizer, a worker holds of each parameter, in 4 bytes each: parameter, gradient
+    and k/n (stage 1); parameter and (1 + k)/n (2); (2 + k)/n (3), where parameters are gathered for each
+    forward and once more for each backward pass: 3 (n - 1)/n of a vector travel, not 2 (n - 1)/n.
+
+    Parameters
+    ----------
+    stage : 1, 2 or 3
+        Sharded are the optimizer's state; gradients too; parameters too, as in FSDP.
+
+    Notes
+    -----
+    Reduces to: `all_reduce`, whose models are the same after every update; so are bytes and time at stages 1
+    and 2. Only what is held differs, and what travels at stage 3.
+    Our readings: the gathering takes half of a ring each time, and hides behind nothing; while a worker
+    computes it holds a layer or more of the others' shares, which is not counted.
+    In virtual time alone: live workers hold all of the model.
+
+    Examples
+    --------
+    >>> ring, sharded = AllReduce(), Sharded()
+    >>> [each.bytes_up(400, 4) + each.bytes_down(400, 4) for each in (ring, sharded)]
+    [600, 900]
+    >>> [each.worker_bytes(1000, kept=2, num_workers=4) for each in (ring, Sharded(stage=1), Sharded())]
+    [16000, 10000, 4000]
+    """
+
+    name: ClassVar[str] = "sharded"
+    source: ClassVar[str] = "Rajbhandari et al. 2020 (ZeRO); Zhao et al. 2023 (FSDP)"
+    shares_state: ClassVar[bool] = True
+
+    stage: Literal[1, 2, 3] = parameter(
+        3, "what is sharded: the optimizer's state, gradients too, parameters too", source=SOURCE
+    )
+
+    def reduce_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
+        """Return the time of the ring, and of half a ring more if parameters are gathered once more."""
+        return super().reduce_s(network, num_bytes, workers) * (1.5 if self.stage == 3 else 1.0)
+
+    def bytes_down(self, payload: int, num_workers: int) -> int:
+        """Return the bytes a worker sends where parameters are gathered."""
+        return super().bytes_down(payload, num_workers) * (2 if self.stage == 3 else 1)
+
+    def worker_bytes(self, num_parameters: int, kept: int, num_workers: int) -> int:
+        """Return the bytes of the worker's share."""
+        shared = {1: kept, 2: 1 + kept, 3: 2 + kept}[self.stage]
+        return 4 * num_parameters * (2 + kept - shared) + -(-4 * num_parameters * shared // num_workers)
