@@ -3,6 +3,7 @@
 from psbench.clusters.cluster import Cluster, Machine, make_cluster
 from psbench.clusters.faults import Corruption, Failure, LateJoin, Slowdown, Throttle
 from psbench.clusters.generic import Custom, Homogeneous
+from psbench.clusters.geo import AsyncDilocoToy, HalosGeo
 from psbench.clusters.network import Network
 from psbench.clusters.profile import Profile
 from psbench.clusters.published import C1, C2, AdaCommTestbed, DbsSgd, Hermes, Okeanos, ShardingTestbed
@@ -14,12 +15,14 @@ __all__ = [
     "C1",
     "C2",
     "AdaCommTestbed",
+    "AsyncDilocoToy",
     "Cluster",
     "Constant",
     "Corruption",
     "Custom",
     "DbsSgd",
     "Failure",
+    "HalosGeo",
     "Hermes",
     "Homogeneous",
     "LateJoin",

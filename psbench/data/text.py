@@ -35,8 +35,9 @@ class Text(DataSource):
     Parameters
     ----------
     path : str
-        A file in UTF-8, or a folder: its text files (.txt, .md, .rst) one after another. Empty: the English text that ships with every Python, the help topics in
-        `pydoc_data.topics`, about 700,000 characters; another version of Python has another text.
+        A file in UTF-8, or a folder: its text files (.txt, .md, .rst) one after another. Empty: the English
+        text that ships with every Python, the help topics in `pydoc_data.topics`, about 700,000 characters;
+        another version of Python has another text.
     tokens : "characters" or "bytes"
         The vocabulary are those that occur in the file, in ascending order.
     context : int, tokens

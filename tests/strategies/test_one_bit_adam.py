@@ -18,7 +18,7 @@ WEIGHTS = [0.5, 0.25, 0.25]
 
 
 def server(**values):
-    return Server(torch.zeros(17), torch.zeros(0), SGD(lr=9.0), 8, OneBitAdam(**values), shapes=SHAPES)
+    return Server(torch.zeros(17), torch.zeros(0), SGD(lr=1e-3), 8, OneBitAdam(**values), shapes=SHAPES)
 
 
 def drawn(*key):
@@ -113,15 +113,14 @@ def test_a_message_is_a_bit_an_entry_and_goes_to_all(workers, times):
     replay(done)
 
 
-def test_the_schedule_of_the_experiment_holds_for_its_own_rate():
+def test_the_rate_and_its_schedule_are_the_experiments():
     moved = []
-    for milestones in ((), (0.0,)):
-        own = Server(
-            torch.zeros(17), torch.zeros(0), SGD(milestones=milestones), 8, OneBitAdam(), shapes=SHAPES
-        )
+    for rate in (SGD(lr=1e-3), SGD(lr=1e-3, milestones=(0.0,)), SGD(lr=2e-3)):
+        own = Server(torch.zeros(17), torch.zeros(0), rate, 8, OneBitAdam(), shapes=SHAPES)
         update(own, 0, [drawn(0)], [1.0])
         moved.append(own.parameters)
     torch.testing.assert_close(moved[0] / 10, moved[1])
+    torch.testing.assert_close(moved[0] * 2, moved[2])
 
 
 def test_its_arithmetic_passes_the_checks_in_both_phases():

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from psbench.core.actions import Action, Apply
 from psbench.core.aggregation import Aggregation, PayloadKind
-from psbench.core.arithmetic import Pushed, State, Step, Vector
+from psbench.core.arithmetic import Pushed, State, Step, Vector, in_blocks
 from psbench.core.events import Push
 from psbench.core.specification import parameter
 from psbench.core.view import ClusterView
@@ -92,22 +92,25 @@ class Outer(Aggregation):
 
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
         """Take the outer step along the mean difference."""
-        x.sub_(self._direction(step.sum(pushes), state), alpha=self.outer_lr)
+        names = {"plain": (), "adam": ("velocity", "mean_square"), "yogi": ("velocity", "mean_square")}
+        kept = [state.vector(name) for name in names.get(self.outer_optimizer, ("velocity",))]
+        for own, *others in in_blocks(x, step.sum(pushes), *kept):
+            own.sub_(self._direction(*others), alpha=self.outer_lr)
 
-    def _direction(self, mean: Vector, state: State) -> Vector:
+    def _direction(self, mean: Vector, *kept: Vector) -> Vector:
         beta = self.outer_momentum
         if self.outer_optimizer == "plain":
             return mean
-        velocity = state.vector("velocity")
-        if self.outer_optimizer in ("adam", "yogi"):
+        velocity, *square = kept
+        if square:
             velocity.mul_(beta).add_(mean, alpha=1 - beta)
-            return velocity / self._mean_square(mean, state).sqrt().add_(self.outer_epsilon)
+            return velocity / self._mean_square(mean, *square).sqrt().add_(self.outer_epsilon)
         if self.outer_optimizer == "nesterov":
             return nesterov(mean, velocity, beta)
         return velocity.mul_(beta).add_(mean)
 
-    def _mean_square(self, mean: Vector, state: State) -> Vector:
-        square, decay = state.vector("mean_square"), self.outer_second_momentum
+    def _mean_square(self, mean: Vector, square: Vector) -> Vector:
+        decay = self.outer_second_momentum
         if self.outer_optimizer == "adam":
             return square.mul_(decay).addcmul_(mean, mean, value=1 - decay)
         new = mean * mean

@@ -1,0 +1,101 @@
+"""Test beds of low-communication training with a clock: four regions, and four unequal workers."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import SerializeAsAny
+
+from psbench.clusters.cluster import Cluster, Machine, PerWorker
+from psbench.clusters.step_time import Constant, StepTime
+from psbench.core.specification import parameter
+
+HALOS = "Kim et al. 2025 (HALoS), simulator utnslab/halos, examples/env.yaml"
+TOY = "Liu et al. 2024 (Async Local-SGD), notebook google-deepmind/asyncdiloco"
+
+#: of four workers in each of four regions, relative
+_SPEEDS = (
+    (0.232, 0.907, 0.828, 0.347),
+    (0.574, 0.531, 0.722, 0.194),
+    (0.852, 0.132, 0.896, 0.107),
+    (0.827, 0.515, 0.527, 0.788),
+)
+#: of each region to the first, Mbit/s; its own network for the first
+LINKS_TO_FIRST = (100_000.0, 537.0, 935.0, 202.0)
+#: the slowest link of the best ring through all regions (0, 1, 2, 3), Mbit/s
+RING_LINK = 127.0
+_WORKERS = tuple(mbit for mbit in LINKS_TO_FIRST for _ in range(4))
+#: seconds that a worker takes for a step
+_TOY_STEPS = (0.58, 0.75, 1.51, 3.33)
+
+
+class HalosGeo(Cluster):
+    """HALoS' four regions by four workers: a server in the first, links between regions of 0.1 to 0.9 Gbit/s.
+
+    Notes
+    -----
+    A worker's link is its region's to the first, where a single server is. For `halos`, whose servers are in
+    the regions, set `bandwidth_mbit_s: 100000` (within a region) and `region_links_mbit_s` of the aggregation
+    to [100000, 537, 935, 202]; for a ring over all, `bandwidth_mbit_s: 127`. The paper's messages are of
+    Pythia-70M: with a smaller model divide the links by as much, or communication costs nothing.
+    The authors' simulator has no latency, no variation of step times, and no queue at a server; a batch of 64
+    takes 238.391 ms at speed 1.
+
+    Examples
+    --------
+    >>> profile = HalosGeo().profile()
+    >>> profile.num_workers, round(profile.mean_step_s(0, 64), 4)
+    (16, 1.0275)
+    """
+
+    name: ClassVar[str] = "halos_geo"
+    source: ClassVar[str] = HALOS
+
+    step_time: SerializeAsAny[StepTime] = parameter(
+        Constant(), "how much the times of a worker's steps vary", source=HALOS
+    )
+    seconds_per_sample: float = parameter(
+        0.238391 / 64, "time for one sample at speed 1", unit="s", source=HALOS, gt=0
+    )
+    seconds_per_step: float = parameter(0.0, "time of a step however small, at speed 1", unit="s", ge=0)
+    bandwidth_mbit_s: PerWorker = parameter(
+        _WORKERS, "a worker's link, each direction", unit="Mbit/s", source=HALOS
+    )
+    latency_s: PerWorker = parameter(0.0, "one way", unit="s", source=HALOS)
+    server_bandwidth_mbit_s: PerWorker = parameter(
+        1e9, "a server's link, each direction: no queue", unit="Mbit/s", source=HALOS
+    )
+
+    def machines(self) -> list[Machine]:
+        """Return the workers, region after region."""
+        return [Machine(speed, f"region {r}") for r, speeds in enumerate(_SPEEDS) for speed in speeds]
+
+
+class AsyncDilocoToy(Cluster):
+    """Four workers of the Async Local-SGD notebook: .58, .75, 1.51 and 3.33 s a step, messages in no time.
+
+    Examples
+    --------
+    >>> [round(AsyncDilocoToy().profile().mean_step_s(worker, 32), 2) for worker in range(4)]
+    [0.58, 0.75, 1.51, 3.33]
+    """
+
+    name: ClassVar[str] = "asyncdiloco_toy"
+    source: ClassVar[str] = TOY
+
+    step_time: SerializeAsAny[StepTime] = parameter(
+        Constant(), "how much the times of a worker's steps vary", source=TOY
+    )
+    seconds_per_sample: float = parameter(1e-12, "time for one sample at speed 1", unit="s", source=TOY, gt=0)
+    seconds_per_step: float = parameter(
+        _TOY_STEPS[0], "time of a step however small, at speed 1", unit="s", source=TOY, ge=0
+    )
+    bandwidth_mbit_s: PerWorker = parameter(1e9, "a worker's link, each direction", unit="Mbit/s", source=TOY)
+    latency_s: PerWorker = parameter(0.0, "one way", unit="s", source=TOY)
+    server_bandwidth_mbit_s: PerWorker = parameter(
+        1e9, "a server's link, each direction: no queue", unit="Mbit/s", source=TOY
+    )
+
+    def machines(self) -> list[Machine]:
+        """Return the workers, the fastest first."""
+        return [Machine(_TOY_STEPS[0] / seconds) for seconds in _TOY_STEPS]
