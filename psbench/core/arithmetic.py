@@ -188,7 +188,8 @@ def in_blocks(*vectors: Vector) -> Iterator[tuple[Vector, ...]]:
     >>> [tuple(map(len, block)) for block in in_blocks(torch.zeros(300_000), torch.zeros(300_000))]
     [(262144, 262144), (37856, 37856)]
     """
-    return zip(*(vector.split(_BLOCK) for vector in vectors), strict=True)
+    for start in range(0, len(vectors[0]), _BLOCK):
+        yield tuple(vector[start : start + _BLOCK] for vector in vectors)
 
 
 def weighted_sum(vectors: Sequence[Vector], weights: Sequence[float]) -> Vector:

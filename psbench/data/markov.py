@@ -45,7 +45,7 @@ class Markov(DataSource):
     --------
     >>> source = Markov(vocabulary_size=8, num_tokens=4000)
     >>> round(source.entropy_rate, 3), round(float(np.log(8)), 3)
-    (1.276, 2.079)
+    (1.039, 2.079)
     """
 
     name: ClassVar[str] = "markov"

@@ -154,8 +154,8 @@ def _clocks(rows: Rows) -> Table:
     found = []
     for row in with_absences(rows):
         if clocks.move(row):
-            now = clocks.of.items()
-            found += [{"time_s": row.time_s, "worker": worker, "clock": clock} for worker, clock in now]
+            moved = clocks.of if row.kind == "HANDOVER" else clocks.of.keys() & {row.worker}
+            found += [{"time_s": row.time_s, "worker": w, "clock": clocks.of[w]} for w in moved]
         elif row.kind == "PUSH" and row.worker in clocks.of:
             found.append({"time_s": row.time_s, "worker": row.worker, "clock": clocks.of[row.worker]})
     return found

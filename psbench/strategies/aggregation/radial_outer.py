@@ -121,7 +121,8 @@ def radial_mean(vectors: list[Vector], weights: list[float]) -> Vector:
     Examples
     --------
     >>> import torch
-    >>> radial_mean([torch.tensor([2.0, 0.0]), torch.tensor([0.0, 2.0])], [0.5, 0.5]).norm().item()
+    >>> merged = radial_mean([torch.tensor([2.0, 0.0]), torch.tensor([0.0, 2.0])], [0.5, 0.5])
+    >>> round(merged.norm().item(), 4)
     2.0
     """
     norms = [float(vector.norm()) for vector in vectors]
