@@ -333,7 +333,7 @@ def test_a_worker_of_the_machine_is_dragged_slower_and_lost(panel: Direct) -> No
     web.mouse.down()
     web.mouse.move(x, y + 40, steps=4)  # as far as halves its speed
     assert web.input_value(".psb-what-number") == "0.5"
-    last = max(each["number"] for each in panel.lab.runs)
+    last = max((each["number"] for each in panel.lab.runs), default=0)
     web.mouse.up()
     panel.over(f"run {last + 1} finished")
     (slower,) = panel.lab.finished[-1].experiment.cluster.profile().slowdowns
@@ -344,7 +344,7 @@ def test_a_worker_of_the_machine_is_dragged_slower_and_lost(panel: Direct) -> No
     (lost,) = panel.lab.finished[-1].experiment.cluster.profile().failures
     assert lost.worker == 1
 
-    # of the run in which it is lost: it is pressed, and is back; then a link is dragged, which is throttled
+    # of the run in which it is lost: it is pressed, and is back
     panel.lab._on_message(panel.lab, {"kind": "show", "number": last + 2}, [])
     key = "(n) => document.querySelector('.psb-lab').stage.films[0].recording.about.key === `run ${n}`"
     panel.wait(key, argument=last + 2)
@@ -357,20 +357,6 @@ def test_a_worker_of_the_machine_is_dragged_slower_and_lost(panel: Direct) -> No
     panel.over(f"run {last + 3} finished")
     (back,) = panel.lab.finished[-1].experiment.cluster.profile().failures
     assert back.rejoin_s == pytest.approx(lost.at_s * 1.5, rel=1e-3)
-    link = web.locator(".psb-machine-place").first.locator(".psb-link-hold[data-worker='0']")
-    ends = [float(link.get_attribute(name)) for name in ("x1", "y1", "x2", "y2")]
-    box = web.locator(".psb-machine").first.bounding_box()
-    scale = web.locator(".psb-machine").first.evaluate("(e) => e.getScreenCTM().a")
-    left = web.locator(".psb-machine").first.evaluate("(e) => e.getScreenCTM().e")
-    x = left + scale * (ends[0] + ends[2]) / 2
-    y = box["y"] + scale * (ends[1] + ends[3]) / 2
-    web.mouse.move(x, y)
-    web.mouse.down()
-    web.mouse.move(x, y + 80, steps=4)  # twice as far as halves it
-    web.mouse.up()
-    panel.over(f"run {last + 4} finished")
-    (throttled,) = panel.lab.finished[-1].experiment.cluster.profile().throttles
-    assert (throttled.worker, throttled.factor) == (0, 4.0)
     assert web.evaluate(AUDIT) == []
     assert panel.errors() == []
 
