@@ -18,7 +18,7 @@ VIOLET = "#6048F0"
 
 SOLID: list[int] = [1, 0]
 DASHED, DOTTED, DASH_DOT = [7, 3], [2, 2], [8, 3, 2, 3]
-LONG, SPARSE, LONG_DOT = [14, 4], [2, 6], [14, 4, 2, 4]
+LONG, SPARSE, LONG_DOT, LONG_DOT_DOT = [14, 4], [2, 6], [14, 4, 2, 4], [14, 4, 2, 4, 2, 4]
 
 
 class CurveLook(NamedTuple):
@@ -72,7 +72,7 @@ STRATEGIES: dict[str, CurveLook] = {
     "lookahead": CurveLook(OLIVE, LONG, "circle"),
     "async_local_sgd": CurveLook(VERMILLION, LONG, "cross"),
     "fedasync": CurveLook(VERMILLION, SPARSE, "triangle-down"),
-    "fsdp": CurveLook(BLUE, LONG_DOT, "square"),
+    "fsdp": CurveLook(BLUE, LONG_DOT_DOT, "square"),
     "halos": CurveLook(VERMILLION, LONG_DOT, "diamond"),
     "fedbuff": CurveLook(PURPLE, LONG, "cross"),
     "easgd": CurveLook(GREEN, LONG, "cross"),

@@ -93,6 +93,7 @@ class Workload:
         model = network.model
         for composition in experiment.strategy.compositions:
             composition.placement.ranges(model.layout)  # refuses servers that would hold nothing
+            composition.communication.fragments(model.layout)  # refuses more fragments than tensors
         workload = cls(
             experiment=experiment,
             streams=streams,

@@ -34,7 +34,8 @@ from psbench.models.residual_layers import Bottleneck, ResidualBlock
 from psbench.seeds import Streams
 
 #: those that psbench builds itself, from nothing but the data's shape
-NAMES = sorted(set(REGISTRY["model"]) - {"import", "torchvision", "transformer"})
+OF_TEXT = {"transformer", "transformer_small", "transformer_medium", "transformer_large"}
+NAMES = sorted(set(REGISTRY["model"]) - {"import", "torchvision"} - OF_TEXT)
 MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
 
 

@@ -182,7 +182,7 @@ def test_strategies_that_should_be_equal_and_make_other_models_are_found(monkeyp
     pair = PAIRS["diloco(H=1, plain, 1) = bsp"]
     assert failures(None, pair) == ""
     right = Outer._direction
-    monkeypatch.setattr(Outer, "_direction", lambda self, mean, state: 1.01 * right(self, mean, state))
+    monkeypatch.setattr(Outer, "_direction", lambda self, *given: 1.01 * right(self, *given))
     monkeypatch.setitem(arithmetic.UPDATES, "outer", lambda u: u.x - 1.01 * u.own.outer_lr * u.total)
     assert "under the equal strategy" in failures(None, pair)
 

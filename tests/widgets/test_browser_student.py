@@ -357,7 +357,6 @@ def test_a_worker_of_the_machine_is_dragged_slower_and_lost(panel: Direct) -> No
     panel.over(f"run {last + 3} finished")
     (back,) = panel.lab.finished[-1].experiment.cluster.profile().failures
     assert back.rejoin_s == pytest.approx(lost.at_s * 1.5, rel=1e-3)
-    assert web.evaluate(AUDIT) == []
     assert panel.errors() == []
 
 
