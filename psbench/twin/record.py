@@ -1,4 +1,4 @@
-"""The live runs of a validation: made in turns, kept in a folder, and read again to be judged anew."""
+"""The live runs of a validation: made in turns, kept in a folder, and read to be judged again."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def record(
     """Run everything live, in turns: what disturbs the machine for a while disturbs all strategies.
 
     Every run has a seed of its own. Strategies that shared one would share the draws of the machines that are
-    emulated, and their errors would be one error, told as often as there are strategies.
+    emulated, and their errors would be one error, counted once for each strategy.
 
     Parameters
     ----------

@@ -297,7 +297,7 @@ def events_from_plain(
     for at, _, _, name, fields in plain:
         if name == "Timer":
             timers.append((at, ev.Timer(**fields)))
-        elif name == "SwitchRequested" and at <= time_s:  # later ones are set anew
+        elif name == "SwitchRequested" and at <= time_s:  # the cluster plans later ones again
             timers.append((at, ev.SwitchRequested(**fields)))
         elif name == "Evaluated":
             evaluations.append(ev.Evaluated(**fields))
