@@ -131,7 +131,7 @@ def _order(student: str, number: int) -> list[int]:
 
 
 def letter(student: str, number: int) -> str:
-    """Return the letter, "a" to "d", of a question's right option (1 is the first), in that student's order."""
+    """Return the letter of the right option of a question, from 1 on, in that student's order."""
     return string.ascii_lowercase[_order(student, number).index(0)]
 
 
