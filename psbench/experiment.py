@@ -276,13 +276,10 @@ class Experiment(Specification):
                 "cluster: throttles are in virtual time only; a live run has the links of its machines"
             )
         if self.stop.target is not None:
-            self._measures(self.stop.target)
+            self.check_target(self.stop.target, "stop.target")
         watched = self.stop.patience_metric
-        if watched is not None and self._is_the_better_lower(self.stop.watched) is None:
-            raise ParameterError(
-                f"stop.patience_metric: is a large {watched!r} good or bad? Declare it with the metric: "
-                "{function: ..., better: higher}"
-            )
+        if watched is not None:
+            self.is_lower_better(self.stop.watched, "stop.patience_metric")
         self._can_step()
         if self.timing_only:
             self._can_do_without_gradients()
@@ -325,17 +322,23 @@ class Experiment(Specification):
         """The optimizer of workers that step by themselves; its `clip` is that of every worker's gradient."""
         return self.inner_optimizer or self.optimizer
 
-    def _measures(self, target: Target) -> None:
-        """Refuse a target that no metric reaches, or that is passed in the wrong direction."""
-        lower = self._is_the_better_lower(target.column, "stop.target")
+    def check_target(self, target: Target, asked_by: str) -> None:
+        """Refuse a target that no metric reaches, or that is passed in the wrong direction.
+
+        Raises
+        ------
+        UnknownName, ParameterError
+            Naming `asked_by`.
+        """
+        lower = self._is_the_better_lower(target.column, asked_by)
         if lower is None or target.bare == "accuracy" or lower == (target.at_least is None):
             return
         raise ParameterError(
-            f"stop.target: {target.metric!r} is the better, the {'lower' if lower else 'higher'} it is; give "
+            f"{asked_by}: {target.metric!r} is the better, the {'lower' if lower else 'higher'} it is; give "
             f"{'at_most' if lower else 'at_least'}"
         )
 
-    def _is_the_better_lower(self, column: str, rule: str = "stop.patience_metric") -> bool | None:
+    def _is_the_better_lower(self, column: str, rule: str) -> bool | None:
         """Return whether the smaller of an evaluated value is the better; None if that is not declared.
 
         Raises
@@ -352,10 +355,36 @@ class Experiment(Specification):
             return bare == "loss"
         return own.lower_is_better
 
+    def is_lower_better(self, metric: str, asked_by: str) -> bool:
+        """Return whether the lower value of a metric is the better one.
+
+        Parameters
+        ----------
+        metric : str
+            As `loss`, `val_loss`, `train_loss` or `f1`.
+        asked_by : str
+            What errors name, as "stop.patience_metric".
+
+        Raises
+        ------
+        UnknownName
+            If it is not evaluated.
+        ParameterError
+            If the metric does not say so.
+        """
+        column = metric if metric.startswith(("val_", "train_")) else f"val_{metric}"
+        found = self._is_the_better_lower(column, asked_by)
+        if found is None:
+            raise ParameterError(
+                f"{asked_by}: is a large {metric.removeprefix('val_')!r} good or bad? Declare it with the "
+                "metric: {function: ..., better: higher}"
+            )
+        return found
+
     @property
     def patience_is_for_less(self) -> bool:
         """Whether what `stop.patience` watches improves as it falls."""
-        return bool(self._is_the_better_lower(self.stop.watched))
+        return self.is_lower_better(self.stop.watched, "stop.patience_metric")
 
     def _can_see_the_model_move(self) -> None:
         for composition in self.strategy.compositions:

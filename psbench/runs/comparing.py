@@ -48,16 +48,20 @@ def compare(
     ------
     ParameterError
         If there is nothing to compare, no such baseline, or too few seeds to `test`.
+    UnknownName
+        If an experiment does not evaluate the target's metric.
     """
     if seeds < 1:
         raise ParameterError(f"compare: seeds = {seeds}; give at least 1")
-    target_of(target)  # refuses what is none, before anything is run
+    aim = target_of(target)  # refuses what is none, before anything is run
     runs = list(runs)
     for item in runs:
         if not isinstance(item, Run | Experiment):
             raise ParameterError(
                 f"compare: give runs and experiments, not {item!r:.40} ({type(item).__name__})"
             )
+        if aim is not None and isinstance(item, Experiment):
+            item.check_target(aim, "compare's target")
     if test and seeds < 2 and any(isinstance(item, Experiment) for item in runs):
         raise ParameterError(f"compare: a test pairs runs by their seed; give seeds >= 2, not {seeds}")
     finished = []

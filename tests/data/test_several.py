@@ -245,3 +245,34 @@ def test_inputs_that_do_not_fit_are_one_line_before_any_work(case):
         make()
     assert expected in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.filterwarnings("ignore:data. of a DataLoader")
+def test_samples_that_are_texts_count_as_memory_unless_they_are_held_already(monkeypatch):
+    """2 GB of texts for a collate_fn: refused after a few, and not if the Dataset has them already."""
+    monkeypatch.setattr("psbench.system.limits.available_memory", lambda: 10**9)
+    read, long = [], ["word" * 5000]
+
+    class Many(Samples):
+        def __len__(self):
+            return 100_000
+
+        def __getitem__(self, place):
+            read.append(place)
+            return self.samples(place)
+
+    def tokens(batch):
+        if len(batch) > 2:
+            raise StopIteration
+        return torch.tensor([[len(text)] for (text,), _ in batch]), [label for _, label in batch]
+
+    with pytest.raises(PsbenchError, match=r"what the Many gives: 100000 samples, all at a time, would need"):
+        as_data(DataLoader(Many(lambda place: (["word" * 5000], place % 2)), collate_fn=tokens))
+    assert len(read) < 50
+    with pytest.raises(StopIteration):
+        as_data(DataLoader(Many(lambda place: (long, place % 2)), collate_fn=tokens))
+    labels = ["a"] * 9_999 + ["b" * 40_000]
+    with pytest.raises(
+        PsbenchError, match=r"y, 10000 texts of up to 40000 characters, would need about 1.6 GB"
+    ):
+        as_data((np.zeros((10_000, 1)), labels)).load(Streams(0))

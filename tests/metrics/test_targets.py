@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import psbench as ps
+from psbench.cli import main
 from psbench.core.target import target_of
 from psbench.errors import PsbenchError
 from psbench.metrics import time_to_target
@@ -101,3 +102,18 @@ def test_a_target_that_cannot_be_is_refused_with_the_remedy(case):
     with pytest.raises(PsbenchError) as refused:
         toy_experiment(metrics=TWICE, stop={"epochs": 1, "target": target})
     assert expected in str(refused.value)
+
+
+def test_a_target_that_no_run_would_have_is_refused_before_any(tmp_path, capsys, monkeypatch):
+    def started(*_):
+        raise AssertionError("a run has started")
+
+    monkeypatch.setattr("psbench.runs.execution._backend", started)
+    toy = toy_experiment(metrics=TWICE)
+    with pytest.raises(PsbenchError, match="metric of compare's target 'f2'; did you mean 'f1'"):
+        ps.compare([toy], target="f2 >= 0.5")
+    with pytest.raises(PsbenchError, match="sweep's target: 'doubt' is the better, the lower it is"):
+        ps.sweep(toy, {"strategy": ["bsp"]}, target="doubt >= 0.5", processes=1)
+    toy_experiment().to_yaml(tmp_path / "toy.yaml")
+    assert main(["compare", str(tmp_path / "toy.yaml"), "--target", "f1 >= 0.5"]) == 2
+    assert "unknown metric of --target 'f1'" in capsys.readouterr().err

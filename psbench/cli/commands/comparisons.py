@@ -70,6 +70,7 @@ def compare_command(
       psbench compare bsp.yaml asp.yaml --set cluster=c1 --target 0.95 --json
     """  # noqa: D301
     from psbench.cli.batch import check_all, folder_of, named
+    from psbench.core.target import target_of
     from psbench.results.equal import QUANTITIES
     from psbench.runs.comparing import compare
 
@@ -79,6 +80,9 @@ def compare_command(
         raise UnknownName("quantity to compare at", equal, QUANTITIES)
     values = read_settings(settings)
     experiments = named(specs, [read_experiment(spec, values) for spec in specs])
+    if (aim := target_of(target)) is not None:
+        for one in experiments:
+            one.check_target(aim, "--target")
     planned = [one.but(seed=one.seed + extra) for one in experiments for extra in range(seeds)]
     check_all(experiments, [folder_of(one, out) for one in planned if out is not None], overwrite=overwrite)
     done: list[Run] = []
@@ -107,8 +111,11 @@ def search_command(
     runs: Annotated[int, typer.Option(min=1, metavar="R", help="Runs of each share, a seed each.")] = 5,
     halvings: Annotated[int, typer.Option(min=0, metavar="M", help="Shares to try, each halving.")] = 4,
     tolerance: Annotated[
-        float, typer.Option(min=0, max=1, metavar="B", help="Validation accuracy that may be lost.")
+        float, typer.Option(min=0, metavar="B", help="Accuracy, or of the metric, that may be lost.")
     ] = 0.01,
+    metric: Annotated[
+        str, typer.Option(metavar="NAME", help="What may not get worse: accuracy, loss, one of your own.")
+    ] = "accuracy",
     settings: Settings = None,
     processes: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Runs at a time; by default one a core.")
@@ -129,6 +136,7 @@ def search_command(
     Examples:
       psbench search --runs 3 --halvings 4 --set stop.epochs=10
       psbench search switch.yaml --tolerance 0.005 --out runs/search --json
+      psbench search switch.yaml --metric loss --tolerance 0.02
     """  # noqa: D301
     values = read_settings(settings)
     values = values if spec is not None or "strategy" in values else {"strategy": "sync_switch"} | values
@@ -139,7 +147,7 @@ def search_command(
 
         if out is not None:
             check_writable(out)
-    sizes: dict[str, Any] = {"runs": runs, "halvings": halvings, "tolerance": tolerance}
+    sizes: dict[str, Any] = {"runs": runs, "halvings": halvings, "tolerance": tolerance, "metric": metric}
     with terminable() as came:
         found = find_fraction(experiment, **sizes, folder=out, processes=processes, progress=True)
     show(found, as_json)

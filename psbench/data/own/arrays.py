@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from psbench.data.own.held import check_texts
 from psbench.data.scaling import blocks
 from psbench.data.several import Several
 from psbench.errors import DataError
@@ -31,6 +32,8 @@ def as_array(value: Any, what: str) -> Array:
         return np.asarray(value.float() if str(value.dtype) == "torch.bfloat16" else value)
     if hasattr(value, "toarray") and hasattr(value, "nnz"):
         raise DataError(f"data: {what} is a sparse matrix; give {what}.toarray()")
+    if isinstance(value, list) and value and isinstance(value[0], str):
+        check_texts(value, len(value), what)
     try:
         return np.asarray(value)
     except (ValueError, TypeError) as error:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from psbench.data.own.arrays import Array, as_array
+from psbench.data.own.held import check_texts
 from psbench.data.own.padded import PaddedRows, Padding, put_together
 from psbench.errors import DataError, ParameterError, UnknownName
 from psbench.system.limits import check_memory
@@ -140,6 +141,7 @@ def _plain(series: Any, name: str) -> Array:
         return np.asarray(values)
     found = values.tolist()
     if all(isinstance(value, str) for value in found):
+        check_texts(found, len(found), f"column {name!r}")
         return np.array(found)
     return np.array(found) if np.array(found).dtype.kind in "fiub" else np.array(list(map(str, found)))
 

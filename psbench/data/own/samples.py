@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from psbench.data.own.arrays import Array, as_array
+from psbench.data.own.held import check_samples
 from psbench.data.own.padded import PaddedRows, Padding, as_several, put_together, with_lengths_of_mask
 from psbench.data.own.readers import USUAL_TARGETS, Columns, Read, names_of, target_of
 from psbench.data.several import Several
@@ -98,6 +99,7 @@ def _collated(dataset: Any, collate: Any, columns: Columns) -> tuple[Any, Any]:
             "data: the collate_fn makes something else of the same samples each time, as if it drew by "
             "chance; it is called once, so give one without chance"
         )
+    check_samples(dataset.__getitem__, len(dataset), f"data: what the {type(dataset).__name__} gives")
     x, y = _parted(collate([dataset[number] for number in range(len(dataset))]), columns, what)
     x = as_several(x, "X")
     return (with_lengths_of_mask(x) if isinstance(x, Several) else x), y

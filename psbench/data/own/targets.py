@@ -9,6 +9,7 @@ import numpy as np
 
 from psbench.data.base import Task
 from psbench.data.own.arrays import Array, as_array, check_finite
+from psbench.data.own.held import check_texts
 from psbench.errors import DataError, ParameterError
 
 #: more whole numbers than this are taken for numbers by mistake, unless the task is given
@@ -93,6 +94,8 @@ def _from_objects(array: Array, what: str) -> Array:
         if value is None or value != value:
             raise DataError(f"data: {what} has no value in row {place}; leave such rows out")
     kinds = {type(value) for value in array.ravel().tolist()}
+    if kinds == {str}:
+        check_texts(array.ravel(), array.size, what)
     if kinds == {str} or kinds <= {int, float, bool}:
         return np.array(array.tolist())
     names = ", ".join(sorted(kind.__name__ for kind in kinds))

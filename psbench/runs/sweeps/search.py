@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from psbench.core.switching_strategy import SwitchingStrategy
+from psbench.core.target import Target
 from psbench.errors import DataError, Diverged, ParameterError
 from psbench.metrics import interval
 from psbench.results.text import ShownTable, two_digits
@@ -29,20 +30,20 @@ class Point:
     ----------
     fraction : float, 0 to 1
         Share of the epochs under the first strategy.
-    accuracies : tuple of float, 0 to 1
-        One a run.
+    values : tuple of float
+        The metric at the end of each run; accuracies are from 0 to 1.
     keeps : bool
-        Whether their mean is at most the tolerance below the target.
+        Whether their mean is worse than the target by the tolerance at most.
     """
 
     fraction: float
-    accuracies: tuple[float, ...]
+    values: tuple[float, ...]
     keeps: bool
 
     @property
     def mean(self) -> float:
-        """The mean accuracy."""
-        return sum(self.accuracies) / len(self.accuracies)
+        """The mean over the runs."""
+        return sum(self.values) / len(self.values)
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,39 +53,47 @@ class Search(ShownTable):
     Attributes
     ----------
     points : tuple of Point
-    tolerance : float, 0 to 1
+    tolerance : float, in the metric's unit
+    metric : str
+        What was compared: "accuracy", "f1", ...
+    lower : bool
+        Whether the lower value of it is the better.
     runs : dict of fraction to list of Run
-        Empty where accuracies came from elsewhere.
+        Empty where values came from elsewhere.
     interrupted : bool
         Whether it was stopped before all shares had their turn.
     """
 
     points: tuple[Point, ...]
     tolerance: float
+    metric: str = "accuracy"
+    lower: bool = False
     runs: dict[float, list[Run]] = field(default_factory=dict)
     interrupted: bool = False
 
     @property
     def target(self) -> float:
-        """The mean accuracy of whole runs under the first strategy."""
+        """The mean of whole runs under the first strategy."""
         return self.points[0].mean
 
     @property
     def fraction(self) -> float:
-        """The smallest share that kept the accuracy."""
+        """The smallest share that kept the metric."""
         return min(point.fraction for point in self.points if point.keeps)
 
     def table(self) -> pd.DataFrame:
         """Return a row for each share, as it was looked at.
 
-        `fraction`, `n` (runs), `accuracy` and `accuracy_ci` (half-width of the 95 % interval), `loss` (of
-        accuracy, against the target), `keeps`, and of runs `time_s` and `speed_up` over the whole run.
+        `fraction`, `n` (runs), the metric and its `_ci` (as `accuracy` and `accuracy_ci`, half-width of the
+        95 % interval), `lost` (how much worse than the target), `keeps`, and of runs `time_s` and `speed_up`
+        over the whole run.
         """
         rows = []
         for point in self.points:
-            mean, half = interval(point.accuracies)
-            row: dict[str, Any] = {"fraction": point.fraction, "n": len(point.accuracies), "accuracy": mean}
-            row |= {"accuracy_ci": half, "loss": self.target - point.mean, "keeps": point.keeps}
+            mean, half = interval(point.values)
+            row: dict[str, Any] = {"fraction": point.fraction, "n": len(point.values), self.metric: mean}
+            lost = point.mean - self.target if self.lower else self.target - point.mean
+            row |= {f"{self.metric}_ci": half, "lost": lost, "keeps": point.keeps}
             if self.runs:
                 row["time_s"] = self._seconds(point.fraction)
                 row["speed_up"] = self._seconds(1.0) / row["time_s"]
@@ -98,14 +107,15 @@ class Search(ShownTable):
     @property
     def remarks(self) -> list[str]:
         """What was looked for, what was found, and what the search cost."""
+        called = self.metric.replace("_", " ")
         lines = [
-            f"target: accuracy {self.target:.4g}, the mean of whole runs; tolerance {self.tolerance:g}",
+            f"target: {called} {self.target:.4g}, the mean of whole runs; tolerance {self.tolerance:g}",
             f"found: {100 * self.fraction:.4g} % of the epochs under the first strategy",
         ]
         if self.runs:
             spent = sum(run.summary()["time_s"] for runs in self.runs.values() for run in runs)
             lines.append(f"all runs together took as long as {spent / self._seconds(1.0):.3g} whole runs")
-        if any(len(point.accuracies) < 3 for point in self.points):
+        if any(len(point.values) < 3 for point in self.points):
             lines.append("warning: fewer than three runs of each: differences may be chance")
         if self.interrupted:
             lines.append("stopped before the search was over")
@@ -113,23 +123,25 @@ class Search(ShownTable):
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """Return headings and rows as text."""
-        headings = ["first strategy", "runs", "accuracy", "loss", "kept", "time (s)", "speed-up"]
+        headings = ["first strategy", "runs", self.metric.replace("_", " ")]
+        headings += ["lost", "kept", "time (s)", "speed-up"]
         rows = []
         for row in self.table().to_dict("records"):
-            half = row["accuracy_ci"]
-            text = f"{100 * row['accuracy']:.2f}" + (
-                f" ± {two_digits(100 * half)}" if half == half and half is not None else ""
-            )
-            cells = [
-                f"{100 * row['fraction']:.4g} %",
-                str(row["n"]),
-                f"{text} %",
-                f"{100 * row['loss']:.2f} %",
-            ]
+            half = row[f"{self.metric}_ci"]
+            cells = [f"{100 * row['fraction']:.4g} %", str(row["n"])]
+            cells += [self._in_text(row[self.metric], half), self._in_text(row["lost"])]
             cells.append("yes" if row["keeps"] else "no")
             cells += [f"{row['time_s']:.4g}", f"{row['speed_up']:.2f} ×"] if self.runs else []
             rows.append(cells)
         return headings[: len(rows[0])], rows
+
+    def _in_text(self, value: float, half: float | None = None) -> str:
+        """Return a value of the metric, accuracies in percent, with its half-width if that is known."""
+        percent = self.metric.endswith("accuracy")
+        scale = 100 if percent else 1
+        shown = f"{scale * value:.2f}" if percent else f"{value:.4g}"
+        shown += f" ± {two_digits(scale * half)}" if half is not None and half == half else ""
+        return f"{shown} %" if percent else shown
 
     def to_dict(self) -> dict[str, Any]:
         """Return what was found as plain data."""
@@ -138,6 +150,7 @@ class Search(ShownTable):
             "fraction": self.fraction,
             "target": self.target,
             "tolerance": self.tolerance,
+            "metric": self.metric,
             "points": frame.where(frame.notna(), None).to_dict("records"),
         }
 
@@ -146,28 +159,34 @@ class Search(ShownTable):
 
 
 def bisect(
-    accuracy: Callable[[float, int], float],
+    measure: Callable[[float, int], float],
     *,
     runs: int = RUNS,
     halvings: int = HALVINGS,
     tolerance: float = TOLERANCE,
+    metric: str = "accuracy",
+    lower: bool = False,
     seed: int = 0,
     watch: Callable[[Search], None] | None = None,
 ) -> Search:
     """Find the smallest share of the epochs under the first strategy that costs no accuracy.
 
-    The target is the mean accuracy of `runs` whole runs under the first strategy. Between lo = 0 and hi = 1,
-    `halvings` times: run the middle `runs` times; if its mean is at most `tolerance` below the target it
-    becomes hi, else lo. The result is hi.
+    The target is the mean of `runs` whole runs under the first strategy. Between lo = 0 and hi = 1,
+    `halvings` times: run the middle `runs` times; if its mean is worse than the target by at most `tolerance`
+    it becomes hi, else lo. The result is hi.
 
     Parameters
     ----------
-    accuracy : callable (fraction, seed) -> float, 0 to 1
-        Of one run.
+    measure : callable (fraction, seed) -> float
+        The metric of one run, as an accuracy from 0 to 1.
     runs, halvings : int, >= 1 and >= 0
         R and M of the paper.
-    tolerance : float, >= 0
-        beta: accuracy that may be lost.
+    tolerance : float, >= 0, in the metric's unit
+        beta: accuracy that may be lost, or how much worse another metric may be.
+    metric : str
+        What it is called in tables.
+    lower : bool
+        Whether the lower value is the better one.
     seed : int
         Of the first run of each share; the others follow.
     watch : callable, optional
@@ -177,7 +196,7 @@ def bisect(
     ------
     ParameterError
     Diverged
-        If a whole run under the first strategy has no accuracy to compare with.
+        If a whole run under the first strategy has no value to compare with.
 
     Notes
     -----
@@ -199,21 +218,23 @@ def bisect(
         )
 
     def look(fraction: float, target: float | None) -> Point:
-        found = tuple(accuracy(fraction, seed + extra) for extra in range(runs))
+        found = tuple(measure(fraction, seed + extra) for extra in range(runs))
         mean = sum(found) / runs
         if target is None and mean != mean:
             raise Diverged("search: a whole run under the first strategy diverged: lower the learning rate")
-        return Point(fraction, found, target is None or target - mean <= tolerance)
+        return Point(
+            fraction, found, target is None or (mean - target if lower else target - mean) <= tolerance
+        )
 
     whole = look(1.0, None)
     points, lo, hi = [whole], 0.0, 1.0
     for left in range(halvings, -1, -1):
         if watch is not None:
-            watch(Search(tuple(points), tolerance))
+            watch(Search(tuple(points), tolerance, metric, lower))
         if left:
             points.append(look((lo + hi) / 2, whole.mean))
             lo, hi = (lo, points[-1].fraction) if points[-1].keeps else (points[-1].fraction, hi)
-    return Search(tuple(points), tolerance)
+    return Search(tuple(points), tolerance, metric, lower)
 
 
 def at_fraction(experiment: Experiment, fraction: float) -> Experiment:
@@ -240,6 +261,7 @@ def find_fraction(
     runs: int = RUNS,
     halvings: int = HALVINGS,
     tolerance: float = TOLERANCE,
+    metric: str = "accuracy",
     **options: Any,
 ) -> Search:
     """Search by running an experiment with other shares of the epochs under its first strategy.
@@ -247,10 +269,13 @@ def find_fraction(
     Parameters
     ----------
     experiment : Experiment
-        Its strategy switches after a share of the epochs, as `sync_switch` does. A run's accuracy is its last
-        validation accuracy. A share of which a run diverges does not keep it.
+        Its strategy switches after a share of the epochs, as `sync_switch` does. A share of which a run
+        diverges does not keep the metric.
     runs, halvings, tolerance
         See `bisect`. The runs of a share are made side by side.
+    metric : str
+        What may not get worse, as last evaluated: "accuracy" or "loss" of the validation set, "train_loss",
+        or one of the experiment's `metrics` that says which way is better.
     **options
         `processes`, `client`, `folder` as of `psbench.sweep`, and `progress`, off by default. With a folder,
         a second call makes only the runs that are missing there.
@@ -274,26 +299,26 @@ def find_fraction(
     """
     from psbench.runs.sweeps.cells import Cell
     from psbench.runs.sweeps.sweep import runs_of
-    from psbench.training.workload import Workload
 
     at_fraction(experiment, 1.0)
-    data = None if experiment.timing_only else Workload.build(experiment).data
-    if data is None or not len(data.val_y) or data.task != "classification":
-        raise DataError("search: compares validation accuracies, and these runs have none")
+    lower = experiment.is_lower_better(metric, "search")
+    column = Target.model_construct(metric=metric).column
+    _check_evaluated(experiment, column)
     done: dict[float, list[Run]] = {}
 
-    def accuracy(fraction: float, seed: int) -> float:
+    def measured(fraction: float, seed: int) -> float:
         if fraction not in done:
             planned = at_fraction(experiment, fraction)
             seeds = range(experiment.seed, experiment.seed + runs)
             cells = [Cell(planned.but(seed=each), {"share": f"{100 * fraction:.4g}%"}) for each in seeds]
             done[fraction] = runs_of(cells, **options)
-        return accuracy_of(done[fraction][seed - experiment.seed])
+        return value_of(done[fraction][seed - experiment.seed], column)
 
     seen: list[Search] = []
     sizes: dict[str, Any] = {"runs": runs, "halvings": halvings, "tolerance": tolerance}
+    sizes |= {"metric": metric, "lower": lower}
     try:
-        found = bisect(accuracy, seed=experiment.seed, watch=seen.append, **sizes)
+        found = bisect(measured, seed=experiment.seed, watch=seen.append, **sizes)
     except KeyboardInterrupt:
         if not seen:
             raise
@@ -301,7 +326,24 @@ def find_fraction(
     return replace(found, runs=done)
 
 
-def accuracy_of(run: Run) -> float:
-    """Return a run's last validation accuracy; not a number if it diverged."""
-    found = run.summary()["final"]["val_accuracy"]
-    return float("nan") if found is None or run.meta["status"] == "diverged" else float(found)
+def _check_evaluated(experiment: Experiment, column: str) -> None:
+    from psbench.training.workload import Workload
+
+    values: dict[str, Any] = {}
+    if not experiment.timing_only:
+        workload = Workload.build(experiment)
+        values = workload.evaluator().evaluate(workload.parameters, workload.buffers)
+    if column not in values:
+        of, _, bare = column.partition("_")
+        known = ", ".join(values) or "nothing"
+        raise DataError(
+            f"search: compares {bare.replace('_', ' ')} of the {'validation' if of == 'val' else 'training'} "
+            f"set, and these runs evaluate {known}; choose with `metric`"
+        )
+
+
+def value_of(run: Run, column: str) -> float:
+    """Return what was evaluated last, as `val_f1`; not a number if the run diverged or it is missing."""
+    rows = run.log.evaluations()
+    found = rows[-1].get(column) if rows and run.meta["status"] != "diverged" else None
+    return float("nan") if found is None else float(found)

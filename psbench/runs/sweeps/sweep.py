@@ -337,8 +337,10 @@ def sweep(
     from psbench.runs.sweeps.execution import run_cells
     from psbench.system.files import check_writable
 
-    target_of(target)  # refuses what is none
+    aim = target_of(target)  # refuses what is none
     cells = cells_of(experiment, grid, seeds)
+    for cell in cells if aim is not None else ():
+        cell.experiment.check_target(aim, "sweep's target")
     own = None if folder is None else Path(folder)
     if own is not None:
         check_writable(own)

@@ -8,10 +8,11 @@ import os
 import signal
 
 import pytest
+import torch
 
 from psbench import strategies
 from psbench.cli import main
-from psbench.errors import BackendError, DataError, Diverged, ParameterError
+from psbench.errors import BackendError, DataError, Diverged, ParameterError, UnknownName
 from psbench.results.run import Run
 from psbench.runs.execution import run
 from psbench.runs.sweeps.search import at_fraction, bisect, find_fraction
@@ -58,7 +59,7 @@ def test_means_of_all_runs_are_compared_with_the_same_seeds():
     assert asked == [(1.0, 7), (1.0, 8), (1.0, 9), (0.5, 7), (0.5, 8), (0.5, 9)]
     assert found.target == pytest.approx(0.9)
     assert found.points[1].mean == pytest.approx(0.89)
-    assert found.points[1].accuracies == pytest.approx((0.84, 0.89, 0.94))
+    assert found.points[1].values == pytest.approx((0.84, 0.89, 0.94))
 
 
 def test_a_share_with_a_run_that_diverged_is_not_kept():
@@ -87,11 +88,21 @@ def test_it_can_be_watched():
     assert [search.fraction for search in seen] == [1.0, 0.5, 0.5, 0.375]
 
 
+def test_of_a_loss_the_lower_is_the_better():
+    """Half a run ends at a loss of 0.25 in the place of 0.2: kept if 0.05 more are allowed, lost at 0.04."""
+    for tolerance, kept in ((0.0501, True), (0.04, False)):
+        options = {"halvings": 1, "tolerance": tolerance, "metric": "loss", "lower": True}
+        found = bisect(crossing(1.0, low=0.25, high=0.2), **options)
+        assert found.points[1].keeps is kept
+        assert found.table()["lost"].round(3).tolist() == [0.0, 0.05]
+        assert "target: loss 0.2," in found.text(100)
+
+
 def test_the_table_says_what_was_lost():
     found = bisect(crossing(0.3), runs=2, halvings=2)
     table = found.table()
     assert table["fraction"].tolist() == [1.0, 0.5, 0.25]
-    assert table["loss"].round(2).tolist() == [0.0, 0.0, 0.42]
+    assert table["lost"].round(2).tolist() == [0.0, 0.0, 0.42]
     text = found.text(100)
     assert "50 % of the epochs under the first strategy" in text
     assert "fewer than three runs" in text
@@ -121,7 +132,7 @@ def test_a_search_over_runs_on_sync_switch():
         tried = [run.experiment.strategy.rule.fraction for run in found.runs[point.fraction]]
         assert tried == [point.fraction] * 2
         last = tuple(run.summary()["final"]["val_accuracy"] for run in found.runs[point.fraction])
-        assert point.accuracies == last
+        assert point.values == last
     assert found.table()["speed_up"][2] > 1  # ASP does not wait for the slowest
     assert "speed-up" in found.text(100)
 
@@ -136,6 +147,26 @@ def test_the_rest_of_the_rule_and_of_the_strategy_stays(rule):
     assert changed.model_copy(update={"rule": strategy.rule}) == strategy
 
 
+def test_a_metric_of_ones_own_is_searched_by_its_direction(monkeypatch):
+    """Less perplexity is better; what has no direction, or is not evaluated, is refused before a run."""
+
+    def perplexity(outputs, targets):
+        return float(torch.exp(torch.nn.functional.cross_entropy(outputs, targets)))
+
+    toy = toy_experiment("sync_switch", stop={"epochs": 1})
+    declared = toy.but(metrics={"perplexity": {"function": perplexity, "better": "lower"}})
+    found = find_fraction(declared, runs=1, halvings=1, tolerance=100.0, metric="perplexity", processes=1)
+    assert found.lower
+    assert list(found.table()["perplexity"]) == [
+        found.runs[f][0].log.evaluations()[-1]["val_perplexity"] for f in (1.0, 0.5)
+    ]
+    monkeypatch.setattr("psbench.runs.sweeps.worker.run", None)
+    with pytest.raises(UnknownName, match="metric of search 'perplexty'; did you mean 'perplexity'"):
+        find_fraction(declared, metric="perplexty")
+    with pytest.raises(ParameterError, match="search: is a large 'perplexity' good or bad"):
+        find_fraction(toy.but(metrics={"perplexity": perplexity}), metric="perplexity")
+
+
 @pytest.mark.parametrize("strategy", ["bsp", "strategy_switch"])
 def test_the_strategy_must_switch_after_a_share(strategy):
     with pytest.raises(ParameterError, match="use sync_switch"):
@@ -143,7 +174,7 @@ def test_the_strategy_must_switch_after_a_share(strategy):
 
 
 def test_there_must_be_accuracies():
-    with pytest.raises(DataError, match="these runs have none"):
+    with pytest.raises(DataError, match="these runs evaluate nothing"):
         find_fraction(toy_experiment("sync_switch", timing_only=True))
 
 
