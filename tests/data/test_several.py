@@ -248,7 +248,7 @@ def test_inputs_that_do_not_fit_are_one_line_before_any_work(case):
 
 
 @pytest.mark.filterwarnings("ignore:data. of a DataLoader")
-def test_samples_that_are_texts_count_as_memory_unless_they_are_held_already(monkeypatch):
+def test_samples_that_are_texts_count_as_memory(monkeypatch):
     """2 GB of texts for a collate_fn: refused after a few, and not if the Dataset has them already."""
     monkeypatch.setattr("psbench.system.limits.available_memory", lambda: 10**9)
     read, long = [], ["word" * 5000]
