@@ -7,7 +7,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 from psbench.core.events import SwitchRequested
 from psbench.core.log import EventLog
@@ -17,8 +18,20 @@ from psbench.errors import Cancelled
 Observer: TypeAlias = Callable[[EventLog], None]
 
 
+@dataclass(frozen=True)
+class Press:
+    """What is done by hand to a worker of a live run: it is lost, comes back, or is `factor` times as fast.
+
+    A worker that is lost by hand is one that the cluster's profile has fail: its process stays, and waits.
+    """
+
+    worker: int
+    what: Literal["lost", "back", "speed"]
+    factor: float = 1.0
+
+
 class Control:
-    """Requests to a run under way, from any thread: stop, or switch now.
+    """Requests to a run under way, from any thread: stop, switch now, or do something to a worker.
 
     Examples
     --------
@@ -31,9 +44,12 @@ class Control:
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a signal may come while it is held
         self._requests: deque[SwitchRequested] = deque()
+        self._presses: deque[Press] = deque()
         self.stopping = False
         #: called with the virtual time after every event of a simulated run, which it may hold back
         self.pace: Callable[[float], None] | None = None
+        #: what the run has last said of a press, or of a process that was lost; for who shows it to take away
+        self.said = ""
         #: the signal that asked to stop, if one did
         self.signal: int | None = None
         #: whether there is a request to handle; read without a lock, in every step of a run
@@ -54,6 +70,19 @@ class Control:
         with self._lock:
             self._requests.append(SwitchRequested(to))
             self.pending = True
+
+    def press(self, press: Press) -> None:
+        """Do something to a worker of a live run; a simulated one does not heed it: `psbench.fork` it."""
+        with self._lock:
+            self._presses.append(press)
+            self.pending = True
+
+    def take_presses(self) -> list[Press]:
+        """Return what was done to workers, each once; to be called before `take`."""
+        with self._lock:
+            presses = list(self._presses)
+            self._presses.clear()
+            return presses
 
     def take(self) -> list[SwitchRequested]:
         """Return the requests to switch, each once."""

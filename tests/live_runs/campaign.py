@@ -251,6 +251,10 @@ class LivePlayer:
             world.diverge(self._one_of(sorted(world.workers)))
         elif drawn < 0.97:
             world.kill(CLIENT)
+        elif world.workers:
+            worker = worker_number(self._one_of(sorted(world.workers)))
+            if worker is not None:
+                world.ask(msg.PressWorker(worker, self._one_of(("lost", "back", "speed")), 0.5))
 
 
 def draw_workload(rng: np.random.Generator) -> Workload:

@@ -10,6 +10,7 @@ import pytest
 from oracles.moment import moment
 
 from psbench import Experiment
+from psbench.core.log import Kind
 from psbench.metrics.recording import Recording, recording
 from psbench_widgets import Lab, film
 
@@ -277,3 +278,45 @@ def test_five_hundred_workers_are_one_screen(short: Direct, screenshots: Path) -
         Math.round((i + 0.5) * timeline.row * devicePixelRatio), 1, 1).data[3] > 0).length; }"""
     assert short.web.evaluate(drawn) == 10
     assert short.errors() == []
+
+
+@pytest.mark.nightly
+def test_workers_of_a_live_run_are_pressed(chromium: Any, screenshots: Path) -> None:
+    """Dragged slower, lost and brought back, while newer pieces are drawn; a link says why it cannot be."""
+    panel = Direct(chromium)
+    panel.show(Lab(LONG.but(backend="dask", cluster={"workers": 3}), renderer="svg"))
+    web = panel.web
+    web.click(".psb-run")
+    panel.wait("() => document.querySelector('.psb-lab').stage.films[0]?.recording.about.key === 'run 1'")
+    said = "(words) => document.querySelector('.psb-answer').textContent.includes(words)"
+
+    def drag(place: str, down: float) -> None:
+        box = web.locator(place).first.bounding_box()
+        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        web.mouse.move(x, y)
+        web.mouse.down()
+        web.mouse.move(x, y + down / 2, steps=3)
+        panel.settle(500)  # it is drawn anew meanwhile
+        web.mouse.move(x, y + down, steps=3)
+        web.mouse.up()
+
+    drag(".psb-node-ring", 80)
+    panel.wait(said, argument="worker 0 is 0.25 times as fast by hand")
+    web.locator(".psb-node").nth(1).focus()
+    panel.settle(500)
+    web.keyboard.press("Delete")  # the focus stays where it was
+    panel.wait(said, argument="worker 1 is lost by hand")
+    panel.wait("() => document.querySelector('.psb-why').textContent.includes('Worker 1 is gone since')")
+    panel.shot(screenshots / "lab-pressed-live.png")
+    box = web.locator(".psb-gone .psb-node-ring").bounding_box()
+    web.mouse.click(box["x"] + 5, box["y"] + 5, delay=400)
+    panel.wait(said, argument="worker 1 is back by hand")
+    drag(".psb-link-hold", 60)
+    panel.wait(said, argument="a live run's link cannot be throttled")
+    web.click(".psb-stop")
+    panel.over("stopped")
+    leaves, joins = (panel.lab.finished[0].log.of_kind(kind)["worker"] for kind in (Kind.LEAVE, Kind.JOIN))
+    assert (leaves.tolist(), joins.tolist()) == ([1], [0, 1, 2, 1])
+    assert panel.errors() == []
+    assert panel.lab._error == ""
+    panel.close()

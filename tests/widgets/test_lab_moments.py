@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,13 @@ import pytest
 import torch
 
 from psbench import metrics
+from psbench.backends.control import Press
 from psbench.core.log import EventLog, Kind
 from psbench.errors import DataError, ParameterError, UnknownName
 from psbench.experiment import Experiment
 from psbench.metrics.totals import SpanTotals
 from psbench.runs.execution import run
-from psbench.runs.fork import common_prefix
+from psbench.runs.fork import Fork, common_prefix
 from psbench.twin.calibration import Calibration
 from psbench_widgets import Lab, pace
 from psbench_widgets.bridge import Job, perform
@@ -23,6 +25,7 @@ from psbench_widgets.check import as_values
 from psbench_widgets.figures import Figures, Shown
 from psbench_widgets.predictions import Prediction, gaps
 from psbench_widgets.presets import PRESETS, SITUATIONS, Preset
+from psbench_widgets.pressing import press_live
 
 from .panel import BRIEF, Panel, Recorded, rows
 
@@ -320,3 +323,34 @@ def test_a_model_and_data_of_ones_own_run_in_the_panel() -> None:
     panel.values = panel.values | {"model": {"name": "own"}}
     assert panel.experiment.model is own.model
     panel.close()
+
+
+def test_a_press_during_a_run_ends_a_simulated_one_and_reaches_a_live_one(panel: Panel) -> None:
+    panel.pace = "watchable"  # it takes twenty seconds, so that it is under way
+    panel.click(BRIEF)
+    job = panel._bridge.current or panel._bridge.queued[0]
+    while panel._view.shown_number != job.number or job.log is None or len(job.log) < 50:
+        time.sleep(0.02)
+    panel.say("fork", at=0.001, worker=1, kill=True)
+    assert "the run ends here" in panel.last("answer")["text"]
+    assert panel.wait(60)
+    forked, first = panel.runs
+    assert (first["status"], forked["status"]) == ("stopped", "finished")
+    assert forked["label"].endswith("worker 1 lost at 0.001 s")
+    assert [film["about"]["key"] for film in panel.last("films")["films"]] == ["run 1", "run 2"]
+    with pytest.raises(ParameterError, match="no run is under way"):
+        panel.press(0.1, worker=1, kill=True)
+
+    live = Job(9, BRIEF.but(backend="dask"))
+    change = [Fork(0, worker=2, kill=True), Fork(0, worker=2, back=True), Fork(0, worker=0, speed=0.5)]
+    for each in change:
+        press_live(live, each)
+    assert live.control.take_presses() == [Press(2, "lost"), Press(2, "back"), Press(0, "speed", 0.5)]
+    press_live(live, Fork(0, switch=True))
+    assert len(live.control.take()) == 1
+    for refused, why in (
+        (Fork(0, worker=1, link=0.5), "throttled"),
+        (Fork(0, strategy="asp"), "only switch"),
+    ):
+        with pytest.raises(ParameterError, match=why):
+            press_live(live, refused)

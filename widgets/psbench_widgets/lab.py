@@ -113,6 +113,10 @@ class Lab(Panel):
         if "bound" in message:
             name = str(self._table[number].experiment.strategy.name)
             given["strategy"] = {"name": name, "staleness_bound": message["bound"]}
+        under_way = self._bridge.current
+        if under_way is not None and under_way.number == number:
+            self.answer(self.press(float(message["at"]), **given))
+            return
         job = self.fork(number, float(message["at"]), **given)
         kept = ", momentum kept" if "strategy" in given and given.get("momentum", "keep") == "keep" else ""
         self.answer(f"queued run {job.number}: {job.name}{kept}")

@@ -6,6 +6,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,6 +35,7 @@ from psbench_widgets.pace import PACES, Kind, Pace
 from psbench_widgets.page import PanelPage
 from psbench_widgets.predictions import Challenge, Prediction
 from psbench_widgets.presets import SITUATIONS, with_own_name
+from psbench_widgets.pressing import press_live
 from psbench_widgets.questions import Questions
 from psbench_widgets.run_table import RunTable
 from psbench_widgets.run_view import RunView
@@ -80,6 +82,7 @@ class Panel(PanelPage):
         self._lease = ViewLease()
         self._picture = KeptPicture()
         self._sweep = LatestTask("psbench-sweep", self.show_error)
+        self._pressed: tuple[Job, Fork] | None = None
         self._numbers = itertools.count(-1, -1)  # of loaded runs: negative, so that no job has the same
         self._bridge = Bridge(_PanelListener(self))
         self._checker = Checker(lambda message: self.send(message), self._figures.warm, self.show_error)
@@ -184,6 +187,35 @@ class Panel(PanelPage):
         other = Fork(at_s, **change)
         experiment = fork(entry.experiment if entry.run is None else entry.run, other)
         return self._bridge.submit(experiment, fork_name(entry.label, other), fork_of=(number, at_s))
+
+    def press(self, at_s: float, **change: Any) -> str:
+        """Change one thing of the run under way; see `psbench.runs.fork.Fork`. Returns in words what follows.
+
+        A live run does so now. A simulated one ends, and is simulated again with the change from `at_s` on.
+
+        Raises
+        ------
+        ParameterError
+            If there is no run under way, or that cannot be done to it.
+        """
+        job, other = self._bridge.current, Fork(at_s, **change)
+        if job is None:
+            raise ParameterError("press: no run is under way")
+        if job.experiment.backend != "simulated":
+            press_live(job, other)
+            return f"asked for: {other.words().partition(' at ')[0].partition(' from ')[0]}"
+        self._pressed = job, other
+        self._bridge.stop(job)
+        return "the run ends here, and is simulated again with the change"
+
+    def _fork_pressed(self) -> None:
+        """Go on from the run that was ended by a press, once it is over."""
+        if self._pressed is None or not self._pressed[0].is_over:
+            return
+        (job, other), self._pressed = self._pressed, None
+        if job.run is not None:
+            end_s = float(job.run.log.rows()["time_s"][-1])
+            self.fork(job.number, **vars(replace(other, at_s=min(other.at_s, end_s))))
 
     def stop(self, number: int | None = None) -> None:
         """Stop the run under way, or cancel one that is queued."""
@@ -306,6 +338,13 @@ class Panel(PanelPage):
         if entry.run is not None:
             self._picture.update(entry.run, f"Run {job.number}: {entry.label}")
 
+    def _show_said(self) -> None:
+        """Show what a live run says of a press, or of a process that was lost."""
+        job = self._bridge.current
+        if job is not None and job.control.said:
+            said, job.control.said = job.control.said, ""
+            self.answer(said)
+
     def _publish_status(self) -> None:
         job = self._bridge.current
         running = self._view.progress(job) if job is not None else {}
@@ -330,6 +369,7 @@ class _PanelListener:
             lab._publish_runs()
             lab._publish_status()
             lab._keep_picture(job)
+            lab._fork_pressed()
             if job.is_over:
                 lab._sweep_bounds()
 
@@ -337,6 +377,7 @@ class _PanelListener:
         if lab := self._lab():
             lab._view.refresh()
             lab._publish_status()
+            lab._show_said()
             lab._comparison.update_if_changed(unless=lab._bridge.is_busy)
             if lab._lease.has_expired:
                 lab._bridge.stop_all()

@@ -294,6 +294,7 @@ class Attempt:
             self._missing[message.name] = time.monotonic()
         elif isinstance(message, msg.Incident):
             self.record.note(message.text)
+            self.control.said = message.text
         elif isinstance(message, msg.Waiting):
             logger.warning("%s", message.text)
         elif isinstance(message, msg.RunMoves):
@@ -312,6 +313,8 @@ class Attempt:
     def _pass_on_requests(self, coordinator: ClientSocket) -> None:
         if not self.control.pending:
             return
+        for press in self.control.take_presses():
+            coordinator.send(msg.PressWorker(press.worker, press.what, press.factor))
         for request in self.control.take():
             coordinator.send(msg.RequestSwitch(request.to))
         if self.control.stopping and not self._stop_sent:

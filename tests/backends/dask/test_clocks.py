@@ -59,6 +59,11 @@ def test_an_emulated_machine_is_slow_while_its_slowdown_lasts(now: list[float]) 
         machines = [EmulatedMachine(profile, worker, Streams(0)) for worker in (0, 1)]
         factors[at] = [1 + machine.more_s(own, began, 1.0, 8) for machine in machines]
     assert factors == {0.0: [1, 2], 9.9: [1, 2], 10.0: [1, 6], 19.9: [1, 6], 20.0: [1, 2]}
+    for machine in machines:  # by hand, of the profile's speed; and never faster than here
+        machine.by_hand = 0.5
+    assert [1 + machine.more_s(own, began, 1.0, 8) for machine in machines] == [2, 4]
+    machines[1].by_hand = 8.0
+    assert machines[1].more_s(own, began, 1.0, 8) == 0
 
 
 def test_a_paced_machine_takes_what_its_steps_take_in_virtual_time(now: list[float]) -> None:
@@ -70,3 +75,5 @@ def test_a_paced_machine_takes_what_its_steps_take_in_virtual_time(now: list[flo
     took = [expected[0] / 2, expected[1] * 2, 0.0]
     waits = [machine.more_s(CoordinatorClock(), now[0], each, 8) for each in took]
     assert waits == pytest.approx([expected[0] / 2, 0.0, expected[2]])
+    machine.by_hand = 0.25
+    assert machine.more_s(CoordinatorClock(), now[0], 0.0, 8) == pytest.approx(4 * times.next(1, 8, 0.0))

@@ -17,7 +17,7 @@ from test_live_workers import (
 )
 from threaded_run import ThreadedRun
 
-from psbench.backends.dask.protocol.messages import RequestStop, RequestSwitch
+from psbench.backends.dask.protocol.messages import PressWorker, RequestStop, RequestSwitch
 from psbench.core.log import Kind
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -92,6 +92,38 @@ def test_everybody_may_be_gone_for_a_while() -> None:
     for strategy in ("asp", "all_reduce"):
         done = until_all_are_back(strategy, cluster)
         assert count(done.log, Kind.LEAVE) == 3
+
+
+@pytest.mark.parametrize("strategy", ["ssp", "all_reduce"])
+def test_a_worker_is_lost_back_and_slower_by_hand(strategy: str) -> None:
+    presses = [(0, "speed", 0.5), (1, "lost", 1.0), (1, "lost", 1.0), (2, "lost", 1.0), (0, "lost", 1.0)]
+    asked: list[str] = []
+
+    def on_rows(done: ThreadedRun, client: Any) -> None:
+        if "press" not in asked and len(done.log) > 30:
+            asked.append("press")
+            for press in presses:
+                client.send(PressWorker(*press))
+        if "back" not in asked and count(done.log, Kind.LEAVE) == 2:
+            asked.append("back")
+            client.send(PressWorker(1, "back", 1.0))
+            client.send(PressWorker(0, "speed", 0.5))
+        pushes = done.log.of_kind(Kind.PUSH)
+        if "back" in asked and count(done.log, Kind.JOIN) == 4 and (pushes["worker"][-6:] == 1).any():
+            client.send(RequestStop(checkpoint=False))
+
+    done = ThreadedRun(experiment(strategy, 3, stop={"updates": 10**9})).run(on_rows)
+    assert done.error is None
+    assert done.log.of_kind(Kind.LEAVE)["worker"].tolist() == [1, 2]
+    assert done.log.of_kind(Kind.JOIN)["worker"].tolist() == [0, 1, 2, 1]
+    assert done.outcome.facts["lost_workers"] == [2]
+    assert done.workers[0]._machine.by_hand == 0.25
+    said = [text.partition(" at ")[0] for text in done.incidents]
+    assert said == [
+        *("worker 0 is 0.5 times as fast by hand", "worker 1 is lost by hand", "worker 1 is gone already"),
+        *("worker 2 is lost by hand", "worker 0 is the last one: it cannot be lost"),
+        *("worker 1 is back by hand", "worker 0 is 0.5 times as fast by hand"),
+    ]
 
 
 @pytest.mark.parametrize("strategy", ["asp", "bsp", "all_reduce", "local_sgd"])

@@ -54,6 +54,7 @@ VALUES: dict[str, Any] = {
     "Update": UPDATE,
     "Tensors": TENSORS,
     "Literal['train', 'test']": "train",
+    "Literal['lost', 'back', 'speed']": "lost",
 }
 PACKED = [PushMessage, ReleaseMessage, RingPiece, LogRows]
 PLAIN = [kind for kind in _KINDS.values() if kind not in PACKED]

@@ -9,7 +9,7 @@ const OCTAVE = 40; // pixels that a worker is dragged to be twice or half as fas
 const MOST = 40; // and more than this are drawn evenly thinned
 
 // Draw `state` (Recording.at) of a run; `about` names its compositions and says which have no server. Workers
-// and their links can be pressed if `press` is given: { hold(), choose(what, worker, factor),
+// and their links can be pressed if `press` is given: { hold(), release(), choose(what, worker, factor),
 // now(what, worker), fork() }, where what is speed, link, kill or back.
 export function machine(state, about, colours, selected, press = null) {
   const composition = about.compositions?.[state.composition] ?? { name: "", collective: false };
@@ -81,7 +81,7 @@ const words = (x, y, text, kind = "") =>
 
 function server(nodes, state, composition) {
   const name = composition.servers > 1 ? `${composition.servers} servers` : "server";
-  nodes.append(s("rect", { x: WIDTH / 2 - 62, y: 6, width: 124, height: 34, rx: 6, class: "psb-server" }));
+  nodes.append(s("rect", { x: WIDTH / 2 - 70, y: 6, width: 140, height: 34, rx: 6, class: "psb-server" }));
   nodes.append(words(WIDTH / 2, 21, `${name}: version ${state.version}`, "psb-strong"));
   const waiting = state.buffer.length;
   nodes.append(
@@ -98,6 +98,7 @@ function node(worker, found, at, radius, colours, named, selected, spelled, ahea
   const group = s("g", {
     class: `psb-node${found ? "" : " psb-gone"}${selected ? " psb-selected" : ""}`,
     "data-phase": found?.phase ?? "gone",
+    "data-worker": worker,
   });
   group.append(s("circle", { cx: at.x, cy: at.y, r: Math.max(radius, 13), class: "psb-node-hold" }));
   group.append(s("circle", { cx: at.x, cy: at.y, r: radius, stroke: colour, class: "psb-node-ring" }));
@@ -150,9 +151,10 @@ function dragged(element, choose, press) {
       factor = Number(Math.min(10, Math.max(0.1, factor)).toPrecision(2));
       choose(factor);
     };
-    element.onpointerup = () => {
+    element.onpointerup = () => (factor === 1 ? choose() : press.fork());
+    element.onlostpointercapture = () => {
       element.onpointermove = element.onpointerup = null;
-      factor === 1 ? choose() : press.fork();
+      press.release();
     };
   };
 }
@@ -163,7 +165,8 @@ function returning(group, worker, press) {
   group.setAttribute("tabindex", "0");
   group.setAttribute("role", "button");
   group.setAttribute("aria-description", "a worker that is gone: Enter to bring it back");
-  group.onclick = () => press.now("back", worker);
+  // no click: while a run goes on, what is pressed is drawn anew before it is let go
+  group.onpointerdown = () => press.now("back", worker);
   group.onkeydown = (event) => {
     if (!["Enter", " "].includes(event.key)) return;
     event.preventDefault();

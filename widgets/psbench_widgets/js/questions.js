@@ -174,21 +174,25 @@ export class WhatIf {
       this.worker = workerInput(workers);
       this.draw();
     }
-    const can = about.can_fork !== false && !live;
+    const simulated = about.can_fork !== false;
+    const can = simulated || live;
     this.button.disabled = !can;
-    this.refusal = live
-      ? "The run is under way: stop it, or press again when it is over."
-      : "This run was live: its machines cannot be set back. Run it simulated to change one of them.";
+    this.button.textContent = can && !simulated ? "Do it now" : "Fork here";
     for (const o of this.what.options) {
       if (o.value === "switch") o.disabled = !about.can_switch;
-      if (o.value === "bound") o.disabled = !about.bounded;
+      if (o.value === "bound") o.disabled = !about.bounded || !simulated;
+      if (["strategy", "link"].includes(o.value)) o.disabled = !simulated;
+    }
+    if (can && this.what.selectedOptions[0].disabled) {
+      this.what.value = "speed";
+      this.draw();
     }
     this.now(this.composition ?? null);
     this.why.textContent = can
-      ? "simulated again from its seed: the beginning is exactly the same"
-      : live
-        ? "when the run is over"
-        : "only a simulated run has an exact second future";
+      ? simulated
+        ? `${live ? "ends this run; " : ""}simulated again from its seed: the beginning is exactly the same`
+        : "live: the machines do so now"
+      : "only a simulated run has an exact second future";
   }
 
   // What is in force at the moment is no change.
@@ -223,7 +227,10 @@ export class WhatIf {
   }
 
   press() {
-    if (this.button.disabled) return this.refuse(this.refusal);
+    if (this.button.disabled)
+      return this.refuse(
+        "This run was live: its machines cannot be set back. Run it simulated to change one of them.",
+      );
     const what = this.what.value;
     const worker = Number(this.worker.value);
     const momentum = this.momentum.value;

@@ -73,7 +73,7 @@ export class Recording {
   }
 
   at(time) {
-    const { spans, pushes, versions, compositions } = this.tables;
+    const { pushes, versions, compositions } = this.tables;
     const workers = [];
     this.workers.forEach((worker, place) => {
       const span = this.spanAt(place, time);

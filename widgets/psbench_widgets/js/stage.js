@@ -145,6 +145,7 @@ export class Stage {
 
   set(recordings) {
     this.pause();
+    this.held = false;
     this.told = "";
     this.films = recordings.map((recording) => {
       const timeline = new Timeline(looks().phases, {
@@ -210,7 +211,10 @@ export class Stage {
   // A fork is of the first run that is shown.
   pressOf(film) {
     const { press } = this.events;
-    return press && film === this.films[0] ? { ...press, hold: () => this.pause() } : null;
+    if (!press || film !== this.films[0]) return null;
+    // what is held stays as it is, though newer pieces come
+    const hold = () => (this.pause(), (this.held = true));
+    return { ...press, hold, release: () => ((this.held = false), this.draw()) };
   }
 
   isCollective({ recording, state }) {
@@ -345,7 +349,7 @@ export class Stage {
   // ---------------------------------------------------------------- drawing
 
   draw() {
-    if (!this.films.length || this.element.hidden) return;
+    if (!this.films.length || this.element.hidden || this.held) return;
     const window = this.window();
     let from = this.running && this.follow ? this.end - window : this.now - window / 2;
     from = Math.max(0, Math.min(this.end - window, from));
@@ -362,6 +366,8 @@ export class Stage {
         this.worker,
         first ? [first.worker, first.waitedFor] : [],
       );
+      const active = document.activeElement;
+      const at = film.place.contains(active) ? active?.getAttribute("data-worker") : null;
       if (!loaded) film.place.replaceChildren(h("p", { class: "psb-loading" }, "loading …"));
       else
         film.place.replaceChildren(
@@ -372,6 +378,8 @@ export class Stage {
             ? h("figcaption", { class: "psb-film-name" }, film.recording.about.label)
             : "",
         );
+      // what has the focus keeps it, though it is drawn anew
+      if (at) film.place.querySelector(`.psb-node[data-worker="${at}"]`)?.focus();
     }
     if (document.activeElement !== this.slider || this.playing || this.running)
       this.slider.value = String((1000 * this.now) / this.end);

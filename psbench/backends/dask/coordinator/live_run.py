@@ -299,6 +299,7 @@ class LiveRun:
             msg.EvaluationDone: lambda _, evaluation: self.evaluation.take(evaluation),
             msg.RequestStop: lambda _, request: self.stopping.stop(request.checkpoint),
             msg.RequestSwitch: lambda _, request: run.events.append(ev.SwitchRequested(request.to)),
+            msg.PressWorker: lambda _, press: members.press(press),
             msg.OutcomeReceived: self._note_receipt,
             msg.StateKept: lambda _, receipt: self.replication.take_receipt(receipt.tag),
         }

@@ -11,7 +11,14 @@ from psbench.backends.dask.coordinator.replica_averaging import ReplicaAveraging
 from psbench.backends.dask.coordinator.replication import Replication
 from psbench.backends.dask.coordinator.run_state import RunState
 from psbench.backends.dask.protocol.instructions import Forget
-from psbench.backends.dask.protocol.messages import Ready, StartTraining, StopRun
+from psbench.backends.dask.protocol.messages import (
+    ChangeSpeed,
+    Incident,
+    PressWorker,
+    Ready,
+    StartTraining,
+    StopRun,
+)
 from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, REPLICA, worker_name, worker_number
 from psbench.core import events as ev
 from psbench.core.view import Status
@@ -38,6 +45,7 @@ class Membership:
         self._averaging, self._checkpoints = averaging, checkpoints
         self._evaluation, self._measurements, self._replication = evaluation, measurements, replication
         self._replacements = Replacements(run.workload.experiment, run.out, run.peers.known)
+        self._speeds: dict[int, float] = {}  # as the user wants them, times those of the profile
 
     def begin(self, begin_s: float) -> None:
         """Let training begin, at that time of this process's clock."""
@@ -45,6 +53,33 @@ class Membership:
         rings = self._peers.rings
         for worker in self._peers.workers():
             self._run.out.send(worker_name(worker), StartTraining(begin_s, rings))
+            if worker in self._speeds:  # of a process that was replaced, too
+                self._run.out.send(worker_name(worker), ChangeSpeed(self._speeds[worker]))
+
+    def press(self, press: PressWorker) -> None:
+        """Do to a worker what the user wants, as if the profile had it; the client hears what came of it."""
+        worker, run = press.worker, self._run
+        name, gone = worker_name(worker), {w.id for w in run.view.workers.values() if w.status is Status.GONE}
+        for event in run.events:  # that wait for their turn
+            if isinstance(event, ev.Leave | ev.Join):
+                (gone.add if type(event) is ev.Leave else gone.discard)(event.worker)
+        is_gone = worker in gone or worker not in run.view.workers
+        if not run.training or worker not in self._peers.workers():
+            said = "cannot be pressed: it has no process"
+        elif press.what == "speed":
+            factor = self._speeds[worker] = self._speeds.get(worker, 1.0) * press.factor
+            run.out.send(name, ChangeSpeed(factor))
+            said = f"is {press.factor:g} times as fast by hand"
+        elif press.what == "back":
+            if is_gone:
+                run.events.append(ev.Join(worker))
+            said = "is back by hand" if is_gone else "is there already"
+        elif is_gone or len(run.view.workers.keys() - gone) < 2:
+            said = "is gone already" if is_gone else "is the last one: it cannot be lost"
+        else:
+            run.events.append(ev.Leave(worker, "failed"))
+            said = "is lost by hand"
+        run.out.send(CLIENT, Incident(f"{name} {said} at {run.now:.2f} s"))
 
     def let_go(self, name: str) -> bool:
         """Remove a peer whose Dask worker is being retired; False if the run needs it."""

@@ -82,6 +82,14 @@ class RequestSwitch(Message, kind=21):
     to: int | None
 
 
+class PressWorker(Message, kind=18):
+    """The user has a worker lost, back, or so many times as fast as it was; see `control.Press`."""
+
+    worker: int
+    what: Literal["lost", "back", "speed"]
+    factor: float
+
+
 class StoreCheckpoint(Message, kind=22):
     """A checkpoint to be written to a file of that name."""
 
@@ -161,6 +169,12 @@ class ReportMessage(Message, kind=32):
 
     ticket: int
     stats: dict[str, float]
+
+
+class ChangeSpeed(Message, kind=43):
+    """The worker is so many times as fast as its profile says, as the user wants."""
+
+    factor: float
 
 
 class NewOrders(Message, kind=33):

@@ -67,13 +67,15 @@ class EmulatedMachine:
         self._factor = max(profile.speed) / profile.speed[worker]
         self._slowdowns = [slow for slow in profile.slowdowns if slow.worker == worker]
         self._times = StepTimes(profile, streams) if profile.paces_live_runs else None
+        #: times as fast as the profile says, as the user wants; never faster than here
+        self.by_hand = 1.0
 
     def more_s(self, clock: CoordinatorClock, began: float, took_s: float, samples: int) -> float:
         """Return the seconds to wait after a step that began then (`time.perf_counter`) and took so long."""
         at = began - time.perf_counter() + clock() - clock.begin_s
         if self._times is not None:
-            return max(0.0, self._times.next(self._worker, samples, at) - took_s)
-        factor = self._factor
+            return max(0.0, self._times.next(self._worker, samples, at) / self.by_hand - took_s)
+        factor = self._factor / self.by_hand
         for slow in self._slowdowns:
             factor *= slow.factor if slow.from_s <= at < slow.to_s else 1.0
         return took_s * (max(1.0, factor) - 1.0)

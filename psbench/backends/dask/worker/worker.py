@@ -99,6 +99,7 @@ class Worker:
             msg.StopRun: self._stop,
             msg.StartTraining: self._start_training,
             msg.NewOrders: self._take_orders,
+            msg.ChangeSpeed: self._change_speed,
             msg.Halt: self._halt,
             msg.SendModel: self._model_requested,
             msg.SendWorkerState: self._send_state,
@@ -301,6 +302,9 @@ class Worker:
     def _take_orders(self, order: msg.NewOrders) -> None:
         if self.loop is not None:
             self.loop.on_orders(order.orders)
+
+    def _change_speed(self, order: msg.ChangeSpeed) -> None:
+        self._machine.by_hand = order.factor
 
     def _halt(self, order: msg.Halt) -> None:
         self._restart(None)

@@ -1,0 +1,36 @@
+"""What is pressed in the drawing of a run that is under way."""
+
+from __future__ import annotations
+
+from psbench.backends.control import Press
+from psbench.errors import ParameterError
+from psbench.runs.fork import Fork
+from psbench_widgets.bridge import Job
+
+
+def press_live(job: Job, change: Fork) -> None:
+    """Have a live run do what a fork would: lose a worker, take it back, change its speed, or switch.
+
+    What became of it is said by the run (`Control.said`).
+
+    Raises
+    ------
+    ParameterError
+        If that cannot be done to a run under way on machines of this world.
+    """
+    if change.switch:
+        job.control.switch()
+    elif change.kill and change.worker is not None:
+        job.control.press(Press(change.worker, "lost"))
+    elif change.back and change.worker is not None:
+        job.control.press(Press(change.worker, "back"))
+    elif change.speed is not None and change.worker is not None:
+        if change.speed <= 0:
+            raise ParameterError(f"speed: must be more than 0, got {change.speed:g}")
+        job.control.press(Press(change.worker, "speed", change.speed))
+    elif change.link is not None:
+        raise ParameterError(
+            "a live run's link cannot be throttled: its bytes go as fast as the machines send"
+        )
+    else:
+        raise ParameterError("a live run keeps the strategy and bound that it began with; it can only switch")
