@@ -19,35 +19,56 @@ from psbench.papers.schema import Paper
 #: in the order in which `--all` runs them
 NAMES = ("strategy_switch", "hermes", "adacomm", "thesis", "sharding", "dbs_sgd", "sync_switch")
 
+#: of a paper: what was run, what is claimed, the printed numbers
+FILES = ("experiments.yaml", "claims.yaml", "published.csv")
+
 #: ten times as fast where PyYAML was built with libyaml
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _FILES = resources.files("psbench.papers")
 
 
-@cache
 def load(name: str) -> Paper:
     """Return a paper.
+
+    Parameters
+    ----------
+    name : str
+        One of `NAMES`, or a folder with the three files of a paper of your own.
 
     Raises
     ------
     UnknownName
     DataError
-        If one of its files is not what it should be.
+        If one of its files is missing, or not what it should be.
 
     Examples
     --------
     >>> load("hermes").rows[0].place
     'Table III, row "MNIST, ASP", column "Speedup"'
     """
-    if name not in NAMES:
+    if name in NAMES:
+        return _shipped(name)
+    if not Path(name).is_dir():
         raise UnknownName("paper", name, NAMES)
-    folder = _FILES / name
-    content, claims = (
-        yaml.load((folder / name).read_text(encoding="utf-8"), _LOADER)
-        for name in ("experiments.yaml", "claims.yaml")
-    )
-    content["claims"] = claims
-    return parse(name, content, (folder / "published.csv").read_text(encoding="utf-8"))
+    return _read(Path(name).resolve())
+
+
+@cache
+def _shipped(name: str) -> Paper:
+    return _read(Path(str(_FILES)) / name)
+
+
+def _read(folder: Path) -> Paper:
+    try:
+        texts = [(folder / file).read_text(encoding="utf-8") for file in FILES]
+        content, claims = (yaml.load(text, _LOADER) for text in texts[:2])
+    except (OSError, UnicodeError) as error:
+        raise DataError(f"paper {folder}: {error}; a paper has {', '.join(FILES)}") from None
+    except yaml.YAMLError as error:
+        raise DataError(f"paper {folder}: no YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise DataError(f"paper {folder}: {FILES[0]} is to be a mapping, as that of psbench/papers/sharding")
+    return parse(folder.name, content | {"claims": claims}, texts[2])
 
 
 def parse(name: str, content: dict[str, Any], table: str) -> Paper:

@@ -122,7 +122,8 @@ def stored_records(name: str) -> list[PaperRecord]:
     DataError
         If there are none.
     """
-    path = stored(load(name).name)
+    load(name)  # refuses what is none
+    path = stored(name)
     if not path.is_file():
         raise DataError(
             f"paper {name!r}: no runs come with psbench; run `psbench reproduce {name}`, give --out"

@@ -135,8 +135,10 @@ def _fit_steps(found: Fit, measured: Sequence[Exchanges], workers: int) -> None:
     if len(base) == 1:
         bound = f"0 to {base[next(iter(base))] / next(iter(base)):.3g} s"
         found.unknown.append(f"seconds_per_sample: all steps had {batches[0]} samples; it is {bound}")
+    common = _common_batch(cells, workers)
     for worker in range(workers):
-        batch = max((batch for each, batch in means if each == worker), key=lambda b: len(cells[worker, b]))
+        own = (batch for each, batch in means if each == worker)
+        batch = common or max(own, key=lambda b: len(cells[worker, b]))
         wide, mean = half_width(cells[worker, batch]), means[worker, batch]
         source = f"{len(cells[worker, batch])} steps of {batch} samples"
         found.fitted[f"step of worker {worker}, s"] = Fitted(mean, max(0.0, mean - wide), mean + wide, source)
@@ -149,6 +151,16 @@ def _fit_steps(found: Fit, measured: Sequence[Exchanges], workers: int) -> None:
     found.cluster["step_time"], why = variation_of(series)
     found.remarks.append(f"steps: {why}")
     _say_whether_slow_together(found, measured, means)
+
+
+def _common_batch(cells: Mapping[tuple[int, int], NDArray[np.float64]], workers: int) -> int:
+    """Return the batch at which all workers' steps are told, as they compare; 0 if they have none in common.
+
+    Of several it is the one of which the worker with the fewest steps has most.
+    """
+    fewest = {batch: min(len(cells[each, batch]) for each in range(workers)) for _, batch in cells}
+    best = max(fewest, key=lambda batch: (fewest[batch], batch))
+    return best if fewest[best] else 0
 
 
 def _say_whether_slow_together(

@@ -4,6 +4,7 @@ import html
 import json
 import os
 import re
+import shutil
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from psbench.experiment import Experiment
 from psbench.papers import cells
 from psbench.papers.closed_forms import FORMULAS
 from psbench.papers.figures import figures
-from psbench.papers.library import NAMES, load, parse, stored
+from psbench.papers.library import FILES, NAMES, load, parse, stored
 from psbench.papers.measures import TARGETS, measure
 from psbench.papers.page import _paper, write_page
 from psbench.papers.schema import SCALES
@@ -98,6 +99,18 @@ def test_tables_are_found_however_they_are_written():
         cells.rows_of(paper, "quick", "Table 3")
     with pytest.raises(UnknownName, match="did you mean 'hermes'"):
         load("hermis")
+
+
+def test_a_paper_of_ones_own_is_a_folder(tmp_path):
+    for file in FILES:
+        shutil.copy(stored("sharding").with_name(file), tmp_path)
+    assert load(str(tmp_path)).rows == load("sharding").rows
+    (tmp_path / "claims.yaml").unlink()
+    with pytest.raises(DataError, match=r"claims.yaml'; a paper has experiments.yaml, claims.yaml, pub"):
+        load(str(tmp_path))
+    (tmp_path / "claims.yaml").write_text("- [")
+    with pytest.raises(DataError, match="no YAML"):
+        load(str(tmp_path))
 
 
 def _whole(spec: str) -> str:

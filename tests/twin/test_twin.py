@@ -57,6 +57,9 @@ def test_a_known_cluster_is_found_again(measured):
     assert cluster["latency_s"] == pytest.approx(1e-3, rel=0.15)
     assert any("bandwidth" in each for each in measured.unknown)
     assert all(each.value > 0 and each.low <= each.value <= each.high for each in measured.fitted.values())
+    steps = [measured.fitted[f"step of worker {worker}, s"] for worker in range(4)]
+    slower = np.array([steps[0].value / each.value for each in steps])
+    assert slower == pytest.approx(np.array(TRUTH["speed"]), rel=0.1)  # all told at one batch
     speed = measured.of_workers(8).drawn(3).cluster["speed"]
     assert speed[:4] == speed[4:] != cluster["speed"]  # one doubt of one machine
 

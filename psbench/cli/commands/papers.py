@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 _OUT = Path("runs/papers")
 _Paper = Annotated[
-    str | None, typer.Argument(metavar="PAPER", help="strategy_switch, hermes, adacomm, thesis, ...")
+    str | None,
+    typer.Argument(metavar="PAPER", help="strategy_switch, hermes, adacomm, thesis, ..., or your folder."),
 ]
 _Data = Annotated[
     Path | None, typer.Option("--data", metavar="DIR", help="Where data sets lie; else PSBENCH_DATA says it.")
@@ -69,7 +70,8 @@ def reproduce_command(
     from psbench.papers.library import load
 
     _look_for_data(data)
-    papers = [load(name) for name in _asked(paper, every)]
+    names = _asked(paper, every)
+    papers = [load(name) for name in names]
     for each in papers:
         rows_of(each, scale, table)  # a name that cannot be is said before what is large is loaded
     if stored:
@@ -82,7 +84,7 @@ def reproduce_command(
     from psbench.system.cores import cores
 
     if stored:
-        found = [stored_reproduction(each.name) for each in papers]
+        found = [stored_reproduction(name) for name in names]
     else:
         plans = [plan(each, scale, seeds, table) for each in papers]
         at_once = processes or cores()
@@ -171,20 +173,22 @@ def _refuse_with_stored(table: str | None, scale: str, seeds: int | None) -> Non
 
 def _asked(paper: str | None, every: bool) -> tuple[str, ...]:
     from psbench.errors import SpecError
-    from psbench.papers.library import NAMES, load
+    from psbench.papers.library import NAMES
 
     if bool(paper) == every:
         raise SpecError(f"name one paper of {', '.join(NAMES)}" + ("; or --all without one" if every else ""))
-    return NAMES if every else (load(str(paper)).name,)
+    return NAMES if every else (str(paper),)
 
 
 def _stored(name: str, out: Path | None) -> list[PaperRecord]:
+    from psbench.papers.library import load
     from psbench.papers.records import records_in
     from psbench.papers.session import stored_records
 
     if out is None:
         return stored_records(name)
-    return [record for record in records_in(out) if record.paper == name]
+    called = load(name).name
+    return [record for record in records_in(out) if record.paper == called]
 
 
 def _progress(name: str) -> Callable[[Progress], None]:
