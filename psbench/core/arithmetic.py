@@ -92,10 +92,18 @@ class Step:
     _optimizer_step: Callable[[Any, float], None]
     answer: Vector | None = field(default=None)
     tensors: Sequence[tuple[int, int]] = ()
+    #: how the backend takes a step with a momentum; as `momentum_step`, bit by bit
+    _momentum_step: Callable[..., None] | None = None
 
     def move(self, direction: Vector) -> None:
         """Take a step of the experiment's optimizer along a descent direction, such as a gradient."""
         self._optimizer_step(direction, self.lr)
+
+    def momentum(
+        self, x: Vector, mean: Vector, velocity: Vector, lr: float, beta: float, *, nesterov: bool
+    ) -> None:
+        """Take an outer step in place: v <- beta v + D; x <- x - lr v, or of nesterov x - lr (D + beta v)."""
+        (self._momentum_step or momentum_step)(x, mean, velocity, lr, beta, nesterov)
 
     def sum(self, pushes: Sequence[Pushed]) -> Vector:
         """Return sum_i weight_i vector_i, added up in that order; do not change it in place."""
@@ -190,6 +198,22 @@ def in_blocks(*vectors: Vector) -> Iterator[tuple[Vector, ...]]:
     """
     for start in range(0, len(vectors[0]), _BLOCK):
         yield tuple(vector[start : start + _BLOCK] for vector in vectors)
+
+
+def momentum_step(x: Vector, mean: Vector, velocity: Vector, lr: float, beta: float, nesterov: bool) -> None:
+    """Step in place along D: v <- beta v + D; x <- x - lr v, or of nesterov x - lr (D + beta v).
+
+    Examples
+    --------
+    >>> import torch
+    >>> x, v = torch.tensor([10.0]), torch.tensor([1.0])
+    >>> momentum_step(x, torch.tensor([2.0]), v, 1.0, 0.5, nesterov=True)
+    >>> x.item(), v.item()
+    (6.75, 2.5)
+    """
+    for own, difference, kept in in_blocks(x, mean, velocity):
+        kept.mul_(beta).add_(difference)
+        own.sub_(difference.add(kept, alpha=beta) if nesterov else kept, alpha=lr)
 
 
 def weighted_sum(vectors: Sequence[Vector], weights: Sequence[float]) -> Vector:

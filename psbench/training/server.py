@@ -19,6 +19,7 @@ from psbench.core.arithmetic import Entries, Pushed, Shapes, State, Step, put_ba
 from psbench.core.parts import Aggregation
 from psbench.optimization.optimizer import SGD, Optimizer
 from psbench.training.device import copied
+from psbench.training.fused import fused_momentum_step
 
 #: prefixes of the optimizer's and the part's tensors, among those of a server
 OPTIMIZER, AGGREGATION = "optimizer/", "aggregation/"
@@ -91,7 +92,9 @@ class Server:
             self._scale_momentum(momentum_scale)
         before = self.parameters.clone() if self.measures_movement else None
         rate = self.spec.rate(epoch) * lr_scale
-        step = Step(rate, epoch, numbers, self.global_batch, self._update.step)
+        step = Step(
+            rate, epoch, numbers, self.global_batch, self._update.step, _momentum_step=fused_momentum_step
+        )
         if self.aggregation.carries:
             for push in pushes:
                 push.split(self.aggregation.carries)

@@ -9,6 +9,7 @@ import torch
 
 from psbench.core.arithmetic import Pushed, State, Step
 from psbench.strategies.aggregation import Outer
+from psbench.training.fused import fused_momentum_step
 from tests.benchmarks.measure import Row, Rows, in_turns
 
 ENTRIES = 25_600_000
@@ -18,7 +19,7 @@ def run() -> Rows:
     """Measure Nesterov's outer step in CPU seconds of one thread."""
     x, difference, other = (torch.randn(ENTRIES) for _ in range(3))
     state, part = State(x), Outer()
-    step = Step(1.0, 0.0, {}, 8, lambda direction, rate: None)
+    step = Step(1.0, 0.0, {}, 8, lambda direction, rate: None, _momentum_step=fused_momentum_step)
 
     def traffic() -> None:
         """Read D, v and x, and write v and x, once each."""

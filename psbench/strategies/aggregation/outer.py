@@ -92,22 +92,18 @@ class Outer(Aggregation):
 
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
         """Take the outer step along the mean difference."""
-        names = {"plain": (), "adam": ("velocity", "mean_square"), "yogi": ("velocity", "mean_square")}
-        kept = [state.vector(name) for name in names.get(self.outer_optimizer, ("velocity",))]
-        for own, *others in in_blocks(x, step.sum(pushes), *kept):
-            own.sub_(self._direction(*others), alpha=self.outer_lr)
-
-    def _direction(self, mean: Vector, *kept: Vector) -> Vector:
-        beta = self.outer_momentum
+        mean, beta = step.sum(pushes), self.outer_momentum
         if self.outer_optimizer == "plain":
-            return mean
-        velocity, *square = kept
-        if square:
-            velocity.mul_(beta).add_(mean, alpha=1 - beta)
-            return velocity / self._mean_square(mean, *square).sqrt().add_(self.outer_epsilon)
-        if self.outer_optimizer == "nesterov":
-            return nesterov(mean, velocity, beta)
-        return velocity.mul_(beta).add_(mean)
+            x.sub_(mean, alpha=self.outer_lr)
+        elif self.outer_optimizer in ("nesterov", "heavy_ball"):
+            is_nesterov = self.outer_optimizer == "nesterov"
+            step.momentum(x, mean, state.vector("velocity"), self.outer_lr, beta, nesterov=is_nesterov)
+        else:
+            kept = state.vector("velocity"), state.vector("mean_square")
+            for own, difference, velocity, square in in_blocks(x, mean, *kept):
+                velocity.mul_(beta).add_(difference, alpha=1 - beta)
+                root = self._mean_square(difference, square).sqrt().add_(self.outer_epsilon)
+                own.sub_(velocity / root, alpha=self.outer_lr)
 
     def _mean_square(self, mean: Vector, square: Vector) -> Vector:
         decay = self.outer_second_momentum
