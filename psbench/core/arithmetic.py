@@ -304,8 +304,10 @@ class State(MutableMapping[str, Any]):
                 f"state {name!r}: is of shape {tuple(shape)} and {dtype}; a vector here is of shape "
                 f"{tuple(self.like.shape)} and {self.like.dtype}"
             )
-        others = (self.like, *(push.vector for push in self.lent))  # which others change
-        is_lent = any(value.data_ptr() == other.data_ptr() for other in others)
+        place = value.data_ptr()
+        is_lent = place == self.like.data_ptr()  # or another's, who changes it too
+        if self.lent and not is_lent:
+            is_lent = any(place == push.vector.data_ptr() for push in self.lent)
         self._values[name] = value.clone() if is_lent else value
 
     def __delitem__(self, name: str) -> None:

@@ -191,6 +191,8 @@ class WorkerLoop:
         self._policy.on_orders(orders)
 
     def _statistics(self, measured: Mapping[str, float] = _NOTHING) -> dict[str, float]:
+        if not self.reads:
+            return {}
         own: dict[str, Any] = {"compute_s": self._compute_s, "loss": self._loss / max(1, self._samples)}
         own |= {"first_loss": self._first_loss, **measured}
         known = {*own, *self._stats} - {"send_s"}  # which is known only to the receiver

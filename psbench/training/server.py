@@ -105,7 +105,7 @@ class Server:
             self.aggregation.update(self.parameters, pushes, self.state, step)
         else:
             self._update_fragment(fragment, pushes, step)
-        if len(self.buffers):
+        if self.buffers.numel():  # `len` of a tensor is Python, and as slow as a small update
             self.aggregation.update_buffers(self.buffers, pushes, step)
         self.aggregate = step.answer
         if before is not None:

@@ -71,7 +71,7 @@ class Coordinator:
         """
         while True:
             given = self._next()
-            is_push = isinstance(given, Received) and isinstance(given.message, PushMessage)
+            is_push = type(given) is Received and type(given.message) is PushMessage
             began = time.perf_counter() if is_push else self._serving_s
             row = self._stamp(given) if is_push and self._stamps is not None else None
             instructions = self.live.handle(given, time.monotonic())

@@ -393,10 +393,7 @@ class LiveRun:
 
     def _handle(self, event: ev.Event) -> Script[None]:
         run = self.run
-        here = run.peers.workers()
-        # its leave waits in the engine
-        returns = type(event) is ev.Join and event.worker in self._left and event.worker in here
-        if not (returns or self.membership.is_possible(event)):
+        if not (self._returns(event) or self.membership.is_possible(event)):
             return
         if self.pushes.diverges(event):
             return
@@ -426,6 +423,12 @@ class LiveRun:
                 yield from self.replication.keep((), self.answers.state())
         elif not (run.view.num_active or self.membership.awaits_worker):
             raise WorkerLost(self._no_worker_left())
+
+    def _returns(self, event: ev.Event) -> bool:
+        """Return whether a worker joins again whose leave waits in the engine."""
+        return (
+            type(event) is ev.Join and event.worker in self._left and event.worker in self.run.peers.workers()
+        )
 
     def _no_worker_left(self) -> str:
         return f"every worker is gone at {self.run.now:.3f} s; none is left to train"

@@ -69,9 +69,12 @@ class EmulatedMachine:
         self._times = StepTimes(profile, streams) if profile.paces_live_runs else None
         #: times as fast as the profile says, as the user wants; never faster than here
         self.by_hand = 1.0
+        self._is_real = self._factor <= 1.0 and not self._slowdowns and self._times is None
 
     def more_s(self, clock: CoordinatorClock, began: float, took_s: float, samples: int) -> float:
         """Return the seconds to wait after a step that began then (`time.perf_counter`) and took so long."""
+        if self._is_real and self.by_hand >= 1.0:
+            return 0.0
         at = began - time.perf_counter() + clock() - clock.begin_s
         if self._times is not None:
             return max(0.0, self._times.next(self._worker, samples, at) / self.by_hand - took_s)
