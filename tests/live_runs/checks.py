@@ -65,6 +65,8 @@ class Checks:
         self._state_versions: dict[int, int] = {}  # of states on their way to the replica, by tag
         self._incidents = Counter[str]()  # by the role that they are about
         self._strayed: dict[int, list[float]] = {}  # when a worker was not where the run takes it to be
+        self._begin: set[int] = set()  # the workers with which training began
+        self._unready: set[str] = set()  # processes that have connected and are not ready
         self.stored_versions: list[int] = []
 
     # ---------------------------------------------------------------- messages
@@ -88,6 +90,7 @@ class Checks:
             self._incidents[f"{first} {second}" if second.isdigit() else first] += 1
         elif isinstance(message, msg.StartTraining):
             here = set(self._live.run.peers.workers())
+            self._begin = self._begin or here
             if set(message.rings) != here or None in message.rings.values():
                 raise BrokenContract(f"{name} hears of the rings of {message.rings}, and {here} are here")
         elif name == EVALUATOR and isinstance(message, msg.EvaluateModel) and self.is_plain:
@@ -96,6 +99,8 @@ class Checks:
     def _release(self, name: str, message: msg.ReleaseMessage, has_replica: bool) -> None:
         worker = worker_number(name)
         assert worker is not None
+        if name in self._unready:
+            raise BrokenContract(f"{name} is released, and is a process that is not ready")
         if message.ticket <= self._tickets.get(worker, -1):
             raise BrokenContract(f"{name} is sent ticket {message.ticket} twice")
         self._tickets[worker] = message.ticket
@@ -110,6 +115,10 @@ class Checks:
     def arrived(self, sender: str, message: Message, now: float) -> None:
         """Take note of a message that the coordinator reads next."""
         worker = worker_number(sender)
+        if isinstance(message, msg.Hello):
+            self._unready.add(sender)
+        elif isinstance(message, msg.Ready):
+            self._unready.discard(sender)
         if isinstance(message, msg.PushMessage) and worker is not None:
             self._pushes.append((worker, message, now))
         elif isinstance(message, msg.Hello) and sender == REPLICA:  # a process that has nothing yet
@@ -324,7 +333,8 @@ class Checks:
         surely = gone | (dead - view.workers.keys())
         reported = {worker_number(name) for name in self._incidents}  # too late for the log
         planned = {failure.worker for failure in self._experiment.cluster.failures}
-        if surely - lost or lost - surely - reported - planned:
+        absent = view.workers.keys() - self._begin  # of those that a checkpoint has
+        if surely - lost or lost - surely - reported - planned - absent:
             raise BrokenContract(f"{facts['lost_workers']} are said to be lost; the log says {sorted(gone)}")
         made = rows["time_s"][rows["kind"] == Kind.APPLY]
         if not max(made, default=0.0) <= facts["time_s"] <= self._live.run.now:

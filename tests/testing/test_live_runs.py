@@ -40,6 +40,7 @@ from psbench.strategies.placement.all_reduce import AllReduce
 from psbench.testing.invariants import BrokenContract
 from psbench.training.workload import Workload
 from tests.live_runs import World, run_live_campaign
+from tests.live_runs.world import COORDINATOR
 
 
 def workload(strategy: Any, workers: int = 2, **changes: Any) -> Workload:
@@ -155,9 +156,9 @@ def test_a_dead_server_ends_the_run_with_an_error_and_stops_all_others() -> None
     assert stopped == ["client", "worker 0"]
 
 
-def settle(run: World) -> None:
-    """Let all messages arrive."""
-    while pairs := run.waiting():
+def settle(run: World, without: str = "") -> None:
+    """Let all messages arrive, but those of a process that says nothing for now."""
+    while pairs := [pair for pair in run.waiting() if pair[0] != without]:
         run.arrive(pairs[0])
 
 
@@ -594,6 +595,24 @@ def test_a_late_replica_is_not_for_the_next_in_a_place(dies_first: bool) -> None
     out.take()
     store.reply("worker 0", msg.StateReply(1, {}))
     assert out.take() == []
+
+
+def test_an_answer_that_waits_for_the_replica_is_not_for_the_next_in_a_place() -> None:
+    """A process that had just connected under a dead worker's name was given its release."""
+    run = world(workload("asp", recovery={"min_workers": 1, "replicas": 1}))
+    settle(run)
+    run.end_step("worker 1")
+    settle(run, without="replica")  # to which version 1 is on its way
+    run.kill("worker 1")
+    run.is_healing = True
+    run.pass_time(0.25)
+    settle(run, without="replica")
+    run.find_places()
+    run.arrive(("worker 1", COORDINATOR))  # the greeting: it is not ready
+    settle(run, without="worker 1")
+    run.heal()
+    assert run.outcome is not None
+    assert run.outcome.status == "finished"
 
 
 # -------------------------------------------------------------------- planted faults

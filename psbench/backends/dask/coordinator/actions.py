@@ -23,6 +23,7 @@ from psbench.backends.dask.server.store import key_of, model_of, state_of
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
+from psbench.core.view import Status
 from psbench.core.wire_size import WireSize
 
 
@@ -115,10 +116,24 @@ class ActionPerformer:
 
     def _release(self, release: act.Release) -> None:
         view = self._view
+        if self._is_of_lost(release):
+            return
         if self._holds_versions:
             in_use = {w.base_version for w in view.workers.values()} | {release.load}
             self._run.store.hold(release.load, in_use | {push.base_version for push in view.pending.values()})
         self._run.store.release(release, view.workers[release.worker].batch_size)
+
+    def _is_of_lost(self, release: act.Release) -> bool:
+        """Return whether a release is of a worker that was lost meanwhile: another may have its name by now.
+
+        The engine has yet to hear of it, or has heard in this answer, after the release.
+        """
+        run, worker = self._run, release.worker
+        now = self._view.workers[worker]
+        has_left = now.status is Status.GONE or now.ticket != release.ticket
+        if has_left or worker_name(worker) in run.peers.gone:
+            return True
+        return any(type(event) is ev.Leave and event.worker == worker for event in run.events)
 
     def _apply(self, apply: act.Apply) -> Script[None] | None:
         store = self._run.store

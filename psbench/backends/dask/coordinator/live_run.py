@@ -411,11 +411,8 @@ class LiveRun:
             if run.engine.measuring:
                 self._left.add(event.worker)
         yield from self.answers.perform(actions)
-        if not run.engine.measuring:  # a leave that waited for numbers may have come after a release
-            left, self._left = self._left, set()
-            for worker in sorted(left):
-                if worker in run.view.workers and run.view.workers[worker].status is not Status.COMPUTING:
-                    self.actions.halt(worker)
+        if not run.engine.measuring:
+            self._left.clear()
         self.pushes.discard_void()
         if type(event) is ev.Evaluated:
             self.evaluation.end_after(event.values)
