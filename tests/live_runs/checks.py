@@ -67,6 +67,8 @@ class Checks:
         self._strayed: dict[int, list[float]] = {}  # when a worker was not where the run takes it to be
         self._begin: set[int] = set()  # the workers with which training began
         self._unready: set[str] = set()  # processes that have connected and are not ready
+        self._has_outcome = False
+        self._late: set[str] = set()  # processes that connected when the run had ended
         self.stored_versions: list[int] = []
 
     # ---------------------------------------------------------------- messages
@@ -88,6 +90,8 @@ class Checks:
         elif isinstance(message, msg.Incident):
             first, second, *_ = message.text.split()
             self._incidents[f"{first} {second}" if second.isdigit() else first] += 1
+        elif isinstance(message, msg.RunOutcome):
+            self._has_outcome = True
         elif isinstance(message, msg.StartTraining):
             here = set(self._live.run.peers.workers())
             self._begin = self._begin or here
@@ -117,6 +121,8 @@ class Checks:
         worker = worker_number(sender)
         if isinstance(message, msg.Hello):
             self._unready.add(sender)
+            if self._has_outcome:
+                self._late.add(sender)
         elif isinstance(message, msg.Ready):
             self._unready.discard(sender)
         if isinstance(message, msg.PushMessage) and worker is not None:
@@ -238,7 +244,7 @@ class Checks:
             if outcome.status == "finished":
                 self._check_stop(epochs, outcome)
         self._check_facts(rows, outcome)
-        for name in sorted(dead):
+        for name in sorted(dead - self._late):
             if not self._incidents[name]:
                 raise BrokenContract(f"{name} is gone, and the user was not informed")
 
