@@ -256,8 +256,9 @@ class Experiment(Specification):
         self.sharding.check_data(self.data.name, self.data.num_shards, workers)
         self._has_momentum_to_reduce()
         for composition in self.strategy.compositions:
-            if not composition.placement.collective:
-                self.cluster.profile().server_links(composition.placement.num_servers)
+            placement = composition.placement
+            if placement.adding_servers or not placement.collective:
+                self.cluster.profile().server_links(placement.adding_servers or placement.num_servers)
             if unknown := composition.unknown_statistics:
                 raise ParameterError(
                     f"strategy {composition.name!r}: its parts ask for {', '.join(unknown)}, but what "

@@ -808,10 +808,10 @@ def test_sums_of_something_else():
     size = Workload.build(toy_experiment()).wire_size
     part = make_part("aggregation", POWER)
     half, whole = (
-        unchecked(aggregation=part, communication=each, placement="all_reduce").rings(size, 0, 2)
+        unchecked(aggregation=part, communication=each, placement="all_reduce").sums(size, 0)
         for each in (kept.communication, "every_step")
     )
-    assert half == whole == [(4 * (3 + 3), 1.0), (4 * 4, 1.0)]
+    assert half == whole == [(4 * (3 + 3), False), (4 * 4, False)]
 
 
 def test_fragments_that_move():

@@ -234,6 +234,24 @@ class Network:
             latency = max([self._latency[worker] for worker in workers])
         return num_bytes / rate + latency * (1 + 2 * extra_round_trips(num_bytes, self._window))
 
+    def star(self, up: float, down: float, workers: Sequence[int]) -> float:
+        """Return the seconds in which each of these pushes so many bytes to the servers, and is answered.
+
+        The servers' links are free, and serve or share as ever; the answers begin when all pushes are there.
+        Latencies that vary are not drawn.
+        """
+        seconds, n = 0.0, len(workers)
+        for num_bytes, passes in ((up, self._pass_up), (down, self._pass_down)):
+            served = num_bytes * self._slot
+            flights = extra_round_trips(num_bytes / self._servers, self._window)
+            begins = [0.0 if self.is_shared else i * served for i in range(n)]
+            over = n * served if self.is_shared else 0.0
+            seconds += max(
+                max(begin + num_bytes * passes[worker], over) + self._latency[worker] * (1 + 2 * flights)
+                for begin, worker in zip(begins, workers, strict=True)
+            )
+        return seconds
+
     def injection(self, worker: int, injection: Mapping[str, Any], sample_bytes: int) -> float:
         """Return the time in which a worker receives the samples that others share (`SelSync`).
 

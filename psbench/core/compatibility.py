@@ -170,8 +170,8 @@ def misfits(strategy: Composition) -> list[str]:
         ),
         (
             a.exchanges and (not p.collective or p.stateless_workers),
-            f"{a.name}: its workers add up among themselves, several times for a version, which {p.name} "
-            "does not; use placement 'all_reduce'",
+            f"{a.name}: its workers hold the model and add up several times for a version, which {p.name} "
+            "has no place for; use placement 'all_reduce', or 'summing_servers'",
         ),
         (
             a.exchanges and (bool(a.carries) or m.codec.name != "none"),

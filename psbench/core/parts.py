@@ -279,6 +279,9 @@ class NetworkTimes(Protocol):
     def hop(self, num_bytes: float, workers: Sequence[int]) -> float:
         """Return the time of one message over the slowest link among workers."""
 
+    def star(self, up: float, down: float, workers: Sequence[int]) -> float:
+        """Return the time of so many bytes from each worker to servers, and of as many as `down` back."""
+
 
 class Placement(Part):
     """Where parameters are kept, and so what a message costs; decides nothing about workers.
@@ -298,6 +301,11 @@ class Placement(Part):
     def num_servers(self) -> int:
         """Number of servers that share the parameters."""
         return 1
+
+    @property
+    def adding_servers(self) -> int:
+        """Number of servers that add up for the workers of a collective, which hold the parameters."""
+        return 0
 
     @property
     def moves(self) -> bool:
@@ -351,6 +359,14 @@ class Placement(Part):
     def reduce_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
         """Return the seconds in which a collective operation adds up the workers' results."""
         return 0.0
+
+    def to_all_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
+        """Return the seconds in which a message of each worker goes to all: half of a ring for their sum."""
+        return 0.5 * self.reduce_s(network, len(workers) * num_bytes, workers)
+
+    def to_all_bytes(self, num_bytes: int, num_workers: int) -> tuple[float, float]:
+        """Return as how long a vector a message to all counts up, and down: half of all messages each."""
+        return 0.5 * num_workers * num_bytes, 0.5 * num_workers * num_bytes
 
     def bytes_up(self, payload: int, num_workers: int) -> int:
         """Return the bytes that one worker sends for a payload of so many bytes."""

@@ -210,32 +210,30 @@ class Strategy(Specification):
         differs = self.aggregation.payload != before.aggregation.payload
         return remembers and (differs or self.sends_fragments)
 
-    def rings(self, size: WireSize, version: int, num_workers: int) -> list[tuple[int, float]]:
-        """Return for each ring of an exchange that makes the next version of this one bytes and share.
+    def sums(self, size: WireSize, version: int) -> list[tuple[int, bool]]:
+        """Return of each sum of an exchange that makes the next version of this one its bytes.
 
-        A ring adds up a vector of so many bytes. A message to all goes round in half of a ring whose vector
-        is as long as all messages.
+        With whether it is none, but a message of so many bytes from each member to all.
         """
         entries = self.aggregation.sums(size.shapes, version)
         if not entries:
-            return [(size.of(self.communication.codec, self.placement), 1.0)]
-        rings = [
-            (num_workers * each.num_bytes, 0.5) if isinstance(each, ToAll) else (4 * each, 1.0)
-            for each in entries
-        ]
-        if isinstance(entries[0], ToAll):  # running statistics go with the first sum, or by themselves
-            return [(size.buffer_bytes, 1.0), *rings] if size.buffer_bytes else rings
-        return [(rings[0][0] + size.buffer_bytes, 1.0), *rings[1:]]
+            return [(size.of(self.communication.codec, self.placement), False)]
+        sums = [(e.num_bytes, True) if isinstance(e, ToAll) else (4 * e, False) for e in entries]
+        first, to_all = sums[0]
+        if to_all:  # running statistics go with the first sum, or by themselves
+            return [(size.buffer_bytes, False), *sums] if size.buffer_bytes else sums
+        return [(first + size.buffer_bytes, False), *sums[1:]]
 
-    def _exchanged_bytes(self, size: WireSize, version: int, num_workers: int) -> int:
-        return round(sum(num_bytes * share for num_bytes, share in self.rings(size, version, num_workers)))
+    def _exchanged_bytes(self, size: WireSize, version: int, num_workers: int, way: Literal[0, 1]) -> int:
+        of_all, sums = self.placement.to_all_bytes, self.sums(size, version)
+        return round(sum(of_all(each, num_workers)[way] if to_all else each for each, to_all in sums))
 
     def bytes_up(
         self, size: WireSize, num_workers: int, fragment: Ranges | None = None, version: int = 0
     ) -> int:
         """Return the bytes of a push, of a fragment or all, whose work started from that version."""
         if self.aggregation.exchanges:
-            return self.placement.bytes_up(self._exchanged_bytes(size, version, num_workers), num_workers)
+            return self.placement.bytes_up(self._exchanged_bytes(size, version, num_workers, 0), num_workers)
         num_bytes = size.of(self.communication.codec, self.placement, fragment, self.vectors_of_a_push)
         return self.placement.bytes_up(num_bytes, num_workers)
 
@@ -250,7 +248,7 @@ class Strategy(Specification):
         """Return the bytes of an answer with that version; `whole` for the first one to a worker."""
         if self.aggregation.exchanges and not whole:
             return self.placement.bytes_down(
-                self._exchanged_bytes(size, version - 1, num_workers), num_workers
+                self._exchanged_bytes(size, version - 1, num_workers, 1), num_workers
             )
         codec = self.communication.codec_down
         bare = whole and not codec.entrywise

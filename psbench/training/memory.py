@@ -87,5 +87,6 @@ def _local_processes(experiment: Experiment) -> int:
     """Return how many processes a local Dask cluster has, beside this one; 0 without such a cluster."""
     if experiment.backend != "dask" or experiment.scheduler is not None:
         return 0
-    servers: int = max(each.placement.num_servers for each in experiment.strategy.compositions)
+    placements = [each.placement for each in experiment.strategy.compositions]
+    servers: int = max(each.adding_servers or each.num_servers for each in placements)
     return experiment.num_workers + servers + 1  # one evaluates

@@ -25,7 +25,6 @@ from psbench.backends.dask.protocol.roles import (
     Address,
     RunKey,
     server_name,
-    servers_of,
     worker_name,
 )
 from psbench.backends.dask.protocol.transport import Abandoned, ClientSocket, ServerSocket, Stopped
@@ -124,7 +123,8 @@ def train(
     with ExitStack() as stack:
         patience = patience_of(experiment.connection)
         clients = [stack.enter_context(ClientSocket(each, key, name, patience)) for each in servers]
-        rings = any(not servers_of(composition) for composition in experiment.strategy.compositions)
+        placements = [composition.placement for composition in experiment.strategy.compositions]
+        rings = any(each.collective or each.peer_to_peer for each in placements)
         socket = stack.enter_context(listening_socket(experiment, key, largest)) if rings else None
         first, others = clients[0], clients[1:]
         reach = _reporter(topic, name)

@@ -133,13 +133,15 @@ class Transfers:
             return
         if self._exchanges:
             size, version = self._resources.workload.wire_size, self._resources.view.version
-            rings = self._composition.rings(size, version, len(workers))
+            sums = self._composition.sums(size, version)
         else:
-            rings = [(self._summed_bytes if fragment < 0 else self._fragment_vectors[fragment], 1.0)]
-        network, reduce_s = self.network, self._placement.reduce_s
+            sums = [(self._summed_bytes if fragment < 0 else self._fragment_vectors[fragment], False)]
+        network, placement = self.network, self._placement
         network.advance(now)
-        seconds = sum(share * reduce_s(network, num_bytes, workers) for num_bytes, share in rings)
-        self.collective_ends = now + seconds
+        self.collective_ends = now + sum(
+            (placement.to_all_s if to_all else placement.reduce_s)(network, num_bytes, workers)
+            for num_bytes, to_all in sums
+        )
 
     def need_replica(self, workers: Collection[int]) -> None:
         """Note workers that come without the current model; a stateless worker is sent it with every job."""
@@ -223,8 +225,10 @@ class Transfers:
 
 
 def _network(workload: Workload, placement: Placement, ranges: Ranges) -> Network:
-    """Return the links to servers that hold these entries; a collective has none."""
+    """Return the links to servers that hold these entries, or add up; other collectives have none."""
     profile, streams = workload.profile, workload.streams
+    if placement.adding_servers:  # to each of which workers send, and which answers by itself
+        return Network(replace(profile, server_latency_s=0.0), placement.adding_servers, None, streams)
     links = profile.server_bandwidth_mbit_s
     if placement.collective and isinstance(links, tuple):
         return Network(replace(profile, server_bandwidth_mbit_s=max(links)), streams=streams)

@@ -49,7 +49,8 @@ class OneBitAdam(Mean):
     DeepSpeed sends signs to the owner of each piece, who sends on those of the sum: 2 (k - 1)/k n bits a
     worker. Our reading: each sends all its signs to all, (k - 1) n bits, as much for two workers and k/2
     times as much for k; then all have the same e, and it needs no owner. The scale of the sum is of a whole
-    tensor, not of a piece, and no worker's own signs are spared. DeepSpeed freezes after 100,000 steps.
+    tensor, not of a piece, and no worker's own signs are spared. Servers (`summing_servers`) hand on all
+    signs too, (k + 1) n bits a worker. DeepSpeed freezes after 100,000 steps.
 
     Examples
     --------

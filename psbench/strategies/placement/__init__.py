@@ -6,6 +6,7 @@ from psbench.strategies.placement.map_reduce import MapReduce
 from psbench.strategies.placement.parameter_server import ParameterServer
 from psbench.strategies.placement.reassignment import ByLoad, Never, Reassignment
 from psbench.strategies.placement.sharded import Sharded
+from psbench.strategies.placement.summing_servers import SummingServers
 
 __all__ = [
     "AllReduce",
@@ -16,4 +17,5 @@ __all__ = [
     "ParameterServer",
     "Reassignment",
     "Sharded",
+    "SummingServers",
 ]

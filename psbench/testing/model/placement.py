@@ -9,7 +9,7 @@ from psbench.testing.model.rule import Decisions, Rule, rule
 from psbench.testing.model.view import Cluster
 
 
-@rule("placement", "all_reduce", "map_reduce", "sharded")
+@rule("placement", "all_reduce", "map_reduce", "sharded", "summing_servers")
 class NoServer(Rule):
     """Nothing moves."""
 

@@ -10,6 +10,8 @@ from test_live_workers import experiment, played, simulated
 from threaded_run import Killed, ThreadedRun
 
 from psbench.backends.dask.protocol.decoder import Message
+from psbench.backends.dask.protocol.messages import Summand
+from psbench.backends.dask.server.adder import Adder
 from psbench.backends.dask.worker import ring_member
 from psbench.backends.dask.worker.worker import Worker
 from psbench.core.log import Kind
@@ -18,6 +20,7 @@ pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 POWER = {"name": "power_sgd", "rank": 2, "start_iter": 2, "min_compression_rate": 1.0}
 ADAM = {"name": "one_bit_adam", "freeze_step": 3}
+SERVERS = {"name": "summing_servers", "servers": 2}
 
 
 SENT: list[int] = []
@@ -51,16 +54,58 @@ def test_two_workers_send_what_is_logged_and_train_the_simulated_model(
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("strategy", [POWER, ADAM, {"name": "bsp"}], ids=lambda each: each["name"])
+def test_servers_add_up_what_is_logged_in_the_order_of_the_simulator(
+    strategy: Any, servers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three workers, whose sums depend on their order: a ring's are others in the last bits."""
+    given, taken = [0, 0], Adder.take
+
+    def take(adder: Adder, sender: str, summand: Summand) -> None:
+        given[0] += summand.payload.nbytes
+        given[1] += summand.server
+        taken(adder, sender, summand)
+
+    monkeypatch.setattr(Adder, "take", take)
+    small = {"optimizer": {"name": "sgd", "lr": 1e-3}} if strategy is ADAM else {}
+    done = played(strategy | {"placement": SERVERS | {"servers": servers}}, 3, **small)
+    parameters, log = simulated(done.experiment)
+    assert torch.equal(done.parameters, parameters)
+    told, expected = done.log.of_kind(Kind.PUSH), log.of_kind(Kind.PUSH)
+    assert sorted(told["bytes"]) == sorted(expected["bytes"])
+    assert given[0] == told["bytes"].sum()
+    assert bool(given[1]) == (servers > 1)
+
+
+def test_what_is_left_of_a_broken_sum_is_dropped() -> None:
+    sent: list[tuple[str, Any]] = []
+    adder = Adder(lambda name, message: sent.append((name, message)))
+
+    def give(order: int, place: int, size: int, *numbers: float) -> None:
+        part = torch.tensor(numbers)
+        adder.take(f"worker {place}", Summand(order, 0, place, size, 0.5, 0.25, 1, part))
+
+    give(1, 0, 3, 1.0, 2.0, 8.0)  # of three, of which one is lost
+    give(1, 2, 3, 1.0, 2.0, 8.0)
+    give(2, 1, 2, 3.0, 4.0, 4.0)
+    give(1, 1, 3, 9.0, 9.0, 9.0)  # late
+    assert not sent
+    give(2, 0, 2, 5.0, 6.0, 4.0)
+    assert [name for name, _ in sent] == ["worker 0", "worker 1"]
+    assert all(answer.ring == 2 and answer.payload.tolist() == [4.0, 5.0, 2.0] for _, answer in sent)
+
+
 class LeavesASum(ring_member.RingMember):
     """Worker 2 dies in the second sum that makes version 4, before it has the piece of that step."""
 
     step: ClassVar[int]
     settled: ClassVar[set[str]] = set()
 
-    def _await_piece(self, number: int, step: int) -> torch.Tensor:
+    def _await_piece(self, number: int, step: int, server: Any = None) -> torch.Tensor:
         if self.worker == 2 and step == self.step and self.replica.state.get("factors") is not None:
             raise Killed
-        return super()._await_piece(number, step)
+        return super()._await_piece(number, step, server)
 
     def _await_settlement(self) -> Any:
         found = super()._await_settlement()
@@ -68,15 +113,20 @@ class LeavesASum(ring_member.RingMember):
         return found
 
 
-@pytest.mark.parametrize(("step", "settled"), [(4, "StartRing"), (6, "TakeSum")])
-def test_a_member_that_dies_between_two_sums_is_done_without(step: int, settled: str) -> None:
+@pytest.mark.parametrize(
+    ("placement", "step", "settled"),
+    [("all_reduce", 4, "StartRing"), ("all_reduce", 6, "TakeSum"), (SERVERS, 1, "StartRing")],
+    ids=["ring, begun anew", "ring, taken", "servers, begun anew"],
+)
+def test_a_member_that_dies_between_two_sums_is_done_without(placement: Any, step: int, settled: str) -> None:
     """All begin anew; or one has the sum already, with the factors, and gives both to the other."""
 
     class Dying(Worker):
         member_class = type("Leaves", (LeavesASum,), {"step": step})
 
     LeavesASum.settled.clear()
-    done = ThreadedRun(experiment(POWER, 3, stop={"updates": 4}), Dying).run()
+    strategy = POWER | {"placement": placement}
+    done = ThreadedRun(experiment(strategy, 3, stop={"updates": 4}), Dying).run()
     assert done.error is None
     assert done.outcome.facts["lost_workers"] == [2]
     assert LeavesASum.settled == {settled}

@@ -14,7 +14,7 @@ import torch
 from psbench.backends.dask.coordinator.timers import Timers
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import _KINDS, Message, MessageRefused, decode
-from psbench.backends.dask.protocol.messages import LogRows, PushMessage, ReleaseMessage, RingPiece
+from psbench.backends.dask.protocol.messages import LogRows, PushMessage, ReleaseMessage, RingPiece, Summand
 from psbench.backends.dask.protocol.roles import Address
 from psbench.clusters import make_cluster
 from psbench.core import events as ev
@@ -56,7 +56,7 @@ VALUES: dict[str, Any] = {
     "Literal['train', 'test']": "train",
     "Literal['lost', 'back', 'speed']": "lost",
 }
-PACKED = [PushMessage, ReleaseMessage, RingPiece, LogRows]
+PACKED = [PushMessage, ReleaseMessage, RingPiece, Summand, LogRows]
 PLAIN = [kind for kind in _KINDS.values() if kind not in PACKED]
 
 
@@ -131,6 +131,9 @@ def test_a_release_is_decoded_as_it_was_encoded(then: Any, orders: dict[str, obj
 
 
 def test_pieces_and_rows_are_decoded_as_they_were_encoded() -> None:
+    summand = Summand(2**40, 1, 2, 3, 0.25, 0.5, 1, torch.arange(3.0))
+    found = vars(sent(summand)) | {"payload": None}
+    assert found == vars(summand) | {"payload": None}
     piece = sent(RingPiece(2**40, 7, torch.ones(3)))
     assert isinstance(piece, RingPiece)
     assert (piece.ring, piece.step, piece.payload.tolist()) == (2**40, 7, [1.0] * 3)
@@ -145,6 +148,7 @@ def test_pieces_and_rows_are_decoded_as_they_were_encoded() -> None:
         (PushMessage, PushMessage(1, 1, 1, 1, 0.0, 0.0, 0.0).encode()[0] + b'{"loss": "low"}'),
         (ReleaseMessage, ReleaseMessage(1, 1, 1, True).encode()[0] + b"[1]"),
         (RingPiece, b""),
+        (Summand, b""),
         (LogRows, LogRows([], b"no whole row").encode()[0]),
         (LogRows, b"\xff\xff\xff\xff"),
     ],

@@ -15,7 +15,7 @@ from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.framing import State
 from psbench.backends.dask.protocol.instructions import FIRST_SERVER
-from psbench.backends.dask.protocol.roles import worker_name
+from psbench.backends.dask.protocol.roles import server_name, servers_of, worker_name
 from psbench.backends.dask.server.all_reduce import AllReduceStore
 from psbench.backends.dask.server.gossip import GossipStore
 from psbench.backends.dask.server.parameter_server import ParameterServerStore, as_lists
@@ -69,7 +69,8 @@ class ActionPerformer:
         self._holds_versions = composition.holds_versions
         self._evaluation.compose(composition)
         if composition.placement.collective:
-            out.send(FIRST_SERVER, msg.BeginSlice(index, None, None, {}))  # it has none
+            for number in range(max(1, servers_of(composition))):  # they have none
+                out.send(server_name(number), msg.BeginSlice(index, None, None, {}))
             run.store = AllReduceStore(out, run.peers.workers(), state, run.numbers)
         elif composition.placement.peer_to_peer:
             out.send(FIRST_SERVER, msg.BeginSlice(index, None, None, {}))

@@ -27,9 +27,10 @@ from psbench.backends.dask.protocol.instructions import (
     Tick,
 )
 from psbench.backends.dask.protocol.messages import Ping, RunOutcome
-from psbench.backends.dask.protocol.packed_messages import PushMessage, ReleaseMessage
+from psbench.backends.dask.protocol.packed_messages import PushMessage, ReleaseMessage, Summand
 from psbench.backends.dask.protocol.roles import worker_number
 from psbench.backends.dask.protocol.transport import Received, ServerSocket
+from psbench.backends.dask.server.adder import Adder
 from psbench.backends.dask.server.first_server import FirstServer
 from psbench.backends.stamps import CoordinatorStamps
 from psbench.training.workload import Workload
@@ -57,6 +58,7 @@ class Coordinator:
     ) -> None:
         self._socket = socket
         self.live, self.first_server = LiveRun(workload, expected, start), FirstServer(workload, socket)
+        self._adder = Adder(socket.send)
         self._answers: deque[Input] = deque()  # of this process itself, before all messages
         self._pushes, self._handled_s, self._other_s = 0, 0.0, 0.0
         self._stamps = CoordinatorStamps() if workload.experiment.connection.stamps else None
@@ -121,6 +123,9 @@ class Coordinator:
         try:
             found = self._socket.receive(_TICK_S)
             self._received_s = time.monotonic() if self._stamps is not None else 0.0
+            while found is not None and isinstance(found.message, Summand):  # of no concern to the run
+                self._adder.take(found.sender, found.message)
+                found = self._socket.receive(_TICK_S)
             return found or Tick()
         except MessageRefused as error:
             return Refused(error.sender)

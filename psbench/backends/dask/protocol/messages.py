@@ -16,6 +16,7 @@ from psbench.backends.dask.protocol.packed_messages import LogRows as LogRows
 from psbench.backends.dask.protocol.packed_messages import PushMessage as PushMessage
 from psbench.backends.dask.protocol.packed_messages import ReleaseMessage as ReleaseMessage
 from psbench.backends.dask.protocol.packed_messages import RingPiece as RingPiece
+from psbench.backends.dask.protocol.packed_messages import Summand as Summand
 from psbench.backends.dask.protocol.roles import Address
 from psbench.backends.dask.protocol.update import Update as Update
 

@@ -19,6 +19,7 @@ from psbench.core.log import ROW
 _PUSH = struct.Struct("<qqIIdddB")
 _RELEASE = struct.Struct("<qqIdBi")
 _PIECE = struct.Struct("<qI")
+_SUMMAND = struct.Struct("<qIIIddI")
 _TEXTS = struct.Struct("<I")
 _IS_FINITE, _OVERLAPPING = 1, 2
 _SENT, _AGGREGATE, _PUSHES = 1, 2, 4
@@ -166,6 +167,36 @@ class RingPiece(Message, kind=3):
         """Unpack the body."""
         ring, step = _PIECE.unpack(body)
         return cls(ring, step, torch.empty(0) if payload is None else payload)
+
+
+class Summand(Message, kind=6):
+    """What one of `size` members gives to a sum that a server makes; it is answered with a `RingPiece`.
+
+    `ring` is the number of the order, and the answer's `step` that of the server. `place` is the member's.
+    The vector counts by `weight`, and the last entries, so many as `behind`, by `share`. Bytes are not added
+    up but handed on.
+    """
+
+    ring: int
+    server: int
+    place: int
+    size: int
+    weight: float
+    share: float
+    behind: int
+    payload: Tensor
+
+    def encode(self) -> tuple[bytes, Tensor | None]:
+        """Pack the body."""
+        facts = self.ring, self.server, self.place, self.size, self.weight, self.share, self.behind
+        return _SUMMAND.pack(*facts), self.payload
+
+    @classmethod
+    def decode(cls, body: bytes, payload: Tensor | None) -> Self:
+        """Unpack the body."""
+        ring, server, place, size, weight, share, behind = _SUMMAND.unpack(body)
+        vector = torch.empty(0) if payload is None else payload
+        return cls(ring, server, place, size, weight, share, behind, vector)
 
 
 class LogRows(Message, kind=4):

@@ -58,9 +58,10 @@ def worker_number(name: str) -> int | None:
 
 
 def servers_of(composition: Strategy) -> int:
-    """Return how many parameter servers a composition has; none if its workers hold the parameters."""
+    """Return how many servers a composition has, with parameters or to add up; none if workers do that."""
     placement = composition.placement
-    return 0 if placement.collective or placement.peer_to_peer else placement.num_servers
+    serverless = placement.collective or placement.peer_to_peer
+    return placement.adding_servers if serverless else placement.num_servers
 
 
 def roles_of(experiment: Experiment) -> list[str]:

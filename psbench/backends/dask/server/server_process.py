@@ -19,12 +19,14 @@ from psbench.backends.dask.protocol.transport import (
     ServerSocket,
     Stopped,
 )
+from psbench.backends.dask.server.adder import Adder
 from psbench.backends.dask.server.lost_payloads import LostPayloads
 from psbench.backends.dask.server.migration import SliceMigration
 from psbench.backends.dask.server.parameter_server import new_slice, partition_of
 from psbench.backends.dask.server.parameter_slice import ParameterSlice
 from psbench.backends.dask.server.store import state_of
 from psbench.backends.partition import Partition, partitions_of
+from psbench.core.strategy import Strategy
 from psbench.training.products import Product
 from psbench.training.workload import Workload
 
@@ -55,6 +57,7 @@ class ServerProcess:
         self._lost = LostPayloads()
         self._unwanted: set[PushKey] = set()  # pushes to drop when they come
         self._met: set[int] = set()  # workers whose greeting was read
+        self._adder = Adder(socket.send)
         self._slice: ParameterSlice
         self._part: Partition
         self._migration: SliceMigration
@@ -105,7 +108,10 @@ class ServerProcess:
     def _read_worker(self) -> bool:
         """Take a message of a worker; return whether there was one."""
         try:
-            return self.socket.receive(0) is not None
+            received = self.socket.receive(0)
+            if received is not None and isinstance(received.message, msg.Summand):
+                self._adder.take(received.sender, received.message)
+            return received is not None
         except MessageRefused as error:
             self.coordinator.send(msg.PeerRefused(error.sender, error.reason))
             return True
@@ -124,13 +130,18 @@ class ServerProcess:
 
     def _begin(self, order: msg.BeginSlice) -> None:
         composition = self.workload.experiment.strategy.compositions[order.composition]
+        self.socket.keep_payload = None
+        if order.tensors:  # else workers hold the parameters
+            self._begin_slice(composition, order)
+        # workers are read from now on: one that resumes with a model of its own may have pushed already
+        self._has_begun = True
+        self._poller.register(self.socket.handle, zmq.POLLIN)
+
+    def _begin_slice(self, composition: Strategy, order: msg.BeginSlice) -> None:
         self._part = partition_of(composition, self.workload, order.ranges)[self.number]
         own = order.tensors, self.workload, composition, self.number
         self._slice = new_slice(*own, order.codec_counters, order.ranges)
         self.socket.keep_payload = self._slice.receive
-        # workers are read from now on: one that resumes with a model of its own may have pushed already
-        self._has_begun = True
-        self._poller.register(self.socket.handle, zmq.POLLIN)
 
     def _carry_out(self, order: Message) -> bool:
         """Carry out an order; False if a payload that it names has not arrived yet."""

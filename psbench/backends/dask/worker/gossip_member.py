@@ -117,10 +117,9 @@ class GossipMember(RingMember):
             model = self._arrived.pop((other, key), None)
             if model is not None or other in self._gone:
                 return model
-            received = self._receive()
-            if received is not None:
-                if isinstance(received.message, PeerModel):
-                    arrived = received.message
+            arrived = self._receive()
+            if arrived is not None:
+                if isinstance(arrived, PeerModel):
                     self._arrived[arrived.worker, arrived.key] = arrived.tensors
                 continue
             message = self.mailbox.next_new(0)

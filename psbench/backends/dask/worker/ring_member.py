@@ -1,13 +1,14 @@
-"""A worker's place in the rings of All-Reduce: its replica of the model, and its neighbours.
+"""A worker's place in the rings of All-Reduce: its replica of the model, and its neighbours or servers.
 
-A ring leaves a sum with every member. The next version is made from it when the coordinator says so, which
-first hears that all have it: so a version is stamped after its ring, and a run that ends in the midst of one
-ends with the version before.
+Servers that add up (`Adder`) take the place of the neighbours, and of nothing else. A ring leaves a sum
+with every member. The next version is made from it when the coordinator says so, which first hears that all
+have it: so a version is stamped after its ring, and a run that ends in the midst of one ends with the version
+before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,13 +17,14 @@ from torch import Tensor
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message, MessageRefused
 from psbench.backends.dask.protocol.framing import State
-from psbench.backends.dask.protocol.messages import RingPiece, StartRing
+from psbench.backends.dask.protocol.messages import RingPiece, StartRing, Summand
 from psbench.backends.dask.protocol.roles import Address, worker_name
-from psbench.backends.dask.protocol.transport import ClientSocket, Received, ServerSocket
+from psbench.backends.dask.protocol.transport import ClientSocket, ServerSocket
 from psbench.backends.dask.protocol.wire import PeerPatience
 from psbench.backends.dask.server.store import state_of
 from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
 from psbench.backends.dask.worker.ring_all_reduce import all_reduce
+from psbench.backends.partition import even_ranges
 from psbench.core.arithmetic import Pushed
 from psbench.strategies.codecs import decode, encode, over_the_wire
 from psbench.strategies.codecs.base import Packed
@@ -72,6 +74,7 @@ class RingMember:
         self.contribution: tuple[Tensor, Tensor] | None = None
         self.leave_out: Callable[[Tensor], None] = lambda residual: None
         self._codec = "none"
+        self._servers: Sequence[ClientSocket] = ()
         self._addresses: dict[int, Address] = {}
         self._neighbours: dict[int, ClientSocket] = {}
         self._finished = 0  # the last ring whose sum is here
@@ -87,9 +90,9 @@ class RingMember:
             msg.SendSum: self._send_sum,
         }
 
-    def begin(self, replica: Server, codec: str) -> None:
-        """Begin with a replica, under a composition with that codec."""
-        self.replica, self._codec = replica, codec
+    def begin(self, replica: Server, codec: str, servers: Sequence[ClientSocket] = ()) -> None:
+        """Begin with a replica, under a composition with that codec; these servers add up, if any."""
+        self.replica, self._codec, self._servers = replica, codec, servers
         self.contribution = None
 
     def set_addresses(self, rings: Mapping[int, Address | None]) -> None:
@@ -169,44 +172,72 @@ class RingMember:
             self.leave_out(residual)
 
     def _add_up(self, order: StartRing) -> tuple[Mapping[str, Tensor], Tensor]:
-        """Do this member's part in an exchange, one ring for each of its sums; buffers go with the first."""
+        """Do this member's part in an exchange, one ring or round for each sum; buffers go with the first."""
         assert self.contribution is not None
         payload, buffers = self.contribution
-        place, replica = order.members.index(self.worker), self.replica
-        weight, share = order.weights[place], order.samples[place] / sum(order.samples)
+        replica, none = self.replica, buffers[:0]
         exchange = replica.aggregation.exchange(payload, replica.state, replica.shapes, order.numbers)
         self._pieces = {key: piece for key, piece in self._pieces.items() if key[0] >= order.ring}
-        beside, given, sums = buffers * share, next(exchange), 0
-        if not isinstance(given, Tensor) and len(beside):
-            self._reduce(order, beside, 0)
+        given, sums = next(exchange), 0
+        if not isinstance(given, Tensor) and len(buffers):
+            _, buffers = self._total(order, none, buffers, 0)
             sums += 1
         while True:
             answer: Any
             if not isinstance(given, Tensor):
                 answer = self._hand_round(order, given, sums)
-            elif sums or not len(beside):
-                answer = given * weight
-                self._reduce(order, answer, sums)
+            elif sums:
+                answer, _ = self._total(order, given, none, sums)
             else:
-                both = torch.cat([given * weight, beside])
-                self._reduce(order, both, 0)
-                answer, beside = both[: len(given)], both[len(given) :]
+                answer, buffers = self._total(order, given, buffers, 0)
             try:
                 given, sums = exchange.send(answer), sums + 1
             except StopIteration as end:
-                return end.value, beside
+                return end.value, buffers
 
     def _hand_round(self, order: StartRing, message: Packed, sums: int) -> list[tuple[float, Packed]]:
         """Return the messages of all members, with their weights, when so many sums are done."""
         members, number = order.members, order.ring
         place, size = members.index(self.worker), len(members)
-        first = sums * 2 * (size - 1)
-        found = {place: message}
+        if self._servers:
+            pieces = self._at_servers(order, torch.from_numpy(message), torch.empty(0))
+            whole = torch.cat([piece.view(size, -1) for piece in pieces if len(piece)], dim=1)
+            return list(zip(order.weights, whole.numpy(), strict=True))
+        first, found = sums * 2 * (size - 1), {place: message}
         for step in range(size - 1):
             own = torch.from_numpy(found[(place - step) % size])
             self._neighbour(members[(place + 1) % size]).send(RingPiece(number, first + step, own))
             found[(place - step - 1) % size] = self._await_piece(number, first + step).numpy()
         return [(order.weights[each], found[each]) for each in range(size)]
+
+    def _total(self, order: StartRing, vector: Tensor, buffers: Tensor, sums: int) -> tuple[Tensor, Tensor]:
+        """Return the members' weighted sum of a vector, and of buffers that go with it."""
+        if self._servers:
+            first, *others = self._at_servers(order, encode(vector, self._codec), buffers)
+            end = len(first) - len(buffers)
+            return torch.cat([decode(piece) for piece in (first[:end], *others)]), decode(first[end:])
+        weight, share = self._counts(order)
+        both = vector * weight
+        if len(buffers):
+            both = torch.cat([both, buffers * share])
+        self._reduce(order, both, sums)
+        return both[: len(vector)], both[len(vector) :]
+
+    def _counts(self, order: StartRing) -> tuple[float, float]:
+        """Return by how much this member's vector counts, and its buffers."""
+        place = order.members.index(self.worker)
+        return order.weights[place], order.samples[place] / sum(order.samples)
+
+    def _at_servers(self, order: StartRing, vector: Tensor, buffers: Tensor) -> list[Tensor]:
+        """Have each server add up its cut of a vector, the first with the buffers; return their answers."""
+        place, size = order.members.index(self.worker), len(order.members)
+        cuts = even_ranges(len(vector), len(self._servers))
+        for number, (cut, server) in enumerate(zip(cuts, self._servers, strict=True)):
+            behind = buffers[:0] if number else buffers
+            part = torch.cat([vector[cut], behind.to(vector.dtype)]) if len(behind) else vector[cut]
+            facts = number, place, size, *self._counts(order), len(behind)
+            server.send(Summand(order.ring, *facts, part))
+        return [self._await_piece(order.ring, number, server) for number, server in enumerate(self._servers)]
 
     def _reduce(self, order: StartRing, vector: Tensor, sums: int) -> None:
         """Add up a vector over the members, in place, when so many sums of this exchange are done."""
@@ -233,30 +264,36 @@ class RingMember:
             )
         return self._neighbours[worker]
 
-    def _await_piece(self, number: int, step: int) -> Tensor:
+    def _await_piece(self, number: int, step: int, server: ClientSocket | None = None) -> Tensor:
+        """Wait for a piece of a ring, or for a server's answer."""
         while True:
             piece = self._pieces.pop((number, step), None)
             if piece is not None:
                 return piece
-            received = self._receive()
-            if received is None:
-                self._look_for_abort(number)
-            elif isinstance(received.message, RingPiece):
-                arrived = received.message
+            arrived = self._receive(server)
+            if isinstance(arrived, RingPiece):
                 if arrived.ring >= number:  # older ones are of a ring that was broken off
                     self._pieces[arrived.ring, arrived.step] = arrived.payload
+            else:
+                self._look_for_abort(number, _RING_LOOK_S if server in self._servers[:1] else 0)
 
-    def _receive(self) -> Received | None:
+    def _receive(self, server: ClientSocket | None = None) -> Message | None:
+        if server is not None:  # what the first has sent is among the coordinator's messages
+            return None if server is self._servers[0] else server.receive(_RING_LOOK_S)
         try:
-            return self.socket.receive(_RING_LOOK_S)
+            received = self.socket.receive(_RING_LOOK_S)
+            return None if received is None else received.message
         except MessageRefused as error:
             self.mailbox.send(msg.PeerRefused(error.sender, error.reason))
             return None
 
-    def _look_for_abort(self, number: int) -> None:
-        message = self.mailbox.next_new(0)
+    def _look_for_abort(self, number: int, wait_s: float) -> None:
+        message = self.mailbox.next_new(wait_s)
         if message is None:
             self.mailbox.check()
+        elif isinstance(message, RingPiece):
+            if message.ring >= number:
+                self._pieces[message.ring, message.step] = message.payload
         elif isinstance(message, msg.AbortRing) and message.ring == number:
             self._give_verdict(number)
             raise RingBroken

@@ -353,7 +353,8 @@ class Worker:
             assert self.member is not None
             replica = self.workload.server()  # a later composition's is sent
             replica.use(composition.aggregation, self._fragments())
-            self.member.begin(replica, composition.communication.codec.name)
+            servers = self.servers[: composition.placement.adding_servers]
+            self.member.begin(replica, composition.communication.codec.name, servers)
 
     def _restart(self, residual: Tensor | None) -> None:
         """Forget what was concluded and computed since the last push."""

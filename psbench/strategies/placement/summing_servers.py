@@ -1,0 +1,61 @@
+"""Servers that add up, for workers that hold the model: BytePS's summation service."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from psbench.core.parts import NetworkTimes, Placement
+from psbench.core.specification import parameter
+
+SOURCE = "Jiang et al. 2020 (BytePS)"
+
+
+class SummingServers(Placement):
+    """Servers add up what the workers of a commit send; every worker keeps a replica of the model.
+
+    A sum is one push and one answer of every worker: each server adds up its share of the entries, in the
+    order of the commit, and answers all. It knows neither the model nor an optimizer, so an aggregation part
+    with an exchange has its sums made here as it has in a ring, one after another.
+
+    Parameters
+    ----------
+    servers : int, >= 1
+        Each adds up as many entries of each sum, to within one.
+
+    Notes
+    -----
+    Reduces to: `all_reduce`, whose models are the same after every update. In virtual time they are equal to
+    the bit; live, a ring adds in another order for each piece, and servers in that of virtual time.
+    A worker sends and receives 32 d bits a sum, in a ring 2 (n - 1)/n of 32 d each; a server carries 2 n
+    times its share. A message to all goes to the servers, which answer with those of all.
+    Our reading: each message is cut over all servers; BytePS has servers on the workers' machines too.
+
+    Examples
+    --------
+    >>> placement = SummingServers(servers=2)
+    >>> placement.bytes_up(400, num_workers=4), placement.to_all_bytes(10, num_workers=4)
+    (400, (10, 40))
+    """
+
+    name: ClassVar[str] = "summing_servers"
+    source: ClassVar[str] = SOURCE
+    collective: ClassVar[bool] = True
+
+    servers: int = parameter(1, "number of servers that add up", unit="servers", source=SOURCE, ge=1, le=64)
+
+    @property
+    def adding_servers(self) -> int:
+        """Servers that add up."""
+        return self.servers
+
+    def reduce_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
+        """Return the time of all pushes, and of the answers with the sum."""
+        return network.star(num_bytes, num_bytes, workers)
+
+    def to_all_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
+        """Return the time of all messages to the servers, and of the answers with those of all."""
+        return network.star(num_bytes, len(workers) * num_bytes, workers)
+
+    def to_all_bytes(self, num_bytes: int, num_workers: int) -> tuple[float, float]:
+        """Return the bytes of a worker's message, and of those of all."""
+        return num_bytes, num_workers * num_bytes
