@@ -19,7 +19,8 @@ def fused_momentum_step(
 ) -> None:
     """Do what `momentum_step` does, bit by bit, in half of its time on a vector beyond the cache."""
     alike = all(each.dtype == torch.float32 and each.is_contiguous() for each in (x, mean, velocity))
-    count = len(x) - len(x) % _WHOLE if alike and x.device.type == "cpu" and _is_exact() else 0
+    fits = alike and beta > 0 and x.device.type == "cpu" and _is_exact()  # it takes no velocity without beta
+    count = len(x) - len(x) % _WHOLE if fits else 0
     if count:
         _fused(x[:count], mean[:count], velocity[:count], lr, beta, nesterov)
     if count < len(x):
