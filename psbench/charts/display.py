@@ -11,12 +11,15 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from textwrap import wrap
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import altair as alt
 
+from psbench.charts.paper import for_paper, write
 from psbench.charts.theme import page_theme, theme
+from psbench.errors import ParameterError
 
 LIVE = "application/vnd.vegalite.v5+json"
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
@@ -26,6 +29,11 @@ _SCALE = 1
 _LEFT: dict[str, Any] = {"axisY": {"minExtent": 52}}
 #: colours of the picture: charts have few, and with a palette it takes a fifth of the space
 _PALETTE = 96
+#: pixels on the screen, and where nothing else is said
+Width: TypeAlias = int | Literal["column", "page"]
+_SCREEN = 640
+
+Style: TypeAlias = Literal["screen", "paper"]
 
 
 class Sheet(alt.VConcatChart):
@@ -40,6 +48,16 @@ class Sheet(alt.VConcatChart):
         options[LIVE] = {"embed_options": {"renderer": "svg", "actions": False}}
         return bundle, options
 
+    def save(self, fp: Any, *arguments: Any, **options: Any) -> None:
+        """Write the charts as Altair does; those of a paper as SVG or PDF, in the paper's size."""
+        spec = self.to_dict()
+        if not isinstance(fp, (str, Path)) or "paper_in" not in spec.get("usermeta", {}):
+            super().save(fp, *arguments, **options)
+        elif Path(fp).suffix in (".svg", ".pdf"):
+            write(spec, Path(fp))
+        else:
+            raise ParameterError(f"{fp}: a figure of a paper is written as .svg or .pdf; give such a name")
+
     def still(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the picture and its words as what a notebook's output consists of, and options of these."""
         words = self._words()
@@ -52,7 +70,30 @@ class Sheet(alt.VConcatChart):
         return "\n".join([*above, "Charts:", *(f"- {words}" for words in descriptions)])
 
 
-def stack(charts: Iterable[Any], width: int = 640) -> Sheet:
+def styled(sheet: Sheet, warnings: Sequence[str], style: Style, width: Width | None) -> Sheet:
+    """Return a sheet with its warnings, or as a figure of a paper ("column", if no width is given)."""
+    if style == "screen":
+        return with_warnings(sheet, warnings, pixels_of(style, width))
+    done: Sheet = Sheet.from_dict(for_paper(sheet.to_dict(), "column" if width is None else str(width)))
+    return done
+
+
+def pixels_of(style: Style, width: Width | None) -> int:
+    """Return how wide charts are on the screen.
+
+    Raises
+    ------
+    ParameterError
+        If there is no such style, or the width is one of another.
+    """
+    if style not in get_args(Style):
+        raise ParameterError(f"style: {style!r} is none of {', '.join(get_args(Style))}")
+    if style == "screen" and isinstance(width, str):
+        raise ParameterError(f"width: {width!r} is one of style='paper'; on the screen it is in pixels")
+    return width if isinstance(width, int) else _SCREEN
+
+
+def stack(charts: Iterable[Any], width: int = _SCREEN) -> Sheet:
     """Return charts one below the other, each with its own legends.
 
     Parameters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import altair as alt
@@ -40,6 +41,22 @@ def time_axis(data: Data, *columns: str) -> alt.Axis:
     return alt.Axis(grid=False, labelExpr=_LABEL.replace("SPAN", repr(high - low)), **given)
 
 
+def unit_in_title(channel: Any) -> Any:
+    """Return an encoding whose time axis has its unit in the title, and bare numbers; any other as it is.
+
+    >>> unit_in_title({"title": "time", "axis": {"labelExpr": _LABEL.replace("SPAN", "600.0")}})
+    {'title': 'time (min)', 'axis': {'labelExpr': "format(datum.value / 60, '.9~f')"}}
+    """
+    axis = channel.get("axis") if isinstance(channel, dict) else None
+    found = _OF_SPAN.match(axis.get("labelExpr", "")) if isinstance(axis, dict) else None
+    if found is None or not isinstance(channel.get("title"), str):
+        return channel
+    span_s = float(found[1])
+    size, unit = (1, "s") if span_s <= _SECONDS else (60, "min") if span_s <= _MINUTES else (3600, "h")
+    bare = axis | {"labelExpr": f"format(datum.value / {size}, '.9~f')"}
+    return channel | {"title": f"{channel['title']} ({unit})", "axis": bare}
+
+
 def step_of(span_s: float) -> float:
     """Return the seconds between two marks of an axis that covers so many.
 
@@ -71,3 +88,4 @@ _LABEL = (
     f" : SPAN <= {_MINUTES} ? format(datum.value / 60, '.2~f') + ' min'"
     " : format(datum.value / 3600, '.2~f') + ' h'"
 )
+_OF_SPAN = re.compile(re.escape(_LABEL.partition("SPAN")[0]) + "([0-9.e+-]+) <=")

@@ -24,6 +24,7 @@ from psbench.results.text import ShownTable
 
 if TYPE_CHECKING:
     from psbench.charts import Sheet
+    from psbench.charts.display import Style, Width
 
 #: strategies in which all workers wait for each other: the usual baselines
 _BASELINES = ("all_reduce", "bsp")
@@ -206,12 +207,24 @@ class Comparison(ShownTable):
         """Return headings and rows as text, without columns that are empty everywhere."""
         return cells_of(self.table(), list(self.differences))
 
-    def chart(self, *names: str, x: str = "time_s", width: int = 640) -> Sheet:
-        """Return the comparison's charts, as the report shows them; see `charts.comparison_chart`."""
-        from psbench.charts import comparison_chart, with_warnings
+    def chart(
+        self, *names: str, x: str = "time_s", width: Width | None = None, style: Style = "screen"
+    ) -> Sheet:
+        """Return the comparison's charts, as the report shows them; see `charts.comparison_chart`.
 
-        sheet = comparison_chart(self.groups, self.strategies, *names, x=x, width=width)
-        return with_warnings(sheet, [text for text in self.warnings if text != _FEW], width)
+        With `style="paper"` they are a figure of a two-column paper, `width` "column" (3.4 inches) or "page"
+        (7), whose `save` writes SVG and PDF in that size; title and warnings are left to its caption.
+
+        Raises
+        ------
+        UnknownName, ParameterError
+            If there is no such chart, style or width.
+        """
+        from psbench.charts import comparison_chart
+        from psbench.charts.display import pixels_of, styled
+
+        sheet = comparison_chart(self.groups, self.strategies, *names, x=x, width=pixels_of(style, width))
+        return styled(sheet, [text for text in self.warnings if text != _FEW], style, width)
 
     def report(self, path: str | Path) -> Path:
         """Write a report that opens without internet; see `report.write_report`."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from psbench.charts import Sheet
+    from psbench.charts.display import Style, Width
 
 #: beside the model; they take their places from last to first
 _FILES = ("run.json", "log", "experiment.yaml")
@@ -97,12 +98,24 @@ class Run:
 
         return write_tensorboard(self, folder, self.experiment.to_yaml())
 
-    def chart(self, *names: str, x: str = "time_s", width: int = 640) -> Sheet:
-        """Return the run's charts, as the report and the panel show them; see `charts.run_chart`."""
-        from psbench.charts import run_chart, with_warnings
+    def chart(
+        self, *names: str, x: str = "time_s", width: Width | None = None, style: Style = "screen"
+    ) -> Sheet:
+        """Return the run's charts, as the report and the panel show them; see `charts.run_chart`.
 
-        sheet = run_chart(self, *names, x=x, width=width)
-        return with_warnings(sheet, self.summary()["warnings"], width)
+        With `style="paper"` they are a figure of a two-column paper, `width` "column" (3.4 inches) or "page"
+        (7), whose `save` writes SVG and PDF in that size; title and warnings are left to its caption.
+
+        Raises
+        ------
+        UnknownName, ParameterError
+            If there is no such chart, style or width.
+        """
+        from psbench.charts import run_chart
+        from psbench.charts.display import pixels_of, styled
+
+        sheet = run_chart(self, *names, x=x, width=pixels_of(style, width))
+        return styled(sheet, self.summary()["warnings"], style, width)
 
     @property
     def metrics(self) -> DataFrame:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from psbench import charts
 from psbench.charts.display import LIVE, _shared
-from psbench.errors import UnknownName
+from psbench.errors import ParameterError, UnknownName
 from psbench.runs.comparing import compare
 from psbench.runs.execution import run
 
@@ -104,3 +104,30 @@ def test_the_picture_keeps_rare_colours(tiny):
     for phase in ("compute", "send", "cancelled"):
         wanted = [int(charts.PHASES[phase][i : i + 2], 16) for i in (1, 3, 5)]
         assert np.abs(colours - wanted).sum(axis=1).min() < 30, phase
+
+
+def test_a_figure_of_a_paper_has_the_size_font_and_units_of_one(runs, tmp_path):
+    for width, inches in (("column", 3.4), ("page", 7.0)):
+        sheet = runs[0].chart("val_loss", style="paper", width=width)
+        sheet.save(tmp_path / "figure.svg")
+        sheet.save(tmp_path / "figure.pdf")
+        svg = (tmp_path / "figure.svg").read_text()
+        size, scale = re.search(r'width="([\d.]+)in" height="[\d.]+in" viewBox="0 0 ([\d.]+) ', svg).groups()
+        assert float(size) == inches
+        points = {float(n) * inches * 72 / float(scale) for n in re.findall(r'font-size="([\d.]+)px"', svg)}
+        assert {round(n, 1) for n in points} == {8}
+        assert "Times" in re.search(r'font-family="([^"]*)', svg)[1]
+        assert "virtual time (s)" in svg
+        assert not re.search(r">[\d.]+ s<", svg)
+        assert ">Validation loss<" not in svg  # the caption says it
+        box = re.search(rb"/MediaBox ?\[0 0 ([\d.]+)", (tmp_path / "figure.pdf").read_bytes())[1]
+        assert float(box) == pytest.approx(72 * inches, abs=0.1)
+    with pytest.raises(ParameterError, match=r"written as \.svg or \.pdf"):
+        sheet.save(tmp_path / "figure.png")
+    for wrong, why in (
+        ({"style": "pape"}, "style"),
+        ({"width": "column"}, "in pixels"),
+        ({"width": 300, "style": "paper"}, "column"),
+    ):
+        with pytest.raises(ParameterError, match=why):
+            runs[0].chart("val_loss", **wrong)
