@@ -24,19 +24,47 @@
     return copy;
   }
 
+  // names in as many columns as there is room for, and none of them cut; on paper, too
+  function entryOf(spec) {
+    const domains = [spec, ...(spec.layer ?? [])].flatMap((part) => part.encoding?.color?.scale?.domain ?? []);
+    return 46 + 7 * Math.max(0, ...domains.map((name) => String(name).length));
+  }
+  function withLegend(config, spec) {
+    const columns = { expr: `max(1, floor(width / ${entryOf(spec)}))` };
+    return { ...config, legend: { ...config.legend, columns, labelLimit: 400 } };
+  }
+
   async function draw(number) {
     const choice = document.querySelector(`select[data-chart="${number}"]`);
     const spec = choice ? against(specs[number], choice.value) : specs[number];
-    const config = inDark.matches ? dark : light;
+    const config = withLegend(inDark.matches ? dark : light, spec);
     const place = document.getElementById(`chart-${number}`);
     const old = views.get(number);
     const theme = inDark.matches ? "dark" : "light";
     const options = { config, renderer: "svg", actions: false, tooltip: { theme } };
-    const { finalize } = await vegaEmbed(place, spec, options);
-    old?.();
-    views.set(number, finalize);
+    const found = await vegaEmbed(place, spec, options);
+    old?.finalize();
+    views.set(number, found);
     place.dataset.state = "drawn";
   }
+
+  // on paper charts are drawn as wide as they are there: shrunk, their letters could not be read
+  const PAPER = 680;
+  const INSIDE = 38; // what a figure's padding and border take
+  const hasLongNames = Math.max(0, ...specs.map(entryOf)) > 240; // for half of it
+  document.body.classList.toggle("long-names", hasLongNames);
+  const widthOnPaper = (place) => {
+    const half = !hasLongNames && place.closest(".grid figure:not(:first-child:nth-last-child(odd))");
+    return Math.floor(half ? (PAPER - 16) / 2 : PAPER) - INSIDE;
+  };
+  // twice: how many rows a legend has, and so the height, follows from the width
+  const resize = (width) =>
+    views.forEach(({ view }, number) => {
+      view.width(width(document.getElementById(`chart-${number}`))).run();
+      view.resize().run();
+    });
+  addEventListener("beforeprint", () => resize(widthOnPaper));
+  addEventListener("afterprint", () => resize((place) => place.clientWidth));
 
   const drawAll = () => Promise.all(specs.map((_, number) => draw(number)));
   for (const choice of document.querySelectorAll("select[data-chart]"))

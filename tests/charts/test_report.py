@@ -347,5 +347,13 @@ def test_every_chart_is_drawn_in_a_browser_without_internet(comparison, tmp_path
         page.emulate_media(media="print")
         page.set_viewport_size({"width": 718, "height": 1000})  # A4 with its margins
         page.wait_for_function(f"{over} <= 1")  # nor on paper
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")  # where no chart is shrunk
+        shrunk = "it => it.getBoundingClientRect().width / it.viewBox.baseVal.width"
+        assert (
+            page.evaluate(f"Math.min(...[...document.querySelectorAll('.chart svg')].map({shrunk}))") > 0.99
+        )
+        page.wait_for_function(f"{over} <= 1")
+        legends = "[...document.querySelectorAll('.role-legend-label text')]"
+        assert page.evaluate(f"{legends}.filter(it => it.textContent.includes('…')).length") == 0
         browser.close()
     assert said == []
