@@ -67,6 +67,7 @@ class Checks:
         self._strayed: dict[int, list[float]] = {}  # when a worker was not where the run takes it to be
         self._begin: set[int] = set()  # the workers with which training began
         self._unready: set[str] = set()  # processes that have connected and are not ready
+        self._lost_by_hand: set[int] = set()
         self._has_outcome = False
         self._late: set[str] = set()  # processes that connected when the run had ended
         self.stored_versions: list[int] = []
@@ -119,8 +120,12 @@ class Checks:
     def arrived(self, sender: str, message: Message, now: float) -> None:
         """Take note of a message that the coordinator reads next."""
         worker = worker_number(sender)
+        if isinstance(message, msg.PressWorker) and message.what in ("lost", "back"):
+            (self._lost_by_hand.add if message.what == "lost" else self._lost_by_hand.discard)(message.worker)
         if isinstance(message, msg.Hello):
             self._unready.add(sender)
+            if worker is not None:
+                self._lost_by_hand.discard(worker)  # that is another process
             if self._has_outcome:
                 self._late.add(sender)
         elif isinstance(message, msg.Ready):
@@ -203,6 +208,7 @@ class Checks:
         known = run.view.workers.get(worker.worker)
         if known is None or known.status is Status.GONE:
             waits = self._is_planned_away(worker.worker) or (known is not None and known.dropped)
+            waits |= worker.worker in self._lost_by_hand
             return "" if waits else "is here, and not in the run"
         if self._is_planned_away(worker.worker):
             return f"is {known.status.name.lower()} in the run, and its failure is planned"
