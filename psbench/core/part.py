@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from difflib import get_close_matches
 from typing import Any, ClassVar, Self
 
 from pydantic import ValidationError, model_serializer
@@ -57,6 +58,8 @@ class Part(Specification):
         cls.__doc__ = _with_sections(cls)
         if not cls.registered or not cls.__dict__.get("name"):  # an inherited name is the parent's
             return
+        if not cls.__module__.startswith("psbench."):
+            _refuse_misspelt(cls)
         known = REGISTRY.setdefault(cls.domain, {})
         other = known.get(cls.name, cls)
         # a cell of a notebook that is run again defines its class again
@@ -90,6 +93,21 @@ class Part(Specification):
         """Load a state of `state_dict`."""
         for name, value in state.items():
             setattr(self, name, copy.deepcopy(value))
+
+
+def _refuse_misspelt(cls: type[Part]) -> None:
+    """Refuse a method that has nearly the name of one that would be called, as itself it never would be."""
+    hooks = {name for base in cls.__mro__[1:] if issubclass(base, Part) for name in vars(base)}
+    for name, value in vars(cls).items():
+        if not inspect.isfunction(value) or name.startswith("_") or name in hooks:
+            continue
+        for near in get_close_matches(name, hooks - vars(cls).keys(), 1, 0.8):
+            longer = name in near or near in name  # as a helper `steps` beside `step`
+            if name.startswith("on_") or not longer:
+                raise ParameterError(
+                    f"{cls.domain} {cls.name!r}: nothing calls its method {name!r}; did you mean {near!r}? "
+                    "One of the part's own begins with an underscore"
+                )
 
 
 def _with_sections(cls: type[Part]) -> str:

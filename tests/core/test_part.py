@@ -8,7 +8,7 @@ import pytest
 from toybox import take_out
 
 from psbench.core.part import REGISTRY, make_part
-from psbench.core.parts import Consistency
+from psbench.core.parts import Aggregation, Consistency
 from psbench.errors import ParameterError, UnknownName
 from psbench.strategies.consistency import SSP
 
@@ -31,6 +31,19 @@ def test_a_name_is_given_once():
             name: ClassVar[str] = "ssp"
 
     assert REGISTRY["consistency"]["ssp"] is SSP
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [("updtae", "update"), ("on_comit", "on_commit"), ("left_ot", "left_out")]
+)
+def test_a_method_that_nothing_calls_is_not_taken_for_a_helper(written, meant):
+    says = f"aggregation 'own_typo': nothing calls its method '{written}'; did you mean '{meant}'"
+    with pytest.raises(ParameterError, match=says):
+        type("Typo", (Aggregation,), {"name": "own_typo", "__module__": __name__, written: lambda self: None})
+    assert "own_typo" not in REGISTRY["aggregation"]
+    helpers = {name: lambda self: None for name in (f"_{written}", "updates", "median")}
+    type("Helped", (Aggregation,), {"name": "own_helped", "__module__": __name__} | helpers)
+    take_out("own_helped")
 
 
 def test_a_class_defined_again_takes_its_own_place():

@@ -1,5 +1,7 @@
 """Parts as a reader of the README writes them, one algorithm in each cell, after the imports of the first."""
 
+from math import prod
+
 from pydantic import PrivateAttr
 from toybox import take_out
 
@@ -124,6 +126,26 @@ class Steadied(Aggregation):
         direction = push.vector - step.numbers["turned"] * state.vector("last")
         step.move(direction)
         state["last"] = direction
+
+
+# %% tempered
+
+
+class Tempered(Aggregation):
+    """The mean of each entry, taken back by how far the gradients are from it: two sums, and no `update`."""
+
+    name = "own_tempered"
+
+    def on_commit(self, pushes, view):
+        return [Apply(pushes, [1.0 / len(pushes)] * len(pushes))]
+
+    def sums(self, shapes, version):
+        return [sum(map(prod, shapes))] * 2
+
+    def exchange(self, mine, state, shapes, numbers):
+        mean = yield mine
+        variance = yield (mine - mean).square()
+        return {"vector": mean / (1.0 + variance)}
 
 
 # %%
