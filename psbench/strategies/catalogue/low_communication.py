@@ -36,6 +36,7 @@ eager_diloco = Published(
     "diloco whose workers do not wait: they step with their own new share and the others' last one",
     "Kale et al. 2025 (Eager updates)",
     [consistency.BSP, aggregation.EagerOuter, communication.Eager],
+    notebook="16_low_communication",
 )
 
 decoupled_diloco = Published(
@@ -43,6 +44,7 @@ decoupled_diloco = Published(
     "streaming diloco that waits for some workers only, and asks slow ones for what they have by then",
     "Decoupled DiLoCo 2026",
     [consistency.Quorum, aggregation.RadialOuter, communication.AskedFragments],
+    notebook="16_low_communication",
 )
 
 sparse_loco = Published(
@@ -101,6 +103,7 @@ halos = Published(
     "Kim et al. 2025 (HALoS)",
     [consistency.ASP, aggregation.TwoLevels, communication.RegionalSGD],
     defaults=_KEPT,
+    notebook="16_low_communication",
 )
 
 fedbuff = Published(

@@ -36,6 +36,7 @@ fsdp = Published(
     "all_reduce whose workers hold a share of model and state each, and gather parameters twice a step",
     "Rajbhandari et al. 2020 (ZeRO); Zhao et al. 2023 (FSDP)",
     [consistency.BSP, placement.Sharded],
+    notebook="16_low_communication",
 )
 
 power_sgd = Published(
