@@ -597,7 +597,7 @@ def test_a_late_replica_is_not_for_the_next_in_a_place(dies_first: bool) -> None
     assert out.take() == []
 
 
-def test_an_answer_that_waits_for_the_replica_is_not_for_the_next_in_a_place() -> None:
+def test_an_answer_that_waits_is_not_for_the_next_in_a_place() -> None:
     """A process that had just connected under a dead worker's name was given its release."""
     run = world(workload("asp", recovery={"min_workers": 1, "replicas": 1}))
     settle(run)
