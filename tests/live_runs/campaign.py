@@ -312,7 +312,8 @@ def _draw_strategy(rng: np.random.Generator) -> dict[str, Any]:
             }
         strategy["placement"] = placement
     elif drawn > 0.85:
-        strategy["placement"] = "all_reduce"
+        adding = {"name": "summing_servers", "servers": 2}
+        strategy["placement"] = "all_reduce" if drawn > 0.91 else adding
     return strategy
 
 

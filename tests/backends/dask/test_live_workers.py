@@ -31,6 +31,7 @@ from psbench.training.workload import Workload
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 SERVERS = {"name": "parameter_server", "servers": 3}
+ADDING = {"name": "power_sgd", "start_iter": 4, "placement": {"name": "summing_servers", "servers": 2}}
 PA = {"name": "selsync", "delta": 0.05}
 GA = PA | {"aggregate": "gradient"}
 HALFWAY = {"rule": {"name": "after", "fraction": 0.5}}
@@ -95,6 +96,10 @@ DETERMINED = [
     | HALFWAY,
     {"name": "strategy_switch", "first": {"name": "bsp", "codec": "top_k"}, "second": "all_reduce"} | HALFWAY,
     {"name": "strategy_switch", "first": {"name": "power_sgd", "start_iter": 2}, "second": "bsp"} | HALFWAY,
+    # servers that hold slices, that add up, and that hold slices again
+    {"name": "strategy_switch", "first": {"name": "bsp", "placement": SERVERS}, "second": ADDING}
+    | HALFWAY
+    | {"then": [{"to": {"name": "bsp", "placement": SERVERS}, "rule": {"name": "after", "fraction": 0.8}}]},
     {"name": "strategy_switch", "first": {"name": "local_sgd", "codec": "top_k"}, "second": "local_sgd"}
     | HALFWAY,
     {"name": "strategy_switch", "first": {"name": "local_sgd", "codec": "top_k"}, "second": "bsp"} | HALFWAY,
