@@ -7,6 +7,7 @@ from typing import Any
 
 import altair as alt
 import numpy as np
+import pandas as pd
 
 from psbench.charts.source import Data
 
@@ -16,6 +17,8 @@ _MARKS = 7
 _STEPS = (30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400)
 #: an axis is in seconds up to this many, and in minutes up to so many
 _SECONDS, _MINUTES = 120, 7200
+#: numbers of a parameter whose largest is more than this many times the smallest lie on a logarithmic axis
+_DECADES = 20
 
 
 def time_axis(data: Data, *columns: str) -> alt.Axis:
@@ -39,6 +42,21 @@ def time_axis(data: Data, *columns: str) -> alt.Axis:
         places = np.arange(np.ceil(low / step), np.floor(high / step * (1 + 1e-9)) + 1)
         given = {"values": [float(f"{place * step:.12g}") for place in places]}
     return alt.Axis(grid=False, labelExpr=_LABEL.replace("SPAN", repr(high - low)), **given)
+
+
+def parameter_axis(values: pd.Series[Any], title: str) -> alt.X:
+    """Return the channel of a column `x` of a parameter's values: numbers to scale, names side by side.
+
+    Logarithmic if the numbers span more than a decade.
+    """
+    if not pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values):
+        return alt.X("x:N", title=title, sort=None, axis=alt.Axis(labelAngle=0))
+    wide = len(values) > 0 and values.min() > 0 and values.max() / values.min() >= _DECADES
+    scale = alt.Scale(type="log", nice=False, padding=12) if wide else alt.Scale(zero=False, padding=12)
+    ticks = sorted(values.unique().tolist())
+    # without digits Vega writes 112 as 1.1e+2
+    axis = alt.Axis(grid=False, values=ticks, format=".6~g") if len(ticks) <= 10 else alt.Axis(grid=False)
+    return alt.X("x:Q", title=title, scale=scale, axis=axis)
 
 
 def unit_in_title(channel: Any) -> Any:

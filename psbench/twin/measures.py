@@ -94,6 +94,10 @@ class Band:
         wide = float(stats.t.ppf(0.95, n - 1) * np.std(values, ddof=1) * (1 + 1 / n) ** 0.5)
         return cls(mean, mean - wide, mean + wide)
 
+    def __str__(self) -> str:
+        """Return it as text; a band of few runs may reach below what there is."""
+        return f"{self.mean:.4g} [{max(0.0, self.low):.4g}, {self.high:.4g}]"
+
     def overlaps(self, other: Band) -> bool:
         """Return whether both have a value in common."""
         return self.low <= other.high and other.low <= self.high

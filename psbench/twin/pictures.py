@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from psbench.twin.validate import LiveAndTwin, Validation
 
 #: quantiles of each distribution, and spans of each timeline
 _QUANTILES, _SPANS = 40, 160
+#: pixels of a panel of quantiles: two of them stand side by side in half of the page
+_PANEL = 178, 92
 _HOW = "Points on the line: as often as long. Above it the twin's are longer."
 
 
@@ -70,12 +73,16 @@ def _cells(cell: LiveAndTwin, found: Validation) -> list[str]:
 
 
 def _figures(live: Run, twin: Run) -> Iterator[Figure]:
-    """Yield the timelines of a run and its twin over the same seconds, and quantiles against quantiles."""
+    """Yield the timelines of a run and its twin under one another, and quantiles against quantiles."""
     spans = [window(timeline(run.log), limit=_SPANS) for run in (live, twin)]
     end = min(float(each["end_s"].max()) for each in spans)
-    for each, name in zip(spans, ("live", "twin"), strict=True):
-        shown = each[each["start_s"] < end].assign(end_s=each["end_s"].clip(upper=end))
-        yield Figure(timeline_chart(shown, f"the first {end:.2g} s, {name}"), shown)
+    named = [
+        each[each["start_s"] < end].assign(worker=name + " " + each["worker"].astype(str))
+        for each, name in zip(spans, ("live", "twin"), strict=True)
+    ]
+    both = pd.concat(named, ignore_index=True)
+    both["end_s"] = both["end_s"].clip(upper=end)
+    yield Figure(timeline_chart(both, f"the first {end:.2g} s"), both)
     table = quantiles(live, twin)
     yield Figure(quantile_chart(table), table, _HOW)
 
@@ -117,21 +124,47 @@ def _distributions(run: Run) -> dict[str, NDArray[np.float64]]:
 
 def quantile_chart(table: pd.DataFrame) -> Any:
     """Draw the quantiles of `quantiles`, one panel for each distribution, with the line of equal ones."""
-    scale = alt.Scale(zero=False, type="log")
-    base = alt.Chart().encode(x=alt.X("live_s:Q", title="live (s)", scale=scale))
-    points = base.mark_point(filled=True, size=24).encode(
-        y=alt.Y("twin_s:Q", title="twin (s)", scale=scale),
-        tooltip=[
-            alt.Tooltip("what:N"),
-            alt.Tooltip("share:Q", format=".0%"),
-            alt.Tooltip("live_s:Q"),
-            alt.Tooltip("twin_s:Q"),
-        ],
+    panels = [_panel(each, str(what)) for what, each in table.groupby("what", sort=False)]
+    found: alt.ConcatChart = alt.concat(*panels, columns=2, spacing=14)
+    return found.properties(
+        title="quantiles", description="Quantiles of the twin against those of the live run"
     )
-    equal = base.mark_line(strokeDash=[4, 3], color="gray").encode(y=alt.Y("live_s:Q", scale=scale))
-    layers = alt.layer(equal, points).properties(width=150, height=130)
-    return (
-        layers.facet(column=alt.Column("what:N", title=None), data=table)
-        .resolve_scale(x="independent", y="independent")
-        .properties(title="quantiles", description="Quantiles of the twin against those of the live run")
+
+
+def _panel(rows: pd.DataFrame, what: str) -> alt.LayerChart:
+    values = rows[["live_s", "twin_s"]].assign(share=rows["share"])
+    values[["live", "twin"]] = 1e3 * values[["live_s", "twin_s"]]
+    # of both axes the same, so that the line of equal ones is the diagonal
+    low, high = float(values[["live", "twin"]].min().min()), float(values[["live", "twin"]].max().max())
+    scale = alt.Scale(type="log", domain=[0.9 * low, 1.1 * high], nice=False)
+    axis = alt.Axis(values=few_marks(low, high), format=".3~r", labelOverlap=True)
+    x = alt.X("live:Q", title=f"{what}, live (ms)", scale=scale, axis=axis)
+    tooltip = [
+        alt.Tooltip("share:Q", format=".0%"),
+        *(alt.Tooltip(f"{name}:Q", title=f"{name} (ms)", format=".4~r") for name in ("live", "twin")),
+    ]
+    base = alt.Chart().encode(x=x)
+    y = alt.Y("twin:Q", title="twin (ms)", scale=scale, axis=axis)
+    points = base.mark_point(filled=True, size=20).encode(y=y, tooltip=tooltip)
+    line = pd.DataFrame({"live": [0.9 * low, 1.1 * high], "twin": [0.9 * low, 1.1 * high]})
+    equal = alt.Chart(line).mark_line(strokeDash=[4, 3], color="gray", strokeWidth=1).encode(x=x, y=y)
+    kept = values[["share", "live", "twin"]]
+    layered: alt.LayerChart = alt.layer(equal, points, data=kept).properties(
+        width=_PANEL[0], height=_PANEL[1]
     )
+    return layered
+
+
+def few_marks(low: float, high: float) -> list[float]:
+    """Return two to four marks of a logarithmic axis that covers so much, far enough apart to be read.
+
+    >>> few_marks(0.3, 40.0), few_marks(41.0, 55.0)
+    ([1.0, 10.0], [41.0, 55.0])
+    """
+    for steps in ((1,), (1, 5), (1, 2, 5)):
+        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        found = [step * 10.0**power for power in powers for step in steps]
+        found = [each for each in found if low <= each <= high]
+        if len(found) >= 2:
+            return found[:: -(-len(found) // 4)]
+    return [float(f"{each:.2g}") for each in (low, high)]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
@@ -15,6 +15,9 @@ from psbench.runs.execution import run as run_experiment
 from psbench.twin.calibration import Calibration
 from psbench.twin.measures import Band, Measures, measures_of
 from psbench.twin.replayed import without_gradients
+
+if TYPE_CHECKING:
+    from psbench.charts.display import Sheet
 
 #: global batches that a prediction without a target plays
 _BATCHES = 400
@@ -30,6 +33,8 @@ class Predicted:
         Seconds of an update, and of as many samples as there are data.
     target_s : Band or None
         Seconds to the target; None without one, or if a seed does not reach it.
+    value : anything
+        Along a curve, what `setting` was set to.
     """
 
     name: str
@@ -38,6 +43,17 @@ class Predicted:
     update_s: Band
     epoch_s: Band
     target_s: Band | None
+    value: Any = None
+
+    @property
+    def title(self) -> str:
+        """What it is called, with its setting."""
+        return f"{self.name} {self.setting}".strip()
+
+    @property
+    def idle(self) -> float:
+        """Mean share of their time that workers waited, over the runs; 0 to 1."""
+        return math.fsum(each.idle for each in self.runs) / len(self.runs)
 
     @property
     def judged_by(self) -> Band:
@@ -52,26 +68,52 @@ class Ranking:
     rows: Sequence[Predicted]
     target: float | None
     seeds: int
-    is_curve: bool
+    over: str = ""
+
+    @property
+    def is_curve(self) -> bool:
+        """Whether the rows are values of a setting, `over`, and not strategies alone."""
+        return bool(self.over)
+
+    def chart(self, width: int = 640) -> Sheet:
+        """Return the seconds that are compared with their bands, against what was varied or by strategy."""
+        from psbench.charts.display import stack
+        from psbench.twin.prediction_page import prediction_figure
+
+        return stack([prediction_figure(self).chart], width)
+
+    def write(self, path: str | Path) -> Path:
+        """Write the table and the chart as a page (.html), or the chart alone (.svg, .png, .pdf).
+
+        Raises
+        ------
+        ParameterError
+            If the name ends otherwise.
+        SpecError
+            If nothing can be written there.
+        """
+        from psbench.twin.prediction_page import write_prediction
+
+        return write_prediction(self, Path(path))
 
     def ties(self) -> list[tuple[str, str]]:
         """Return neighbours of the ranking that cannot be told apart: their bands overlap."""
         ranked = sorted(self.rows, key=lambda row: row.judged_by.mean)
         pairs = pairwise(ranked)
-        return [(_title(a), _title(b)) for a, b in pairs if a.judged_by.overlaps(b.judged_by)]
+        return [(a.title, b.title) for a, b in pairs if a.judged_by.overlaps(b.judged_by)]
 
     def best(self) -> tuple[str, list[str]]:
         """Return the quickest row of all, and those that cannot be told apart from it."""
         reached = [row for row in self.rows if self.target is None or row.target_s is not None] or self.rows
         first = min(reached, key=lambda row: row.judged_by.mean)
         same = [each for each in reached if each is not first and each.judged_by.overlaps(first.judged_by)]
-        return _title(first), [_title(each) for each in same]
+        return first.title, [each.title for each in same]
 
     def plain(self) -> list[dict[str, Any]]:
         """Return a row for each strategy as plain data."""
         return [
             {
-                **{"strategy": row.name, "setting": row.setting, "idle": _mean(row, "idle")},
+                **{"strategy": row.name, "setting": row.setting, "idle": row.idle},
                 **{name: _band(getattr(row, name)) for name in ("update_s", "epoch_s", "target_s")},
                 "staleness_mean": sum(float(each.staleness.mean()) for each in row.runs) / len(row.runs),
             }
@@ -88,8 +130,8 @@ class Ranking:
         lines = [head + (f"{f's to {self.target:g}':>26}" if asked else "")]
         for row in self.rows:
             cells = [row.update_s, row.epoch_s]
-            line = f"{_title(row):<34}" + "".join(f"{_shown(cell):>26}" for cell in cells)
-            line += f"{_mean(row, 'idle'):>8.1%}"
+            line = f"{row.title:<34}" + "".join(f"{cell!s:>26}" for cell in cells)
+            line += f"{row.idle:>8.1%}"
             lines.append(line + (f"{_shown(row.target_s):>26}" if asked else ""))
         lines.append(f"in brackets: where another run lies with 90 %, over {self.seeds} seeds")
         if self.is_curve:
@@ -143,7 +185,7 @@ def predict(
     rows = [_predicted(found, *each, seeds, target) for each in planned]
     if over is None:
         rows.sort(key=lambda row: (target is not None and row.target_s is None, row.judged_by.mean))
-    return Ranking(rows, target, seeds, over is not None)
+    return Ranking(rows, target, seeds, "" if over is None else over[0])
 
 
 def _planned(
@@ -152,7 +194,7 @@ def _planned(
     over: tuple[str, Sequence[Any]] | None,
     settings: Mapping[str, Any] | None,
     target: float | None,
-) -> Iterator[tuple[Experiment, str]]:
+) -> Iterator[tuple[Experiment, str, Any]]:
     path, values = over or ("", [None])
     for strategy in strategies:
         for value in values:
@@ -165,11 +207,11 @@ def _planned(
                 )
             elif not experiment.rules:
                 experiment = without_gradients(experiment.but(stop={"epochs": epochs}))
-            yield experiment, f"{path.rpartition('.')[2]}={value}" if path else ""
+            yield experiment, f"{path.rpartition('.')[2]}={value}" if path else "", value
 
 
 def _predicted(
-    found: Calibration, experiment: Experiment, setting: str, seeds: int, target: float | None
+    found: Calibration, experiment: Experiment, setting: str, value: Any, seeds: int, target: float | None
 ) -> Predicted:
     drawn = [found.of_workers(experiment.num_workers).drawn(seed).cluster for seed in range(seeds)]
     runs = [
@@ -186,19 +228,12 @@ def _predicted(
         update_s=Band.of([each.update_s for each in measured]),
         epoch_s=Band.of([size * each.sample_s for each in measured]),
         target_s=Band.of(reached) if len(reached) == seeds else None,
+        value=value,
     )
 
 
-def _title(row: Predicted) -> str:
-    return f"{row.name} {row.setting}".strip()
-
-
-def _mean(row: Predicted, name: str) -> float:
-    return math.fsum(getattr(each, name) for each in row.runs) / len(row.runs)
-
-
 def _shown(band: Band | None) -> str:
-    return "not reached" if band is None else f"{band.mean:.4g} [{max(0.0, band.low):.4g}, {band.high:.4g}]"
+    return "not reached" if band is None else str(band)
 
 
 def _band(band: Band | None) -> dict[str, float] | None:

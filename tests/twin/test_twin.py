@@ -1,6 +1,7 @@
 """A known cluster is found again from runs on it, and strategies that were not fitted are predicted."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from psbench.twin.exchanges import exchanges_of, last_version
 from psbench.twin.fit import MeasuredLink
 from psbench.twin.measures import measures_of
 from psbench.twin.pictures import quantiles, write_report
+from psbench.twin.prediction_page import prediction_table
 from psbench.twin.record import Recorded, Sizes, record
 from psbench.twin.replayed import played_again
 from psbench.twin.validate import validate
@@ -141,8 +143,8 @@ def test_what_was_not_measured_is_refused(measured, strategy, settings, reason):
         ps.predict(measured, [strategy], settings=settings)
 
 
-def test_ranking_and_curve(measured):
-    """ASP is the quickest; a strategy and itself cannot be told apart; a curve keeps its order."""
+def test_ranking_and_curve(measured, tmp_path):
+    """ASP is quickest; a strategy and itself are not told apart; a curve keeps its order and is drawn."""
     found = ps.predict(measured, ["bsp", "asp", {"name": "ssp", "staleness_bound": 0}], seeds=2)
     assert found.rows[0].name == "asp"
     assert [{"bsp", "ssp"}] == [set(tie) for tie in found.ties()]
@@ -150,6 +152,16 @@ def test_ranking_and_curve(measured):
     assert [row.setting for row in curve.rows] == ["staleness_bound=0", "staleness_bound=8"]
     assert curve.best() == ("ssp staleness_bound=8", ["ssp staleness_bound=0"])  # of two seeds
     assert str(curve).endswith("quickest: ssp staleness_bound=8\nnot told apart: ssp staleness_bound=0")
+    ends = [[row.epoch_s.mean, row.epoch_s.low, row.epoch_s.high] for row in curve.rows]
+    table = prediction_table(curve)
+    assert table[["value", "low", "high"]].to_numpy() == pytest.approx(np.maximum(ends, 0.0))
+    assert (list(table["x"]), list(table["label"])) == ([0, 8], ["ssp", "ssp"])
+    assert "<svg" in curve.write(tmp_path / "bound.svg").read_text()
+    text = curve.write(tmp_path / "bound.html").read_text()
+    assert all(word in text for word in ("staleness_bound=8", "Quickest: ssp", "90 %", '"low"'))
+    assert found.chart().to_dict()["vconcat"][0]["height"] == 3 * 34  # a row for each strategy
+    with pytest.raises(ps.SpecError, match=r"written as \.html, \.svg"):
+        curve.write(tmp_path / "bound.doc")
     assert "cannot be told apart: ssp" in str(found) or "cannot be told apart: bsp" in str(found)
 
 
@@ -181,7 +193,9 @@ def test_recorded_runs_are_judged_again_and_drawn(tmp_path):
     assert abs(cell.error) < found.allowed(cell) < 0.2
     assert abs(found.replays["k-sync"]) < 0.01
     text = write_report(found, tmp_path / "report.html").read_text()
-    assert all(word in text for word in ("s, live", "s, twin", "quantiles", "k-sync", "noise floor"))
+    assert all(word in text for word in ("live 0", "twin 0", "quantiles", "k-sync", "noise floor"))
+    headings = re.findall(r"<h[12]>(.*?)</h", text.partition("<script")[0])
+    assert len(set(headings)) == len(headings) == 5
     again = quantiles(live[0], live[0])
     assert (again["live_s"] == again["twin_s"]).all()
     (tmp_path / "twin.json").write_text('{"version": 7, "runs": {}}')

@@ -97,6 +97,12 @@ def predict_command(
         typer.Option(min=0, max=1, help="Validation accuracy: ranked by the time to it, with gradients."),
     ] = None,
     settings: Settings = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write a page (.html), or the chart with its bands (.svg, .png, .pdf)."
+        ),
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
@@ -106,6 +112,7 @@ def predict_command(
     Examples:
       psbench predict profile.yaml --strategy bsp --strategy ssp --strategy local_sgd
       psbench predict profile.yaml --strategy ssp --over strategy.staleness_bound=0,1,2,4,8 --target 0.95
+      psbench predict profile.yaml --strategy local_sgd --over strategy.local_steps=1,2,4,8,16 --out H.html
     """  # noqa: D301
     import yaml
 
@@ -118,9 +125,14 @@ def predict_command(
     asked: list[Any] = [yaml.safe_load(text) for text in strategies or ("bsp", "asp", "ssp", "all_reduce")]
     with starting("psbench: loading torch and the data"):
         from psbench.twin.predict import predict
+        from psbench.twin.prediction_page import check_format
+    if out is not None:
+        check_format(out)
     values = read_settings(settings)
     found = predict(profile, asked, seeds=seeds, target=target, over=curve, settings=values)
     print(as_json_text({"rows": found.plain(), "ties": found.ties()}) if as_json else found)
+    if out is not None:
+        say(f"wrote {found.write(out)}")
     return 0
 
 

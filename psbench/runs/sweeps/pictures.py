@@ -10,6 +10,7 @@ import pandas as pd
 
 from psbench.charts import looks
 from psbench.charts.display import Sheet, stack
+from psbench.charts.ticks import parameter_axis
 from psbench.errors import ParameterError
 from psbench.results.comparison_table import as_text
 from psbench.runs.sweeps.table import smaller_is_better, title_of
@@ -18,8 +19,6 @@ from psbench.runs.sweeps.table import smaller_is_better, title_of
 _ROW = 34
 #: charts below each other; more do not fit on a screen
 _MOST_CHARTS = 12
-#: numbers of a parameter whose largest is more than this many times the smallest lie on a logarithmic axis
-_DECADES = 20
 
 
 def heatmap(table: pd.DataFrame, paths: Sequence[str], x: str, y: str, value: str, width: int = 640) -> Sheet:
@@ -109,7 +108,7 @@ def _curves(rows: pd.DataFrame, x: str, value: str, by: str | None, title: str) 
     }
     legend = None if by is None else alt.Legend(title=None, symbolSize=120)
     base = alt.Chart().encode(
-        x=_axis(data["x"], x), color=alt.Color("label:N", scale=scales["colour"], legend=legend)
+        x=parameter_axis(data["x"], x), color=alt.Color("label:N", scale=scales["colour"], legend=legend)
     )
     form = "~%" if value.endswith("accuracy") else "~g"
     axis = alt.Axis(format=form, tickCount=6)
@@ -150,16 +149,6 @@ def _curve_table(rows: pd.DataFrame, x: str, value: str, by: str | None) -> pd.D
     if value.endswith("accuracy"):  # an interval of few seeds may reach beyond what there is
         data[["low", "high"]] = data[["low", "high"]].clip(0, 1)
     return data
-
-
-def _axis(values: pd.Series[Any], title: str) -> alt.X:
-    if not pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values):
-        return alt.X("x:N", title=title, sort=None, axis=alt.Axis(labelAngle=0))
-    wide = len(values) > 0 and values.min() > 0 and values.max() / values.min() >= _DECADES
-    scale = alt.Scale(type="log") if wide else alt.Scale(zero=False, padding=12)
-    ticks = sorted(values.unique().tolist())
-    axis = alt.Axis(grid=False, values=ticks, format="~g") if len(ticks) <= 10 else alt.Axis(grid=False)
-    return alt.X("x:Q", title=title, scale=scale, axis=axis)
 
 
 def _apart(

@@ -1,0 +1,189 @@
+"""A prediction as a picture: bands against what was varied, or of each strategy, and a page with both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import altair as alt
+import pandas as pd
+
+from psbench.charts import Figure, looks, stack
+from psbench.charts.ticks import parameter_axis
+from psbench.errors import ParameterError
+from psbench.results.html import page
+from psbench.system.files import atomic_write, check_writable
+from psbench.twin.measures import Band
+
+#: what a prediction is written as
+FORMATS = (".html", ".svg", ".png", ".pdf")
+_ROW = 34
+
+
+class _Row(Protocol):
+    """What is drawn of one strategy (`Predicted`)."""
+
+    name: str
+    update_s: Band
+    epoch_s: Band
+    target_s: Band | None
+    value: Any
+
+    @property
+    def title(self) -> str:
+        """What it is called, with its setting."""
+
+    @property
+    def idle(self) -> float:
+        """Share of their time that workers waited; 0 to 1."""
+
+
+class Ranked(Protocol):
+    """What is drawn of several (`Ranking`), which writes itself."""
+
+    target: float | None
+    seeds: int
+    over: str
+
+    @property
+    def rows(self) -> Sequence[_Row]:
+        """The predictions."""
+
+    def best(self) -> tuple[str, list[str]]:
+        """Return the quickest, and those that cannot be told apart from it."""
+
+    def ties(self) -> list[tuple[str, str]]:
+        """Return neighbours of the ranking that cannot be told apart."""
+
+
+def prediction_table(found: Ranked) -> pd.DataFrame:
+    """Return a row for each prediction: `label`, `x` (what was varied, or the strategy), and seconds.
+
+    `value`, `low` and `high`: to the target, or of an epoch; missing where a seed does not reach the target.
+    `idle`: 0 to 1.
+    """
+    rows = []
+    for row in found.rows:
+        band = row.epoch_s if found.target is None else row.target_s
+        # a band of few seeds may reach below what there is
+        ends = (None,) * 3 if band is None else (band.mean, max(0.0, band.low), band.high)
+        label, x = row.name, row.value if found.over else row.name
+        named = dict(zip(("value", "low", "high"), ends, strict=True))
+        rows.append({"label": label, "x": x, **named, "idle": row.idle})
+    return pd.DataFrame(rows)
+
+
+def prediction_figure(found: Ranked) -> Figure:
+    """Return the chart of a prediction with its table."""
+    table = prediction_table(found)
+    known = table[table["value"].notna()]
+    title = "seconds of an epoch" if found.target is None else f"seconds to {found.target:g}"
+    best, same = found.best()
+    told = f"quickest: {best}; not told apart from it: {', '.join(same) or 'none'}"
+    missing = [row.title for row in found.rows if found.target is not None and row.target_s is None]
+    said = [told, *([f"does not get there with every seed: {', '.join(missing)}"] if missing else [])]
+    draw = _curves if found.over else _bars
+    chart = draw(known, found.over, title).properties(
+        width="container",
+        title=title,
+        description=f"{title} against {found.over or 'the strategy'}, with 90 % bands; {'; '.join(said)}",
+    )
+    note = f"{'. '.join(said)}. Bands: where another run lies with 90 %, over {found.seeds} seeds."
+    return Figure(chart, table.drop(columns="x") if not found.over else table, note[0].upper() + note[1:])
+
+
+def _scale(labels: list[str], channel: str) -> alt.Scale:
+    # a variant such as "ssp (staleness_bound 3)" looks like its strategy
+    found = looks(labels, [label.split(" ")[0] for label in labels])
+    return alt.Scale(domain=labels, range=[getattr(look, channel) for look in found.values()])
+
+
+def _tooltips(x: str) -> list[alt.Tooltip]:
+    numbers = [alt.Tooltip(f"{name}:Q", format=".4~g") for name in ("value", "low", "high")]
+    return [alt.Tooltip("label:N"), *([alt.Tooltip("x", title=x)] if x else []), *numbers]
+
+
+def _curves(table: pd.DataFrame, x: str, title: str) -> alt.LayerChart:
+    """Draw a line for each strategy with its band; names of settings stand side by side, with bars."""
+    labels = list(dict.fromkeys(table["label"]))
+    legend = alt.Legend(title=None, symbolSize=120, symbolOpacity=1)
+    colour = alt.Color("label:N", scale=_scale(labels, "colour"), legend=legend)
+    axis = alt.Axis(format="~g", tickCount=6)
+    y = alt.Y("value:Q", title=title, scale=alt.Scale(zero=False, padding=6), axis=axis)
+    base = alt.Chart().encode(x=parameter_axis(table["x"], x), color=colour)
+    ends = {"y": alt.Y("low:Q", title=title), "y2": alt.Y2("high:Q")}
+    band = base.mark_area(opacity=0.16).encode(**ends)
+    if table["x"].map(type).isin([str, bool]).any() or table.groupby("label").size().min() < 2:
+        band = base.mark_rule(strokeWidth=1.5).encode(**ends)
+    line = base.mark_line().encode(
+        y=y, strokeDash=alt.StrokeDash("label:N", scale=_scale(labels, "dash"), legend=legend)
+    )
+    shape = alt.Shape("label:N", scale=_scale(labels, "shape"), legend=legend)
+    points = base.mark_point(filled=True, size=60, opacity=1).encode(y=y, shape=shape, tooltip=_tooltips(x))
+    return alt.LayerChart(layer=[band, line, points], data=table, height=260)
+
+
+def _bars(table: pd.DataFrame, x: str, title: str) -> alt.LayerChart:
+    """Draw the strategies below each other, each with its band."""
+    labels = list(dict.fromkeys(table["label"]))
+    base = alt.Chart().encode(
+        y=alt.Y("label:N", title=None, sort=labels),
+        color=alt.Color("label:N", scale=_scale(labels, "colour"), legend=None),
+        tooltip=_tooltips(x),
+    )
+    axis = alt.Axis(format="~g", tickCount=6)
+    band = base.mark_rule(strokeWidth=6, opacity=0.35).encode(
+        x=alt.X("low:Q", title=title, scale=alt.Scale(zero=False, padding=12), axis=axis), x2="high:Q"
+    )
+    points = base.mark_point(filled=True, size=70, opacity=1).encode(x="value:Q")
+    return alt.LayerChart(layer=[band, points], data=table, height=_ROW * max(1, len(labels)))
+
+
+def check_format(path: Path) -> None:
+    """Check that a prediction can be written to a file of that name.
+
+    Raises
+    ------
+    ParameterError, SpecError
+    """
+    if path.suffix not in FORMATS:
+        raise ParameterError(f"{path}: a prediction is written as {', '.join(FORMATS)}; give such a name")
+    check_writable(path.absolute().parent)
+
+
+def write_prediction(found: Ranked, path: Path) -> Path:
+    """Write a prediction as a page, or its chart alone, whole or not at all; returns the path."""
+    check_format(path)
+    figure = prediction_figure(found)
+    if path.suffix != ".html":
+        stack([figure.chart]).save(path)
+        return path
+    asked = found.target is not None
+    headings = [
+        "strategy",
+        "s an update",
+        "s an epoch",
+        "idle",
+        *([f"s to {found.target:g}"] if asked else []),
+    ]
+    rows = [
+        [
+            *(row.title, str(row.update_s), str(row.epoch_s)),
+            f"{row.idle:.1%}",
+            *(["not reached" if row.target_s is None else str(row.target_s)] if asked else []),
+        ]
+        for row in found.rows
+    ]
+    ties = [f"cannot be told apart: {first} and {second}" for first, second in found.ties()]
+    text = page(
+        "prediction.html",
+        title=f"Predicted: {figure.chart.title} over {found.over}" if found.over else "Predicted strategies",
+        abstract=["On machines that were measured, in virtual time."],
+        figure=figure,
+        cells=(headings, rows),
+        verdicts=[] if found.over else ties,
+    )
+    with atomic_write(path) as file:
+        file.write(text.encode())
+    return path
