@@ -43,7 +43,8 @@ def chromium() -> Iterator[Any]:
 @pytest.fixture(scope="package")
 def context(chromium: Any) -> Iterator[Any]:
     """What all pages share: its cache spares them loading JupyterLab again."""
-    with closing(chromium.new_context(viewport={"width": 1440, "height": 1000})) as shared:
+    size = {"width": 1440, "height": 1000}
+    with closing(chromium.new_context(viewport=size, reduced_motion="reduce")) as shared:
         yield shared
 
 

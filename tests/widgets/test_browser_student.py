@@ -37,7 +37,7 @@ SHOWN = """() => { const bottom = document.getElementById('scroll').getBoundingC
 
 @pytest.fixture(scope="module")
 def panel(chromium: Any) -> Iterator[Direct]:
-    direct = Direct(chromium)
+    direct = Direct(chromium, moves=True)
     direct.show(Lab(renderer="svg", pace="fast"))
     yield direct
     direct.close()
