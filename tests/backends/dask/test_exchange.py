@@ -107,6 +107,10 @@ class LeavesASum(ring_member.RingMember):
             raise Killed
         return super()._await_piece(number, step, server)
 
+    def _add_up(self, order: Any) -> Any:
+        assert sum(order.weights) == pytest.approx(1.0)  # also of those that are left
+        return super()._add_up(order)
+
     def _await_settlement(self) -> Any:
         found = super()._await_settlement()
         self.settled.add(type(found).__name__)

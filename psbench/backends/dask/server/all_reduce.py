@@ -29,6 +29,8 @@ from psbench.errors import WorkerLost
 
 #: what a sum is of: pushes by id, and their weights
 _Weighted: TypeAlias = tuple[list[int], list[float]]
+#: of a sum: the worker, and the weight and the samples of its push
+_Member: TypeAlias = tuple[int, float, int]
 
 
 @dataclass
@@ -100,30 +102,28 @@ class AllReduceStore(ServerlessStore):
         WorkerLost
             If none is left.
         """
-        there = [i for i, push in enumerate(apply.pushes) if self._has(push)]
+        pairs = zip(apply.pushes, apply.weights, strict=True)
+        there = [(push, weight) for push, weight in pairs if self._has(push)]
         if not there:
             raise WorkerLost("every worker that was to make the next version is gone")
-        weights = [apply.weights[i] for i in there]
-        scale = sum(apply.weights) / sum(weights) if len(there) < len(apply.pushes) else 1.0
-        self._start(
-            StartRing(
-                ring=next(self._numbers),
-                members=[apply.pushes[i].worker for i in there],
-                weights=[weight * scale for weight in weights],
-                samples=[apply.pushes[i].samples for i in there],
-                steps=max(apply.pushes[i].steps for i in there),
-                numbers=apply.numbers,
-            ),
-            _weighted(apply),
-        )
+        members = [(push.worker, weight, push.samples) for push, weight in there]
+        steps = max(push.steps for push, _ in there)
+        self._start(_weighted(apply), members, sum(apply.weights), steps, apply.numbers)
 
     def _has(self, push: Push) -> bool:
         """Whether the worker still has what it adds to the next ring."""
         return self._pushed.get(push.worker) == key_of(push)
 
-    def _start(self, order: StartRing, of: _Weighted) -> None:
-        self._ring = _Ring(order, of, set(order.members))
-        for worker in order.members:
+    def _start(
+        self, of: _Weighted, members: list[_Member], total: float, steps: int, numbers: dict[str, float]
+    ) -> None:
+        """Order these to add up, with weights of this sum."""
+        workers, weights, samples = map(list, zip(*members, strict=True))
+        scale = total / sum(weights) if len(members) < len(of[0]) else 1.0
+        weights = [weight * scale for weight in weights]
+        order = StartRing(next(self._numbers), workers, weights, samples, steps, numbers)
+        self._ring = _Ring(order, of, set(workers))
+        for worker in workers:
             self._send(worker, order)
 
     @property
@@ -276,20 +276,9 @@ class AllReduceStore(ServerlessStore):
 
     def _repeat(self, ring: _Ring, members: list[int]) -> None:
         order = ring.order
-        old = dict(zip(order.members, zip(order.weights, order.samples, strict=True), strict=True))
-        weights = [old[worker][0] for worker in members]
-        scale = sum(order.weights) / sum(weights)
-        self._start(
-            StartRing(
-                ring=next(self._numbers),
-                members=members,
-                weights=[weight * scale for weight in weights],
-                samples=[old[worker][1] for worker in members],
-                steps=order.steps,
-                numbers=order.numbers,
-            ),
-            ring.of,
-        )
+        before = zip(order.members, order.weights, order.samples, strict=True)
+        left = [member for member in before if member[0] in members]
+        self._start(ring.of, left, sum(order.weights), order.steps, order.numbers)
 
     def _send(self, worker: int, message: Message) -> None:
         self._out.send(worker_name(worker), message)
