@@ -294,6 +294,12 @@ class Experiment(Specification):
                 f"inner_optimizer: no worker of strategy {self.strategy.name!r} steps by itself, so only "
                 "`optimizer` is used; leave it out, or use a strategy with local steps, such as 'diloco'"
             )
+        own = next((each.aggregation for each in compositions if each.aggregation.own_steps), None)
+        if own is not None and (unread := self.optimizer.beside_the_rate):
+            raise ParameterError(
+                f"optimizer.{unread}: aggregation {own.name!r} takes steps of its own, at the optimizer's "
+                f"rate, and does not use it; leave it out, or set {own.name!r}'s own fields"
+            )
         shared = [each for each in compositions if each.placement.num_servers > 1]
         cut = [each.placement.name for each in compositions if each.placement.shares_state]
         if cut and self.backend == "dask":

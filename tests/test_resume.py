@@ -28,12 +28,13 @@ from psbench.training.batches import Batches
 TOP = {"name": "top_k", "ratio": 0.2}
 BOTH = {"codec": TOP, "codec_down": TOP}
 SERVERS = {"placement": {"name": "parameter_server", "servers": 3}}
+ONE_BIT = {"name": "one_bit_adam", "freeze_step": 2}
 HALFWAY = {"rule": {"name": "after", "fraction": 0.5}}
 
 
 def toy(strategy: Any, **changes: Any) -> Any:
     defaults = {
-        "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9},
+        "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.0 if strategy is ONE_BIT else 0.9},
         "stop": {"epochs": 4},
         "checkpoint_every": 1.7,
     }
@@ -50,7 +51,7 @@ BARRIERS = [
     {"name": "bsp", "codec": "qsgd", "codec_down": {"name": "random_k", "ratio": 0.3}} | SERVERS,
     {"name": "local_sgd", "codec": TOP, "local_momentum": "kept"},
     {"name": "power_sgd", "start_iter": 2, "min_compression_rate": 1.0},
-    {"name": "one_bit_adam", "freeze_step": 2},
+    ONE_BIT,
     {"name": "strategy_switch", "first": {"name": "bsp"} | BOTH, "second": "all_reduce"} | HALFWAY,
     {"name": "strategy_switch", "first": "local_sgd", "second": {"name": "bsp"} | BOTH, "momentum": "keep"}
     | HALFWAY,

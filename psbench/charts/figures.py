@@ -110,9 +110,14 @@ def worker_figures(run: RunRecord, label: str | None = None, strategy: str | Non
 
 
 def _timelines(run: RunRecord) -> list[Figure]:
-    spans = metrics.timeline(run.log)
-    begin = window(spans)
+    spans, beside = metrics.timeline(run.log), metrics.sends_beside(run.log)
     note = "Phases differ in thickness too; a thin grey line is a wait. Point at a span to see why."
+    if len(beside):
+        spans = pd.concat([spans, beside]).sort_values(
+            ["worker", "start_s"], kind="stable", ignore_index=True
+        )
+        note += " A send within a span of computing was under way meanwhile."
+    begin = window(spans)
     figures = [Figure(timeline_chart(begin, f"{TITLES['timeline']}: the beginning"), begin, note, "timeline")]
     for switch in metrics.switches(run.log, run.meta["dataset_size"], run.meta.get("compositions", ())):
         piece = around(spans, switch["time_s"])

@@ -51,6 +51,8 @@ class Aggregation(Part):
     conserves_sums: ClassVar[bool] = False
     #: whether pushes with NaN or infinity are left to the part; else one of them ends the run as diverged
     withstands_nan: ClassVar[bool] = False
+    #: whether `update` takes steps of its own, and of the experiment's optimizer reads the rate alone
+    own_steps: ClassVar[bool] = False
     #: what a push carries: a gradient, the worker's parameters, or the difference that its steps made, which
     #: is the model that it received less the one that it has now: like a gradient, a direction of descent
     payload: ClassVar[PayloadKind] = "gradient"

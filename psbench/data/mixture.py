@@ -1,4 +1,4 @@
-"""Synthetic data: one Gaussian cloud per class."""
+"""Synthetic data: one Gaussian cloud per class, or several."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from psbench.system.limits import check_memory
 
 
 class Mixture(DataSource):
-    """Samples of a Gaussian mixture with unit variance, one component per class, made from a seed.
+    """Samples of a Gaussian mixture with unit variance, one component per class or several, made from a seed.
 
     Parameters
     ----------
@@ -23,8 +23,10 @@ class Mixture(DataSource):
         Training and validation together; classes are equally frequent to within one.
     num_features, num_classes : int
     separation : float, standard deviations, >= 0
-        Root-mean-square distance between the centres of two classes: centres are normal with variance
+        Root-mean-square distance between the centres of two clouds: centres are normal with variance
         separation^2 / (2 num_features) per feature. 0 makes the classes indistinguishable.
+    clouds_per_class : int, >= 1
+        Clouds of a class, equally likely. With several no plane separates two classes.
     val_fraction : float, 0 <= val_fraction < 1
         0 leaves no validation set.
     seed : int or None, >= 0
@@ -41,6 +43,7 @@ class Mixture(DataSource):
     separation: float = parameter(
         6.0, "root-mean-square distance between two class centres", unit="standard deviations", ge=0
     )
+    clouds_per_class: int = parameter(1, "clouds of a class", ge=1)
     val_fraction: float = parameter(0.2, "share of the samples set aside for validation", ge=0, lt=1)
     seed: int | None = parameter(None, "seed of the draw; none: that of the run", ge=0)
 
@@ -48,22 +51,25 @@ class Mixture(DataSource):
         """Return a new draw, the same for the same seed."""
         import torch
 
-        if self.num_samples < self.num_classes:
+        clouds = self.num_classes * self.clouds_per_class
+        if self.num_samples < clouds:
+            what = "classes" if self.clouds_per_class == 1 else "clouds"
             raise ParameterError(
-                f"data 'mixture': {self.num_samples} samples cannot show {self.num_classes} classes; "
+                f"data 'mixture': {self.num_samples} samples cannot show {clouds} {what}; "
                 "raise num_samples or lower num_classes"
             )
         what = f"data 'mixture': num_samples = {self.num_samples} of num_features = {self.num_features}"
         # in 64-bit floats: the samples' centres, the noise, and their sum
-        numbers = 3 * self.num_samples * (self.num_features + 1) + 2 * self.num_classes * self.num_features
+        numbers = 3 * self.num_samples * (self.num_features + 1) + 2 * clouds * self.num_features
         check_memory(8 * numbers, what, "lower one of them")
         streams = streams if self.seed is None else Streams(self.seed)
         rng = streams.generator("data")
         spread = self.separation / np.sqrt(2 * self.num_features)
-        centres = spread * rng.standard_normal((self.num_classes, self.num_features))
-        labels = rng.permutation(np.arange(self.num_samples, dtype=np.int64) % self.num_classes)
+        centres = spread * rng.standard_normal((clouds, self.num_features))
+        drawn = rng.permutation(np.arange(self.num_samples, dtype=np.int64) % clouds)
+        labels = drawn % self.num_classes
         noise = rng.standard_normal((self.num_samples, self.num_features))
-        x = torch.from_numpy((centres[labels] + noise).astype(np.float32))
+        x = torch.from_numpy((centres[drawn] + noise).astype(np.float32))
         y = torch.from_numpy(labels)
         train, val = map(
             torch.from_numpy, stratified_split(labels, self.val_fraction, streams.generator("split"))

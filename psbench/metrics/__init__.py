@@ -13,7 +13,7 @@ from psbench.metrics.interval import interval, standard_deviation
 from psbench.metrics.pushes import batch_sizes, pushes, share_of_applied, staleness, unused_workers
 from psbench.metrics.rows import end_of
 from psbench.metrics.servers import reassignments, server_loads
-from psbench.metrics.spans import PHASES, seconds_without_computing, timeline
+from psbench.metrics.spans import PHASES, seconds_without_computing, sends_beside, timeline
 from psbench.metrics.summary import summarise, usage
 from psbench.metrics.switches import rule_values, switches
 from psbench.metrics.timebase import clock_of, repeatability
@@ -48,6 +48,7 @@ __all__ = [
     "repeatability",
     "rule_values",
     "seconds_without_computing",
+    "sends_beside",
     "server_loads",
     "share_of_applied",
     "staleness",

@@ -82,6 +82,36 @@ def timeline(log: EventLog) -> pd.DataFrame:
     )
 
 
+def sends_beside(log: EventLog) -> pd.DataFrame:
+    """Return what workers sent while they computed on (overlap), which `timeline` shows as computing.
+
+    Returns
+    -------
+    DataFrame
+        As that of `timeline`; every span is a "send", from when a push was sent until it had arrived, or the
+        worker was done with the steps that it had meanwhile. By worker, then by time.
+    """
+    pushes = pick(log.rows(), Kind.PUSH)
+    pushes = pushes[np.argsort(pushes["worker"], kind="stable")]
+    arrived = pushes["time_s"]
+    begun = arrived - pushes["send_s"]
+    computes = np.append(pushes["compute_s"][1:].astype(np.float64), np.inf)
+    computes[np.append(pushes["worker"][1:] != pushes["worker"][:-1], True)] = np.inf  # no next push: unknown
+    ended = np.minimum(arrived, begun + computes)
+    kept = np.isin(pushes["text"], _overlapping(log, pushes)) & (ended > begun)
+    count = int(kept.sum())
+    return table(
+        {
+            "worker": pushes["worker"][kept].astype(np.int64),
+            "phase": categorical(np.full(count, _SEND), PHASES),
+            "start_s": begun[kept],
+            "end_s": ended[kept],
+            "reason": np.full(count, "while it computes", dtype=object),
+            "waited_for": optional(np.full(count, -1), np.ones(count, dtype=bool)),
+        }
+    )
+
+
 class Spans(NamedTuple):
     """The columns of `timeline` as arrays, in any order.
 

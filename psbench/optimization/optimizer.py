@@ -63,6 +63,17 @@ class Optimizer(Part):
         """Whether some entries decay and others do not."""
         return self.decay == "matrices" and self.weight_decay > 0
 
+    @property
+    def beside_the_rate(self) -> str:
+        """The first field set that a step at this rate would not read, if only the rate is used; or empty."""
+        if self.name != SGD.name:
+            return "name"
+        read = {"lr", "milestones", "gamma", "schedule", "clip"}
+        fields = (
+            (name, field.default) for name, field in type(self).model_fields.items() if name not in read
+        )
+        return next((name for name, default in fields if getattr(self, name) != default), "")
+
     def of_entries(self, decays: torch.Tensor | None) -> Self:
         """Return this optimizer for certain entries of a model.
 

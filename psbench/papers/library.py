@@ -17,7 +17,17 @@ from psbench.errors import DataError, UnknownName
 from psbench.papers.schema import Paper
 
 #: in the order in which `--all` runs them
-NAMES = ("strategy_switch", "hermes", "adacomm", "thesis", "sharding", "dbs_sgd", "sync_switch")
+NAMES = (
+    "strategy_switch",
+    "hermes",
+    "adacomm",
+    "thesis",
+    "sharding",
+    "dbs_sgd",
+    "sync_switch",
+    "halos",
+    "asyncdiloco",
+)
 
 #: of a paper: what was run, what is claimed, the printed numbers
 FILES = ("experiments.yaml", "claims.yaml", "published.csv")

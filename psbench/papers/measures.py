@@ -39,18 +39,20 @@ def measure(
     dict
         Those of the summary: `time_s`, `epochs`, `mini_batches`, `steps`, `updates`, the final
         `val_accuracy`, `train_accuracy`, `val_loss`, `train_loss`, and `independence` (mean WI). Derived:
-        `best_val_accuracy`; `step_s`, seconds of a worker's step; `round_s`, of an update; `steps_per_s`;
-        `busy` and `computing`, mean share of the time that workers do not wait, and compute; `mb_per_s`, sent
-        and received by a worker; `pushes`; `staleness_mean`, `staleness_max`; `switch_epoch`;
-        `chunk_s`, median seconds of a chunk; `chunk_batch`, median mini-batch in chunks; `chunk_slowest`, of
-        the second half of the chunks: the slowest worker's median seconds over the median of all;
-        `time_to_target_s`, `epochs_to_target`, `updates_to_target`, `pushes_to_target`.
+        `val_perplexity`, e to the loss; `best_val_accuracy`; `step_s`, seconds of a worker's step;
+        `round_s`, of an update; `steps_per_s`; `busy` and `computing`, mean share of the time that workers
+        do not wait, and compute; `mb_per_s`, sent and received by a worker; `pushes`; `staleness_mean`,
+        `staleness_max`; `switch_epoch`; `chunk_s`, median seconds of a chunk; `chunk_batch`, median
+        mini-batch in chunks; `chunk_slowest`, of the second half of the chunks: the slowest worker's median
+        seconds over the median of all; `time_to_target_s`, `epochs_to_target`, `updates_to_target`,
+        `pushes_to_target`.
     """
     workers = summary["workers"]
-    time_s, steps = summary["time_s"], summary["steps"]
+    time_s, steps, loss = summary["time_s"], summary["steps"], summary["final"].get("val_loss")
     found: dict[str, float | None] = {
         **{name: summary[name] for name in ("time_s", "epochs", "mini_batches", "steps", "updates")},
         **summary["final"],
+        "val_perplexity": None if loss is None else math.exp(min(loss, 700.0)),
         "best_val_accuracy": summary["best_val_accuracy"],
         "independence": summary.get("independence", 1.0),
         "staleness_mean": summary["staleness"]["mean"],

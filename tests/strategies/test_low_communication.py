@@ -282,6 +282,19 @@ def test_a_grace_period_collects_pushes_and_applies_them_in_order():
     assert engine.view.version == 2
 
 
+def test_a_grace_in_which_all_arrive_ends_where_rounds_do():
+    """The last answer holds an update of each worker: the run ends, and evaluates, after the last of them."""
+    cluster = {"name": "custom", "workers": 4, "speed": [1.0, 0.8, 0.5, 0.4], "step_time": "constant"}
+    rounds = {"name": "diloco", "outer_momentum": 0.0, "local_steps": 10}
+    waiting = {"name": "async_local_sgd", "grace_s": 5.0, "outer_momentum": 0.0, "communication": "local_sgd"}
+    (_, one), (_, other) = (
+        trained(strategy=strategy, cluster=cluster, stop={"updates": updates})
+        for strategy, updates in ((waiting, 8), (rounds, 2))
+    )
+    torch.testing.assert_close(one.parameters, other.parameters, rtol=1e-4, atol=1e-6)
+    assert one.frame()["val_loss"].iloc[-1] == pytest.approx(other.frame()["val_loss"].iloc[-1], rel=1e-4)
+
+
 def test_no_grace_is_asp():
     part = Grace()
     assert part.on_push(push := push_of(0, 1), ClusterView(1, 1, 1)) == [Commit([push]), Release(0)]

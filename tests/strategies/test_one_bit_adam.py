@@ -7,6 +7,7 @@ from vectors import decided, pushed
 import psbench as ps
 from psbench.backends.replay import replay
 from psbench.core.log import Kind
+from psbench.errors import ParameterError
 from psbench.optimization.optimizer import SGD
 from psbench.strategies.aggregation import OneBitAdam
 from psbench.testing import toy_experiment
@@ -121,6 +122,22 @@ def test_the_rate_and_its_schedule_are_the_experiments():
         moved.append(own.parameters)
     torch.testing.assert_close(moved[0] / 10, moved[1])
     torch.testing.assert_close(moved[0] * 2, moved[2])
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "field"),
+    [
+        ({"name": "sgd", "momentum": 0.9}, "momentum"),
+        ({"name": "sgd", "weight_decay": 0.1}, "weight_decay"),
+        ({"name": "adam"}, "name"),
+    ],
+)
+def test_what_it_does_not_read_of_the_optimizer_is_refused(optimizer, field):
+    with pytest.raises(ParameterError, match=rf"^optimizer\.{field}: aggregation 'one_bit_adam' takes steps"):
+        toy_experiment("one_bit_adam", optimizer=optimizer)
+    toy_experiment(
+        "one_bit_adam", optimizer={"name": "sgd", "lr": 1e-3, "schedule": "cosine", "clip": {"norm": 1}}
+    )
 
 
 def test_its_arithmetic_passes_the_checks_in_both_phases():

@@ -9,6 +9,7 @@ from toybox import take_out
 from vectors import pushed
 
 import psbench as ps
+from psbench import metrics
 from psbench.backends.replay import replay
 from psbench.core.arithmetic import State
 from psbench.core.log import Kind
@@ -410,3 +411,17 @@ def test_live_the_bits_are_those_of_virtual_time(strategy):
     assert torch.equal(live.parameters, simulated.parameters)
     sizes = [log.of_kind(Kind.PUSH)["bytes"].tolist() for log in (live.log, simulated.log)]
     assert sizes[0] == sizes[1]
+    goes_on = strategy.get("overlap", 1) > 0
+    assert shown_beside(live.log) == goes_on
+    if workers == 2:  # alone, and at this speed, a push takes no virtual time that a float would show
+        assert shown_beside(simulated.log) == goes_on
+
+
+def shown_beside(log):
+    """Return whether workers computed while they sent, after checking the spans against the timeline."""
+    spans, beside = metrics.timeline(log), metrics.sends_beside(log)
+    for send in beside.itertuples():
+        own = spans[(spans["worker"] == send.worker) & (spans["phase"] == "compute")]
+        slack = 1e-6 * send.end_s  # durations are recorded to seven digits
+        assert ((own["start_s"] <= send.start_s + slack) & (own["end_s"] >= send.end_s - slack)).any()
+    return len(beside) > 0

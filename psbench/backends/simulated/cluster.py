@@ -307,8 +307,8 @@ class SimulatedCluster:
                 numbers=apply.numbers,
                 fragment=apply.fragment,
             )
-        if not self.averages_models:
-            self._on_update()
+        if apply.version == self._view.version and not self.averages_models:
+            self._on_update()  # of several updates in an answer the view is at the last, and so are the rules
 
     def _exchange(self, pushes: list[Pushed], apply: act.Apply) -> Pushed:
         """Add up as the part says, and leave with each worker that is still there what it owes."""

@@ -60,6 +60,7 @@ class OneBitAdam(Mean):
 
     name: ClassVar[str] = "one_bit_adam"
     source: ClassVar[str] = SOURCE
+    own_steps: ClassVar[bool] = True
 
     # DeepSpeed: 100,000, the paper 15 to 20 % of all steps; a laptop's runs have 500 to 2,000 updates
     freeze_step: int = parameter(
