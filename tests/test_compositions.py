@@ -35,7 +35,7 @@ from psbench.testing.invariants import Invariants
 pytestmark = pytest.mark.filterwarnings("ignore::psbench.errors.DoubtfulComposition")
 
 PARTS = kinds(*DOMAINS, "codec", "switching")
-SCRIPTED, SIMULATED = 3, 1  # compositions with each part
+SCRIPTED, SIMULATED = 1, 1  # compositions with each part
 EVENTS = 80
 
 

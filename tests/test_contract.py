@@ -57,12 +57,12 @@ RULES = [
 def test_every_pair_of_strategies_under_a_switch(first):
     for second, rule in zip(NAMES, itertools.cycle(RULES), strict=False):
         strategy = strategies.strategy_switch(first=first, second=second, rule=rule)
-        for seed in range(4):
-            cluster = random_cluster(strategy, seed)
-            invariants = Invariants(f"{first}, then {second}, cluster {seed}", cluster.engine)
-            while len(cluster.history) < 80 and not cluster.done:
-                cluster.step()
-                invariants.look()
+        seed = len(second) % 4
+        cluster = random_cluster(strategy, seed)
+        invariants = Invariants(f"{first}, then {second}, cluster {seed}", cluster.engine)
+        while len(cluster.history) < 80 and not cluster.done:
+            cluster.step()
+            invariants.look()
 
 
 @pytest.mark.slow

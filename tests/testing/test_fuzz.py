@@ -48,7 +48,7 @@ def test_nothing_is_found_in_the_package_and_everything_is_covered():
     assert len(done.pairs) > 50
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_seed_plays_the_same_schedules_in_any_number_of_processes(monkeypatch):
     monkeypatch.setattr("psbench.testing.fuzz.campaign._BLOCKS_PER_TASK", 2)
     one, two = (run_campaign(48, seed=3, events=10, names=("asp",), processes=n).plain() for n in (1, 2))

@@ -74,6 +74,7 @@ def real_cluster(scheme: str = "tcp", *options: str, threads: int = 4) -> Iterat
         yield scheduler, address
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")  # Dask's client warns of its own end
 def test_a_run_that_loses_the_scheduler_keeps_its_result_and_exits_with_0(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
