@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import psbench as ps
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
 from psbench.metrics.recording import recording
@@ -17,6 +18,7 @@ from psbench.runs.execution import run
 from psbench_widgets import run_view
 from psbench_widgets.bridge import Job
 from psbench_widgets.figures import Figures
+from psbench_widgets.film import _composition
 from psbench_widgets.run_view import RunView
 
 
@@ -157,3 +159,9 @@ def newest(tables: dict[str, Any], name: str, column: str) -> dict[int, int]:
 
 def newest_of(table: dict[str, Any], column: str) -> dict[int, int]:
     return dict(zip(table["worker"].tolist(), table[column].tolist(), strict=True))
+
+
+def test_servers_that_add_up_are_drawn_in_the_middle_and_not_as_a_ring() -> None:
+    places: list[Any] = ["all_reduce", {"name": "summing_servers", "servers": 2}, "parameter_server"]
+    drawn = [_composition(ps.strategies.bsp(placement=each)) for each in places]
+    assert [(each["collective"], each["servers"]) for each in drawn] == [(True, 1), (False, 2), (False, 1)]

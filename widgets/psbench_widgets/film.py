@@ -85,7 +85,9 @@ def title_of(experiment: Experiment, label: str) -> str:
 
 def _composition(strategy: Strategy) -> dict[str, Any]:
     placement = strategy.placement
-    return {"name": strategy.name, "collective": placement.collective, "servers": placement.num_servers}
+    adding = placement.adding_servers  # the picture has them in the middle, and else a ring
+    servers = adding or placement.num_servers
+    return {"name": strategy.name, "collective": placement.collective and not adding, "servers": servers}
 
 
 def _message(part: Recording, facts: dict[str, Any], begin_s: float, whole_s: float) -> dict[str, Any]:

@@ -26,9 +26,11 @@ class SummingServers(Placement):
     -----
     Reduces to: `all_reduce`, whose models are the same after every update. In virtual time they are equal to
     the bit; live, a ring adds in another order for each piece, and servers in that of virtual time.
+    With codec `fp16` sums are rounded on their way back too, live, as they are in a ring.
     A worker sends and receives 32 d bits a sum, in a ring 2 (n - 1)/n of 32 d each; a server carries 2 n
     times its share. A message to all goes to the servers, which answer with those of all.
-    Our reading: each message is cut over all servers; BytePS has servers on the workers' machines too.
+    Our reading: each message is cut over all servers; BytePS has servers on the workers' machines too. A
+    cluster's `service` is charged for what passes the coordinator, not for adding up.
 
     Examples
     --------

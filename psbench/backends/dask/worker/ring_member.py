@@ -215,7 +215,8 @@ class RingMember:
         if self._servers:
             first, *others = self._at_servers(order, encode(vector, self._codec), buffers)
             end = len(first) - len(buffers)
-            return torch.cat([decode(piece) for piece in (first[:end], *others)]), decode(first[end:])
+            parts = [decode(piece) for piece in (first[:end], *others)]
+            return torch.cat(parts) if others else parts[0], decode(first[end:])
         weight, share = self._counts(order)
         both = vector * weight
         if len(buffers):
