@@ -50,8 +50,8 @@ def _is_exact() -> bool:
     drawn = torch.randn(3, 16 * _WHOLE, generator=torch.Generator().manual_seed(0))
     for nesterov in (True, False):
         ours, plain = drawn.clone(), drawn.clone()
-        _fused(*ours.unbind(), 0.7, 0.9, nesterov)
-        momentum_step(*plain.unbind(), 0.7, 0.9, nesterov)
+        _fused(ours[0], ours[1], ours[2], 0.7, 0.9, nesterov)
+        momentum_step(plain[0], plain[1], plain[2], 0.7, 0.9, nesterov)
         if not torch.equal(ours, plain):
             return False
     return True

@@ -36,6 +36,10 @@ CHANGES: dict[str, dict[str, Any]] = {
     },
     # Adam's usual rate; a hundred updates of whole gradients are an eighth of the run
     "one_bit_adam": {"optimizer": {"name": "sgd", "lr": 0.001}},
+    # an outer momentum of .9 moves the model 7 and 10 times as far as the mean of the workers' steps
+    "diloco": {"optimizer": {"name": "sgd", "lr": 0.005, "momentum": 0.9}},
+    "eager_diloco": {"optimizer": {"name": "sgd", "lr": 0.005, "momentum": 0.9}},
+    "fedavgm": {"optimizer": {"name": "sgd", "lr": 0.005, "momentum": 0.9}},
     # 6.25 % of two epochs are too few steps to settle in, and nine times the momentum too much for ASP
     "sync_switch": {"strategy": {"name": "sync_switch", "fraction": 0.25, "momentum": "scaled"}},
 }

@@ -21,6 +21,7 @@ from psbench.strategies.aggregation import (
 )
 from psbench.strategies.communication import DynamicLocalSGD
 from psbench.strategies.consistency import Grace
+from psbench.testing import toy_experiment
 from psbench.training.local_model import LocalModel
 from psbench.training.server import Server
 
@@ -203,6 +204,58 @@ def test_fedbuff_divides_by_count_or_by_weights():
 
 def test_dc_asgd_without_compensation_is_asp():
     equal({"name": "dc_asgd", "compensation": 0.0}, "asp", rtol=0, atol=0)
+
+
+FOUR = {"name": "local_sgd", "local_steps": 4}
+KEPT = FOUR | {"local_momentum": "kept"}
+PLAIN_PUSHES = {"outer_momentum": 0.0, "outer_lr": 1.0, "momentum_every": 1, "communication": FOUR}
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "workers"),
+    [
+        ({"name": "lookahead"}, {"name": "diloco", "outer_optimizer": "plain", "outer_lr": 0.5}, 1),
+        ({"name": "async_local_sgd", "communication": KEPT}, {"name": "diloco"}, 1),
+        (
+            {"name": "sparse_loco", "combine": "mean"},
+            {"name": "sparse_loco", "combine": "mean_of_senders"},
+            1,
+        ),
+        ({"name": "dc_asgd", "compensation": 0.9}, {"name": "asp"}, 1),
+        (
+            {"name": "fedbuff", "k": 1, "staleness_exponent": 0.0, "communication": FOUR},
+            {"name": "async_local_sgd"} | PLAIN_PUSHES,
+            3,
+        ),
+        (
+            {"name": "fedbuff", "consistency": "bsp", "staleness_exponent": 0.0, "communication": FOUR},
+            {"name": "local_sgd", "local_steps": 4},
+            3,
+        ),
+    ],
+    ids=lambda value: value["name"] if isinstance(value, dict) else str(value),
+)
+def test_what_equals_what(left, right, workers):
+    """One worker, or buffers of one push or of all: identities of the papers' special cases."""
+    cluster = {"workers": workers, "speed": [1.0, 0.7, 0.45][:workers], "step_time": "constant"}
+    found = []
+    for strategy in (left, right):
+        if strategy["name"] in ("diloco", "lookahead"):
+            strategy = {"local_steps": 4, "local_momentum": "kept"} | strategy
+        found.append(
+            ps.run(toy_experiment(strategy, cluster=cluster, stop={"updates": 6}, model="mlp")).parameters
+        )
+    torch.testing.assert_close(*found, **ROUNDING)
+
+
+def test_springs_of_no_strength_leave_the_centre_where_it_is():
+    one, other = (
+        ps.run(toy_experiment({"name": "easgd", "elastic_rate": rate}, stop={"updates": updates})).parameters
+        for rate, updates in ((0.0, 1), (0.0, 6))
+    )
+    assert torch.equal(one, other)
+    moved_one = ps.run(toy_experiment({"name": "easgd", "elastic_rate": 0.3}, stop={"updates": 6})).parameters
+    assert not torch.equal(one, moved_one)
 
 
 def test_dc_asgd_corrects_by_the_way_from_the_base():
