@@ -4,6 +4,8 @@ Each page has what `psbench list strategies NAME` prints, and a figure: who wait
 workers, one of which has half the speed.
 """
 
+import base64
+import json
 import re
 import shutil
 from pathlib import Path
@@ -14,6 +16,11 @@ import psbench as ps
 from psbench.charts.figures import sequence_figure
 from psbench.cli.catalogue import KINDS, entries, entry_of
 from psbench.core.log import Kind
+from psbench.papers.cells import experiment_of
+from psbench.papers.library import NAMES, load
+from psbench.papers.session import stored_reproduction
+from psbench.papers.text import sentence, verdict_words
+from psbench.strategies import CATALOGUE
 
 ROOT = Path(__file__).parents[2]
 #: pushes of the slow worker that a figure shows
@@ -39,15 +46,33 @@ def write(folder: Path) -> None:
     for name in ("strategies", "catalogue", "tutorials"):
         shutil.rmtree(folder / name, ignore_errors=True)
         (folder / name).mkdir()
-    found = entries("strategies")
+    found, claims = entries("strategies"), claims_by_strategy()
     for entry in found:
-        (folder / "strategies" / f"{entry['name']}.md").write_text(strategy_page(entry["name"], folder))
+        name = entry["name"]
+        (folder / "strategies" / f"{name}.md").write_text(strategy_page(name, folder, claims.get(name, [])))
     (folder / "strategies" / "index.md").write_text(strategies_index(found))
     for kind in KINDS:
         if kind != "strategies":
             (folder / "catalogue" / f"{kind}.md").write_text(list_page(kind))
     (folder / "catalogue" / "index.md").write_text(catalogue_index())
     copy_documents(folder)
+    (folder / "gallery.md").write_text(gallery(found, folder))
+
+
+def claims_by_strategy() -> dict:
+    """Return the claims of papers that were tried, with their verdicts, by the strategy that they are about."""
+    found: dict[str, list[str]] = {}
+    for paper in map(load, NAMES):
+        rows = {row.row: row for row in paper.rows}
+        for claim in stored_reproduction(paper.name).claims:
+            if claim.claim.kind not in ("claim", "conditional"):
+                continue
+            tried = [rows[name].experiment for name in claim.claim.rows]
+            about = {experiment_of(paper, each, "quick", 0).strategy.name for each in filter(None, tried)}
+            for strategy in about:
+                line = f"- {sentence(claim)} **{verdict_words(claim).capitalize()}** ({paper.source})."
+                found.setdefault(strategy, []).append(line)
+    return found
 
 
 def copy_documents(folder: Path) -> None:
@@ -79,7 +104,7 @@ def figure_of(name: str, path: Path) -> None:
     run = ps.run(experiment)
     pushed = run.log.of_kind(Kind.PUSH)
     times = pushed["time_s"][pushed["worker"] == 2]
-    shown_s = float(times[: SHOWN][-1]) * 1.02 if len(times) else None  # under some rules it never pushes
+    shown_s = float(times[:SHOWN][-1]) * 1.02 if len(times) else None  # under some rules it never pushes
     sequence_figure(run, stop_s=shown_s).chart.properties(width=WIDTH).save(str(path))
 
 
@@ -89,8 +114,8 @@ def rendered(docstring: str) -> str:
     return str(NumpyDocstring(escaped, Config(napoleon_custom_sections=["Source", "Shapes"])))
 
 
-def strategy_page(name: str, folder: Path) -> str:
-    """Return the page of one strategy."""
+def strategy_page(name: str, folder: Path, claims: list) -> str:
+    """Return the page of one strategy, with the claims about it that were tried."""
     entry = entry_of("strategies", name)
     figure_of(name, folder / "strategies" / f"{name}.svg")
     parts = "\n\n".join(
@@ -98,11 +123,18 @@ def strategy_page(name: str, folder: Path) -> str:
         for part in entry["parts"]
     )
     cited = "\n".join(f"- {reference}" for reference in entry["references"])
+    notebook = CATALOGUE[name].notebook
+    shown = f" Shown in [tutorial {int(notebook[:2])}](../tutorials/{notebook}.ipynb)." if notebook else ""
+    judged = "\n".join(claims)
+    tried = (
+        "\n\n## What was claimed\n\nVerdicts of the runs that come with psbench, at scale `quick`: see "
+        f"[measurements](../measurements.md).\n\n{judged}"
+    )
     return (
-        f"# {name}\n\n{entry['summary'][0].upper()}{entry['summary'][1:]}.\n\n*Source: {entry['source']}.*\n\n"
+        f"# {name}\n\n{entry['summary'][0].upper()}{entry['summary'][1:]}.\n\n*Source: {entry['source']}.*{shown}\n\n"
         f"![Who waits for whom under {name}: three workers, the last of half the speed]({name}.svg)\n\n"
         f"```yaml\nstrategy: {name}\n```\n\n"
-        f"## Parameters\n\n{parameter_table(entry['parameters'])}\n\n{parts}\n\n## References\n\n{cited}\n"
+        f"## Parameters\n\n{parameter_table(entry['parameters'])}\n\n{parts}{tried if claims else ''}\n\n## References\n\n{cited}\n"
     )
 
 
@@ -122,9 +154,10 @@ def parameter_table(parameters: list) -> str:
 
 
 def strategies_index(found: list) -> str:
-    """Return the gallery: a row for each strategy."""
+    """Return a row for each strategy."""
     rows = "\n".join(
-        f"| [`{entry['name']}`]({entry['name']}.md) | {cell(entry['summary'])} | {cell(entry['source'])} |" for entry in found
+        f"| [`{entry['name']}`]({entry['name']}.md) | {cell(entry['summary'])} | {cell(entry['source'])} |"
+        for entry in found
     )
     names = "\n".join(entry["name"] for entry in found)
     return (
@@ -133,11 +166,57 @@ def strategies_index(found: list) -> str:
     )
 
 
+def gallery(found: list, folder: Path) -> str:
+    """Return the gallery: the figure of each strategy, and the first chart of each tutorial that has one."""
+    figures = [
+        card(
+            f"strategies/{entry['name']}.svg",
+            f"strategies/{entry['name']}.md",
+            f"`{entry['name']}`",
+            entry["summary"],
+        )
+        for entry in found
+    ]
+    charts = [first_chart(notebook, folder) for notebook in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+    return (
+        "# Gallery\n\n## Who waits for whom\n\nThree workers, the last of half the speed, under each strategy.\n\n"
+        f"{grid(figures)}\n\n## Charts of the tutorials\n\nEach tutorial has more of them.\n\n{grid(filter(None, charts))}\n"
+    )
+
+
+def first_chart(notebook: Path, folder: Path) -> str:
+    """Return a card with the first picture that a tutorial has drawn; nothing if it has none."""
+    cells = json.loads(notebook.read_text())["cells"]
+    title = "".join(cells[0]["source"]).splitlines()[0].removeprefix("# ")
+    drawn = [
+        output["data"]["image/png"]
+        for each in cells
+        for output in each.get("outputs", ())
+        if "image/png" in output.get("data", {})
+    ]
+    if not drawn:
+        return ""
+    (folder / "tutorials" / f"{notebook.stem}.png").write_bytes(base64.b64decode("".join(drawn[0])))
+    return card(f"tutorials/{notebook.stem}.png", f"tutorials/{notebook.name}", title, "")
+
+
+def card(picture: str, page: str, title: str, text: str) -> str:
+    """Return a picture with a title, which leads to a page."""
+    words = f"[{title}]({page}){': ' if text else ''}{text}"
+    return f":::{{container}} gallery-card\n[![{title.strip('`')}]({picture})]({page})\n\n{words}\n:::"
+
+
+def grid(cards) -> str:
+    """Return cards side by side."""
+    return "::::{container} gallery\n" + "\n".join(cards) + "\n::::"
+
+
 def list_page(kind: str) -> str:
     """Return the page of one kind of things."""
     found = entries(kind)
     rows = "\n".join(
-        f"| {entry['domain']} | `{entry['name']}` | {cell(entry['summary'])} | {cell(entry['source'])} |" for entry in found
+        f"| {entry['domain']} | `{entry['name']}` | {cell(entry['summary'])} | {cell(entry['source'])} |"
+        for entry in found
     )
     return f"# {TITLES[kind]}\n\n| kind | name | what it is | source |\n|---|---|---|---|\n{rows}\n"
 

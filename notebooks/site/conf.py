@@ -28,6 +28,10 @@ html_theme_options = {
     "secondary_sidebar_items": ["page-toc"],
 }
 html_show_sourcelink = False
+html_static_path, html_css_files = ["static"], ["site.css"]
+# pages without others below them have nothing to list at their side
+_ALONE = "guide howto teaching gallery measurements design references contributing changelog"
+html_sidebars = {page: [] for page in _ALONE.split()}
 # the notebooks are stored with their outputs and are tested elsewhere
 nb_execution_mode = "off"
 myst_enable_extensions = ["colon_fence", "dollarmath"]
