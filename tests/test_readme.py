@@ -118,6 +118,10 @@ def test_the_table_of_strategies_is_the_catalogue() -> None:
     assert all(90 < accuracy <= 100 for accuracy, _ in measured.values())
 
 
+def test_the_readme_is_read_in_ten_minutes() -> None:
+    assert len([word for word in README.split() if word != "|"]) <= 3000  # borders of tables are none
+
+
 def test_the_notebooks_it_names_exist() -> None:
     named = set(re.findall(r"(?:notebooks/)?(\d\d_\w+)", TEXT))
     assert named

@@ -63,16 +63,25 @@ def claims_by_strategy() -> dict:
     """Return the claims of papers that were tried, with their verdicts, by the strategy that they are about."""
     found: dict[str, list[str]] = {}
     for paper in map(load, NAMES):
-        rows = {row.row: row for row in paper.rows}
+        rows, own = {row.row: row for row in paper.rows}, {}
         for claim in stored_reproduction(paper.name).claims:
             if claim.claim.kind not in ("claim", "conditional"):
                 continue
-            tried = [rows[name].experiment for name in claim.claim.rows]
-            about = {experiment_of(paper, each, "quick", 0).strategy.name for each in filter(None, tried)}
-            for strategy in about:
-                line = f"- {sentence(claim)} **{verdict_words(claim).capitalize()}** ({paper.source})."
-                found.setdefault(strategy, []).append(line)
+            for strategy in {about(paper, rows[name]) for name in claim.claim.rows} - {""}:
+                line = f"- {sentence(claim)} **{verdict_words(claim).capitalize()}.**"
+                own.setdefault(strategy, []).append(line)
+        for strategy, lines in own.items():
+            found.setdefault(strategy, []).append("\n".join([f"{paper.source}:\n", *lines]))
     return found
+
+
+def about(paper, row) -> str:
+    """Return the strategy that a published number is about; nothing if both sides of it have the same one."""
+    names = [experiment_of(paper, each, "quick", 0).strategy.name for each in (row.experiment, row.baseline) if each]
+    if not names or names[0] in names[1:]:
+        return ""
+    # one with other parameters, as hermes_16, has the name of its own in front
+    return next((name for name in CATALOGUE if names[0] == name or re.fullmatch(rf"{name}_\d+", names[0])), "")
 
 
 def copy_documents(folder: Path) -> None:
@@ -125,7 +134,7 @@ def strategy_page(name: str, folder: Path, claims: list) -> str:
     cited = "\n".join(f"- {reference}" for reference in entry["references"])
     notebook = CATALOGUE[name].notebook
     shown = f" Shown in [tutorial {int(notebook[:2])}](../tutorials/{notebook}.ipynb)." if notebook else ""
-    judged = "\n".join(claims)
+    judged = "\n\n".join(claims)
     tried = (
         "\n\n## What was claimed\n\nVerdicts of the runs that come with psbench, at scale `quick`: see "
         f"[measurements](../measurements.md).\n\n{judged}"

@@ -20,7 +20,7 @@ from psbench.papers.measures import TARGETS, measure
 from psbench.papers.page import _paper, write_page
 from psbench.papers.schema import SCALES
 from psbench.papers.session import stored_reproduction
-from psbench.papers.text import COUNTED, readme_row, sentence, summary, verdict_words
+from psbench.papers.text import COUNTED, counts_line, readme_row, sentence, summary, verdict_words
 from psbench.runs.execution import run
 
 PAPERS = [load(name) for name in NAMES]
@@ -145,6 +145,8 @@ def test_the_measurements_show_the_stored_results():
         assert f"| {' | '.join(readme_row(each))} |" in shown, each.paper.name
     totals = [sum(each.counts()[verdict] for each in found) for verdict in COUNTED]
     assert f"| all | {' | '.join(map(str, totals))} | |" in shown
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert counts_line(found) in " ".join(readme.split())
 
 
 def test_the_report_says_every_claim_with_its_verdict_and_needs_no_jargon(tmp_path):
