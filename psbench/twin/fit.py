@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psbench.backends.stamps import cost_s
+from psbench.clusters.shared_link import SharedLink
 from psbench.errors import ParameterError
 from psbench.results.run import Run
 from psbench.twin.exchanges import SHORTEST_S, Exchanges, exchanges_of
@@ -243,8 +244,9 @@ def _fit_links(
 ) -> None:
     """Fit latencies, each end of each link by itself, as blocks of what was measured.
 
-    Messages that were under way at once made each other late. Those that were alone tell the latency; where
-    there are none, each is taken to have had its share of the link.
+    Where the rate is known, what a message took to pass, in equal shares with those that passed then, is
+    taken off; what is left is latency, in which it keeps no other from passing. Where it is not known, those
+    that were alone tell the latency, or else all.
     """
     message, decision = service_s
     rate = NO_LIMIT if link is None else link.mbit_s
@@ -256,9 +258,10 @@ def _fit_links(
             (each.released_s, each.down_s, each.down_s - served, each.bytes_down),
         )
         for way, (begin, took, seconds, size) in enumerate(ways):
-            company = _company(begin, begin + took)
-            alone = (company < 1 + _ALONE) & (way == 1 or ~_queued(each, 2 * message + decision))
-            latency = seconds - _MBIT / rate * size * company
+            alone = ~_queued(each, 2 * message + decision) if way == 0 else np.ones(len(each), dtype=bool)
+            if link is None:
+                alone &= _company(begin, begin + took) < 1 + _ALONE
+            latency = seconds - _passing_s(begin, size, rate)
             for worker in range(workers):
                 own = (each.worker == worker) & (each.bytes_down > 0)
                 chosen = own & alone if (link is not None or not way) and (own & alone).sum() > 2 else own
@@ -281,6 +284,18 @@ def _fit_links(
         bound = f"at least {_MBIT * largest / quickest:.3g} Mbit/s"
         found.unknown.append(f"bandwidth: all messages have one size; {bound}, and what it costs is latency")
         found.unknown.append("latency between workers: not measured; taken as the median to the servers")
+
+
+def _passing_s(begin: NDArray[np.float64], size: NDArray[np.int64], mbit_s: float) -> NDArray[np.float64]:
+    """Return how long messages took to pass a link of that rate, of which each had an equal share.
+
+    >>> _passing_s(np.array([0.0, 0.5]), np.array([125_000, 125_000]), 1.0).tolist()
+    [1.5, 1.5]
+    """
+    link, order = SharedLink(mbit_s / _MBIT), np.argsort(begin, kind="stable").tolist()
+    for each in order:
+        link.begin(each, float(size[each]), mbit_s / _MBIT, float(begin[each]))
+    return np.array([link.ends(each) for each in range(len(begin))]) - begin
 
 
 def _company(begin: NDArray[np.float64], end: NDArray[np.float64]) -> NDArray[np.float64]:
