@@ -162,6 +162,9 @@ class Experiment(Specification):
         for composition in self.strategy.compositions:
             if doubt := doubt_of_optimizer(composition, self.optimizer.name):
                 warnings.warn(f"strategy {composition.name!r}: {doubt}", DoubtfulComposition, stacklevel=2)
+        for name in ("optimizer", "inner_optimizer"):
+            if doubt := self._doubt_of_schedule(getattr(self, name)):
+                warnings.warn(f"{name}.schedule: {doubt}", DoubtfulComposition, stacklevel=2)
 
     @field_validator("model", mode="before")
     @classmethod
@@ -401,6 +404,17 @@ class Experiment(Specification):
                     f"stop.tolerance: on dask no process of {composition.name!r} sees the whole model move; "
                     "use a parameter server with servers: 1, 'map_reduce', or the simulated backend"
                 )
+
+    def _doubt_of_schedule(self, optimizer: Optimizer | None) -> str:
+        """Say that a run ends in the middle of its schedule, as one with the usual 30 epochs might."""
+        schedule = None if optimizer is None else optimizer.schedule
+        planned, given = getattr(schedule, "epochs", None), self.stop.epochs
+        if schedule is None or planned is None or given is None or given >= planned:
+            return ""
+        return (
+            f"{schedule.name!r} ends at epoch {planned:g}, and the run at {given:g}, where the rate is "
+            f"{schedule.factor(given):.2g} of its value; give it epochs: {given:g}"
+        )
 
     def _has_momentum_to_reduce(self) -> None:
         strategy, optimizer = self.strategy, self.optimizer

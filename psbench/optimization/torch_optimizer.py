@@ -55,7 +55,11 @@ class TorchOptimizer(Optimizer):
         """Try the class; see the class's docstring."""
         super().model_post_init(context)
         if taken := {"lr", "weight_decay", "params"} & set(self.arguments):
-            raise ParameterError(f"optimizer 'torch': arguments: {min(taken)} is a field of the optimizer")
+            name = min(taken)
+            raise ParameterError(
+                f"optimizer 'torch': arguments: {name} is a field of the optimizer; "
+                + ("leave it out" if name == "params" else f"give {name} beside type")
+            )
         self._check_slices()
 
     @property

@@ -136,7 +136,13 @@ def test_what_it_does_not_read_of_the_optimizer_is_refused(optimizer, field):
     with pytest.raises(ParameterError, match=rf"^optimizer\.{field}: aggregation 'one_bit_adam' takes steps"):
         toy_experiment("one_bit_adam", optimizer=optimizer)
     toy_experiment(
-        "one_bit_adam", optimizer={"name": "sgd", "lr": 1e-3, "schedule": "cosine", "clip": {"norm": 1}}
+        "one_bit_adam",
+        optimizer={
+            "name": "sgd",
+            "lr": 1e-3,
+            "schedule": {"name": "cosine", "epochs": 1},
+            "clip": {"norm": 1},
+        },
     )
 
 

@@ -10,7 +10,7 @@ import torch
 
 import psbench as ps
 from psbench.core.arithmetic import Pushed
-from psbench.errors import ParameterError, SpecError, UnknownName
+from psbench.errors import DoubtfulComposition, ParameterError, SpecError, UnknownName
 from psbench.experiment import Experiment
 from psbench.optimization.clip import Clip
 from psbench.optimization.optimizer import SGD
@@ -174,6 +174,14 @@ def test_a_class_or_a_partial_of_one_is_taken_with_its_own_defaults():
     assert (plain.type, plain.lr, plain.weight_decay) == ("AdamW", 0.001, 0.01)
     made = Experiment(optimizer=functools.partial(torch.optim.RMSprop, lr=0.02, alpha=0.9)).optimizer
     assert (made.type, made.lr, made.arguments) == ("RMSprop", 0.02, {"alpha": 0.9})
+
+
+def test_a_run_that_ends_in_the_middle_of_its_schedule_is_a_warning():
+    with pytest.warns(
+        DoubtfulComposition, match=r"optimizer.schedule: .cosine. ends at epoch 30, .* 15, .* is 0.5 "
+    ):
+        Experiment(optimizer={"name": "sgd", "schedule": "cosine"}, stop={"epochs": 15})
+    Experiment(optimizer={"name": "sgd", "schedule": "cosine"}, stop={"epochs": 30})  # errors in tests
 
 
 def test_a_specification_keeps_them_and_one_without_is_as_it_was(tmp_path):
