@@ -178,3 +178,34 @@ def test_a_switch_takes_the_residuals_along():
     whole = ps.run(toy_experiment("bsp", **MLP))
     off = (done.parameters - whole.parameters).norm() / whole.parameters.norm()
     assert 0 < off < 0.01
+
+
+@pytest.mark.parametrize("placement", ["all_reduce", "summing_servers"])
+def test_what_a_push_has_lost_is_in_the_next_unless_its_worker_is_lost(placement, monkeypatch):
+    """Each worker has one gradient, as no model moves; its push is that, and what its last one has lost."""
+    exchange, rounds = Server.exchange, []
+
+    def noted(self, pushes, numbers):
+        found = exchange(self, pushes, numbers)
+        rounds.append(({push.worker: push.vector for push in pushes}, found[0].vector))
+        return found
+
+    monkeypatch.setattr(Server, "exchange", noted)
+    strategy = EARLY | {"rank": 1, "start_iter": 0, "placement": placement}
+    lost = {"failures": [{"worker": 1, "at_s": 0.15, "rejoin_s": 0.3}]}
+    cluster = {"workers": 3, "step_time": "constant"} | lost
+    still = {"optimizer": {"name": "sgd", "lr": 1e-30}, "batch_size": 96, "sharding": "modular"}
+    ps.run(toy_experiment(strategy, cluster=cluster, **still, stop={"updates": 16}, **MLP))
+    rounds = [each for each in rounds if len(each[1]) == 131]  # others are of the forecast of memory
+    matrices = torch.ones(131)
+    matrices[64:80] = matrices[128:] = 0.0
+    own, left = rounds[0][0], {}
+    for sent, aggregate in rounds:
+        left = {worker: (sent[worker], left[worker]) for worker in left if worker in sent}
+        for worker, (vector, residual) in left.items():
+            torch.testing.assert_close(vector, own[worker] + residual, rtol=1e-4, atol=1e-5)
+        for worker in sent.keys() - left.keys():  # the first, and the first after it was lost
+            torch.testing.assert_close(sent[worker], own[worker], rtol=1e-4, atol=1e-5)
+        left = {worker: (vector - aggregate) * matrices for worker, vector in sent.items()}
+    assert sorted({len(sent) for sent, _ in rounds}) == [2, 3]
+    assert len(rounds[-1][0]) == 3
