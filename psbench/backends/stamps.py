@@ -12,6 +12,9 @@ WORKER_COLUMNS = (
 #: of a push at the coordinator, by its clock; `waiting` other connections had something to read then
 PUSH_COLUMNS = ("worker", "ticket", "received_s", "dequeued_s", "decided_s", "applied_s", "waiting")
 ANSWER_COLUMNS = ("worker", "ticket", "answered_s")
+#: of votes (1) and of reports on steps that are not pushed (0): at the coordinator, and of a worker's row
+SAID_COLUMNS = (*PUSH_COLUMNS, "is_vote")
+WORKER_SAID_COLUMNS = ("ticket", "created_s", "sent_s", "is_vote")
 
 
 class WorkerStamps:
@@ -25,6 +28,7 @@ class WorkerStamps:
 
     def __init__(self, threads: int) -> None:
         self.rows: list[tuple[float, ...]] = []
+        self.said: list[tuple[float, ...]] = []
         self.clocks: list[tuple[float, float]] = []
         self._cpu = time.thread_time if threads == 1 else time.process_time
         self._received = 0.0
@@ -62,16 +66,21 @@ class WorkerStamps:
         times = self._received, self._begun, self._created, time.monotonic()
         self.rows.append((ticket, self._steps, *times, *lengths))
 
+    def sent_word(self, ticket: int, is_vote: bool) -> None:
+        """Take note that a vote or a report was handed to the system."""
+        self.said.append((ticket, self._created, time.monotonic(), float(is_vote)))
+
     def clock(self, offset_s: float, took_s: float) -> None:
         """Take note of a difference to the coordinator's clock, and of the round trip that it comes from."""
         self.clocks.append((offset_s, took_s))
 
 
 class CoordinatorStamps:
-    """The coordinator's side: a row for each push, and one for each answer."""
+    """The coordinator's side: a row for each push, vote and report, and one for each answer."""
 
     def __init__(self) -> None:
         self.pushes: list[list[float]] = []
+        self.said: list[list[float]] = []
         self.answers: list[tuple[float, ...]] = []
         #: of workers, their rows and clocks, as they reported them at the end
         self.workers: dict[str, dict[str, Any]] = {}
@@ -82,6 +91,12 @@ class CoordinatorStamps:
         self.pushes.append(row)
         return row
 
+    def word(self, worker: int, ticket: int, received_s: float, waiting: int, is_vote: bool) -> list[float]:
+        """Begin the row of a vote or a report; returns it, to be completed."""
+        row = [worker, ticket, received_s, time.monotonic(), 0.0, 0.0, waiting, float(is_vote)]
+        self.said.append(row)
+        return row
+
     def answered(self, worker: int, ticket: int) -> None:
         """Take note that a release was handed to the system."""
         self.answers.append((worker, ticket, time.monotonic()))
@@ -89,8 +104,12 @@ class CoordinatorStamps:
     def facts(self) -> dict[str, Any]:
         """Return all as plain data, times from the first push on."""
         return {
-            "columns": {"push": PUSH_COLUMNS, "answer": ANSWER_COLUMNS, "worker": WORKER_COLUMNS},
+            "columns": {
+                **{"push": PUSH_COLUMNS, "answer": ANSWER_COLUMNS, "worker": WORKER_COLUMNS},
+                **{"said": SAID_COLUMNS, "worker said": WORKER_SAID_COLUMNS},
+            },
             "pushes": self.pushes,
+            "said": self.said,
             "answers": self.answers,
             "workers": self.workers,
         }

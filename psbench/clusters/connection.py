@@ -53,8 +53,8 @@ class ConnectionSettings(Specification):
     say_after_s : float, seconds
         After how long a wait, and how often then, it is said whom the run waits for.
     stamps : bool
-        Whether it is recorded when each push was created, sent, received, dequeued, applied and answered, and
-        what CPU its steps took (`psbench calibrate` asks for it).
+        Whether it is recorded when each push, vote and report was created, sent, received, dequeued, applied
+        and answered, and what CPU its steps took (`psbench calibrate` asks for it).
     """
 
     scheduler_file: str | None = parameter(None, "what `dask scheduler --scheduler-file` has written")

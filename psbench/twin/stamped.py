@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from psbench.backends.stamps import SAID_COLUMNS, WORKER_SAID_COLUMNS
 from psbench.errors import DataError
 from psbench.results.run import Run
 from psbench.seeds import Streams
@@ -19,6 +20,8 @@ _DRIFT_S = 1e-3
 #: share of a step that is CPU time from which on cores matter; of the error that they must explain
 _COMPUTES, _EXPLAINS = 0.5, 0.3
 _GRID, _DRAWS = 0.05, 200
+#: share of a step that stamps may take
+_TOO_MUCH = 0.02
 
 
 class Cores(NamedTuple):
@@ -36,6 +39,9 @@ class Stamps(NamedTuple):
     pushes: Mapping[str, Array]
     answers: Mapping[str, Array]
     workers: Mapping[int, Mapping[str, Array]]
+    #: votes and reports at the coordinator, and of each worker; empty in files of before they had stamps
+    said: Mapping[str, Array]
+    words: Mapping[int, Mapping[str, Array]]
     #: of each worker, before and after: by how much its clock is behind the coordinator's, and the round trip
     clocks: Mapping[int, Array]
 
@@ -61,6 +67,11 @@ def stamps_of(run: Run) -> Stamps | None:
             _columns(names["push"], plain["pushes"]),
             _columns(names["answer"], plain["answers"]),
             {worker: rows for worker, (rows, _) in workers.items()},
+            _columns(names.get("said", SAID_COLUMNS), plain.get("said", [])),
+            {
+                int(name.rpartition(" ")[2]): _columns(WORKER_SAID_COLUMNS, each.get("said", []))
+                for name, each in plain["workers"].items()
+            },
             {worker: clocks for worker, (_, clocks) in workers.items()},
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -169,18 +180,33 @@ def _share(begin: Array, end: Array, cores: float) -> Array:
     return share
 
 
+def _words_s(stamps: Stamps) -> Array:
+    """Return how long votes and reports were on their way, from sent to received, by one clock; seconds."""
+    found = [np.zeros(0)]
+    for worker, rows in stamps.words.items():
+        there = stamps.said["received_s"][stamps.said["worker"] == worker]
+        both = min(len(there), len(rows["sent_s"]))  # the last may be on its way
+        found.append(there[:both] - rows["sent_s"][:both] - float(stamps.clocks[worker][:, 0].mean()))
+    whole: Array = np.concatenate(found)
+    return whole
+
+
 def in_words(stamps: Sequence[Stamps], cost_s: float) -> list[str]:
     """Return what stamps say beside the fit: queues at the coordinator, clocks, and their own cost."""
     waiting = np.concatenate([each.pushes["waiting"] for each in stamps])
     queue = np.concatenate([each.pushes["dequeued_s"] - each.pushes["received_s"] for each in stamps])
     steps = np.concatenate([_spans(each)[1] - _spans(each)[0] + _spans(each)[3] for each in stamps])
     apart = max(float(np.ptp(clocks[:, 0])) for each in stamps for clocks in each.clocks.values())
+    share = cost_s / steps.mean()
     lines = [
-        f"stamps: {cost_s * 1e6:.2g} us of CPU an exchange, both ends, {cost_s / steps.mean():.2%} of a step",
+        f"stamps: {cost_s * 1e6:.2g} us of CPU an exchange, both ends, in a loop of their own: {share:.2%} of a step"
+        + ("; within a run they may take four times that: over 2 %" if 4 * share > _TOO_MUCH else ""),
         f"clocks: before and after a run at most {apart * 1e6:.3g} us apart",
     ]
     if (waiting >= 0).all():
         lines.append(f"queue: a push found {waiting.mean():.2g} others waiting, at most {waiting.max():.0f}")
+    if len(took := np.concatenate([_words_s(each) for each in stamps])):
+        lines.append(f"votes and reports: {len(took)}, {np.median(took) * 1e3:.3g} ms on their way (median)")
     return [
         *lines,
         f"queue: from receipt to the decision's beginning {np.median(queue) * 1e6:.2g} us (median)",

@@ -94,6 +94,33 @@ def check_stamps(done: ThreadedRun, *, with_server: bool) -> None:
     assert answered.keys() >= created.keys()
 
 
+_HERMES = {"name": "hermes", "chunk_samples": 48, "passes": 1, "alpha": -0.1, "patience": 1}
+
+
+@pytest.mark.parametrize(("strategy", "is_vote"), [("selsync", 1), (_HERMES, 0)])
+def test_votes_and_reports_have_stamps(strategy: Any, is_vote: int) -> None:
+    """Each was created before it was sent, and then received, dequeued and decided about, in order."""
+    done = ThreadedRun(experiment(strategy, workers=2, connection={"stamps": True})).run()
+    stamps = done.outcome.facts["stamps"]
+    at = {name: {column: i for i, column in enumerate(own)} for name, own in stamps["columns"].items()}
+    sent = {
+        (number, row[at["worker said"]["ticket"]], each): row
+        for number in range(2)
+        for each, row in enumerate(stamps["workers"][f"worker {number}"]["said"])
+    }
+    counts = [0, 0]
+    assert stamps["said"]
+    for row in stamps["said"]:
+        worker, ticket = int(row[0]), row[1]
+        mine = sent.pop((worker, ticket, counts[worker]))
+        counts[worker] += 1
+        assert row[at["said"]["is_vote"]] == mine[at["worker said"]["is_vote"]] == is_vote
+        created, received, dequeued, decided = mine[1], *row[2:5]
+        assert created < received <= dequeued <= decided
+        assert created < mine[at["worker said"]["sent_s"]]
+    assert len(sent) <= 2  # the last may be on their way
+
+
 def test_one_worker_of_all_reduce_gives_the_simulated_parameters() -> None:
     spec = experiment("all_reduce", workers=1)
     assert torch.equal(ThreadedRun(spec).run().parameters, simulated(spec).parameters)

@@ -26,7 +26,7 @@ from psbench.backends.dask.protocol.instructions import (
     Send,
     Tick,
 )
-from psbench.backends.dask.protocol.messages import Ping, RunOutcome
+from psbench.backends.dask.protocol.messages import Ping, ReportMessage, RunOutcome, VoteMessage
 from psbench.backends.dask.protocol.packed_messages import PushMessage, ReleaseMessage, Summand
 from psbench.backends.dask.protocol.roles import worker_number
 from psbench.backends.dask.protocol.transport import Received, ServerSocket
@@ -75,7 +75,7 @@ class Coordinator:
             given = self._next()
             is_push = type(given) is Received and type(given.message) is PushMessage
             began = time.perf_counter() if is_push else self._serving_s
-            row = self._stamp(given) if is_push and self._stamps is not None else None
+            row = None if self._stamps is None else self._stamp(given)
             instructions = self.live.handle(given, time.monotonic())
             if row is not None:
                 row[4] = time.monotonic()
@@ -93,15 +93,18 @@ class Coordinator:
             else:
                 self._other_s += self._serving_s - began
 
-    def _stamp(self, given: Input) -> list[float]:
-        """Begin the row of a push; see `CoordinatorStamps`."""
+    def _stamp(self, given: Input) -> list[float] | None:
+        """Begin the row of a push, a vote or a report; None of anything else. See `CoordinatorStamps`."""
         assert self._stamps is not None
+        message = given.message if isinstance(given, Received) else None
+        if not isinstance(message, PushMessage | VoteMessage | ReportMessage):
+            return None
         assert isinstance(given, Received)
-        assert isinstance(given.message, PushMessage)
-        worker, waiting = worker_number(given.sender), self._socket.waiting
-        return self._stamps.push(
-            -1 if worker is None else worker, given.message.ticket, self._received_s, waiting
-        )
+        worker = worker_number(given.sender)
+        facts = -1 if worker is None else worker, message.ticket, self._received_s, self._socket.waiting
+        if isinstance(message, PushMessage):
+            return self._stamps.push(*facts)
+        return self._stamps.word(*facts, is_vote=isinstance(message, VoteMessage))
 
     @property
     def _serving_s(self) -> float:

@@ -253,6 +253,7 @@ class StampsReport(Message, kind=49):
     """When a worker's messages were received, created and sent, and its clock's differences; see `stamps`."""
 
     rows: list[tuple[float, ...]]
+    said: list[tuple[float, ...]]
     clocks: list[tuple[float, float]]
 
 

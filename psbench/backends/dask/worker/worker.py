@@ -146,7 +146,7 @@ class Worker:
     def _report_stamps(self, stamps: WorkerStamps) -> None:
         """Look at the clocks once more, and send the coordinator what was noted."""
         stamps.clock(*self._clock.synchronise(self.mailbox))
-        self.mailbox.send(msg.StampsReport(stamps.rows, stamps.clocks))
+        self.mailbox.send(msg.StampsReport(stamps.rows, stamps.said, stamps.clocks))
 
     # ---------------------------------------------------------------- from one release to the next
 
@@ -257,6 +257,8 @@ class Worker:
         else:
             vote = decision.ticket, decision.value, decision.samples, decision.compute_s
             self.mailbox.send(msg.VoteMessage(*vote))
+        if self._stamps is not None:
+            self._stamps.sent_word(decision.ticket, isinstance(decision, ev.Vote))
 
     def _push(self, overlapping: bool) -> None:
         assert self.loop is not None
