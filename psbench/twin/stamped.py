@@ -199,7 +199,7 @@ def in_words(stamps: Sequence[Stamps], cost_s: float) -> list[str]:
     apart = max(float(np.ptp(clocks[:, 0])) for each in stamps for clocks in each.clocks.values())
     share = cost_s / steps.mean()
     lines = [
-        f"stamps: {cost_s * 1e6:.2g} us of CPU an exchange, both ends, in a loop of their own: {share:.2%} of a step"
+        f"stamps: {cost_s * 1e6:.2g} us of CPU an exchange in a loop of their own, {share:.2%} of a step"
         + ("; within a run they may take four times that: over 2 %" if 4 * share > _TOO_MUCH else ""),
         f"clocks: before and after a run at most {apart * 1e6:.3g} us apart",
     ]
