@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -116,6 +117,27 @@ def test_the_table_of_strategies_is_the_catalogue() -> None:
     assert set(measured) <= set(CATALOGUE)
     assert measured["bsp"][1] == 1.0  # what the others are compared with
     assert all(90 < accuracy <= 100 for accuracy, _ in measured.values())
+
+
+def test_forms_and_workflows_can_be_read_and_call_targets() -> None:
+    """GitHub shows a form that is no YAML to no reader, and says nothing."""
+    files = {
+        path.stem: yaml.safe_load(path.read_text()) for path in sorted((ROOT / ".github").rglob("*.yml"))
+    }
+    assert files["bug"]["body"]
+    assert files["strategy"]["body"]
+    ran = {
+        step.get("run", "").split("#")[0].strip()
+        for name in ("test", "nightly")
+        for job in files[name]["jobs"].values()
+        for step in job["steps"]
+    }
+    assert {"bash .ci/run", "make nightly"} <= ran
+    assert (ROOT / ".ci/run").read_text().rstrip().endswith("exec make test")
+    assert "nightly: test notebooks lowest" in (ROOT / "Makefile").read_text()
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= set(cited)
+    assert cited["version"] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 
 def test_the_readme_is_read_in_ten_minutes() -> None:
