@@ -71,10 +71,10 @@ class Control:
             self._requests.append(SwitchRequested(to))
             self.pending = True
 
-    def press(self, press: Press) -> None:
-        """Do something to a worker of a live run; a simulated one does not heed it: `psbench.fork` it."""
+    def press(self, worker: int, what: Literal["lost", "back", "speed"], factor: float = 1.0) -> None:
+        """Do something to a worker of a live run; a simulated one does not heed it: fork it."""
         with self._lock:
-            self._presses.append(press)
+            self._presses.append(Press(worker, what, factor))
             self.pending = True
 
     def take_presses(self) -> list[Press]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from psbench.backends.control import Press
 from psbench.errors import ParameterError
 from psbench.runs.fork import Fork
 from psbench_widgets.bridge import Job
@@ -21,13 +20,13 @@ def press_live(job: Job, change: Fork) -> None:
     if change.switch:
         job.control.switch()
     elif change.kill and change.worker is not None:
-        job.control.press(Press(change.worker, "lost"))
+        job.control.press(change.worker, "lost")
     elif change.back and change.worker is not None:
-        job.control.press(Press(change.worker, "back"))
+        job.control.press(change.worker, "back")
     elif change.speed is not None and change.worker is not None:
         if change.speed <= 0:
             raise ParameterError(f"speed: must be more than 0, got {change.speed:g}")
-        job.control.press(Press(change.worker, "speed", change.speed))
+        job.control.press(change.worker, "speed", change.speed)
     elif change.link is not None:
         raise ParameterError(
             "a live run's link cannot be throttled: its bytes go as fast as the machines send"

@@ -130,9 +130,10 @@ def verify_command(
     """  # noqa: D301
     _look_for_data(data)
     (name,) = _asked(paper, False)
+    stored = _stored(name, out)
     from psbench.papers.session import again, draw
 
-    record = draw(_stored(name, out), seed)
+    record = draw(stored, seed)
     say(
         f"runs again: {record.experiment}, seed {record.seed} ({record.role} {record.label})".replace(
             " )", ")"
@@ -183,11 +184,12 @@ def _asked(paper: str | None, every: bool) -> tuple[str, ...]:
 def _stored(name: str, out: Path | None) -> list[PaperRecord]:
     from psbench.papers.library import load
     from psbench.papers.records import records_in
-    from psbench.papers.session import stored_records
 
+    called = load(name).name  # before what takes long to load
     if out is None:
+        from psbench.papers.session import stored_records
+
         return stored_records(name)
-    called = load(name).name
     return [record for record in records_in(out) if record.paper == called]
 
 
