@@ -345,7 +345,7 @@ def test_every_chart_is_drawn_in_a_browser_without_internet(comparison, tmp_path
         page.set_viewport_size({"width": 1024, "height": 800})
         page.wait_for_function(f"{over} <= 1")  # no table and no chart is cut off on a screen
         page.emulate_media(media="print")
-        page.set_viewport_size({"width": 718, "height": 1000})  # A4 with its margins
+        page.add_style_tag(content="main { width: 688px }")  # A4 with its margins; the window has its size
         page.wait_for_function(f"{over} <= 1")  # nor on paper
         page.evaluate("dispatchEvent(new Event('beforeprint'))")  # where no chart is shrunk
         shrunk = "it => it.getBoundingClientRect().width / it.viewBox.baseVal.width"
