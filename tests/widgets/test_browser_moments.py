@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from oracles.moment import moment
 
@@ -13,6 +15,7 @@ from psbench import Experiment
 from psbench.core.log import Kind
 from psbench.metrics.recording import Recording, recording
 from psbench_widgets import Lab, film
+from psbench_widgets.film import part_of
 
 from .direct import Direct
 from .panel import rows
@@ -249,6 +252,45 @@ def test_a_switch_is_a_phase_of_its_own_and_long_names_are_not_cut(short: Direct
     assert short.lab._error == ""
 
 
+#: what a frame takes while it plays: calls that draw on a canvas, and elements that are put into the page
+WORK_A_FRAME = """() => {
+  const stage = document.querySelector('.psb-lab').stage;
+  const pen = CanvasRenderingContext2D.prototype;
+  const own = {};
+  let strokes = 0;
+  for (const name of ['fillRect', 'strokeRect', 'fillText', 'stroke', 'fill']) {
+    own[name] = pen[name];
+    pen[name] = function (...given) { strokes += 1; return own[name].apply(this, given); };
+  }
+  const seen = new MutationObserver(() => {});
+  seen.observe(document.querySelector('.psb-watch'), { subtree: true, childList: true });
+  for (let i = 0; i < 10; i++) stage.go(stage.end * (0.3 + 0.01 * i), true);
+  Object.assign(pen, own);
+  const added = seen.takeRecords().flatMap((each) => [...each.addedNodes]);
+  const put = added.filter((each) => each.querySelectorAll);
+  const elements = put.reduce((sum, each) => sum + 1 + each.querySelectorAll('*').length, 0);
+  return { strokes: strokes / 10, elements: elements / 10 }; }"""
+
+
+def repeated(one: Recording, times: int) -> Recording:
+    """A run of so many times as many workers, who do the same."""
+    count = len(one.workers)
+
+    def more(name: str) -> dict[str, Any]:
+        table = getattr(one, name)
+        if "worker" not in table:
+            return dict(table)
+        blocks = range(times) if name != "pushes" else range(1)  # sorted by worker, or by time
+        return {
+            column: np.concatenate(
+                [values + (count * block if column == "worker" else 0) for block in blocks]
+            )
+            for column, values in table.items()
+        }
+
+    return replace(one, workers=list(range(count * times)), **{name: more(name) for name in one.tables})
+
+
 def test_five_hundred_workers_are_one_screen(short: Direct, screenshots: Path) -> None:
     """Bands by speed with the fastest and the slowest; bars for each worker become a distribution."""
     speeds = [round(0.3 + 0.7 * i / 499, 3) for i in range(500)]
@@ -277,6 +319,18 @@ def test_five_hundred_workers_are_one_screen(short: Direct, screenshots: Path) -
         Math.round((timeline.gutter + 40) * devicePixelRatio),
         Math.round((i + 0.5) * timeline.row * devicePixelRatio), 1, 1).data[3] > 0).length; }"""
     assert short.web.evaluate(drawn) == 10
+
+    # twenty times as many cost no more strokes and no more elements a frame
+    few = short.web.evaluate(WORK_A_FRAME)
+    own = recording(short.lab.finished[-1].log, [3])
+    plain = part_of(repeated(own, 20), many, "many", "many", None)
+    short.web.evaluate("(plain) => document.querySelector('.psb-lab').stage.show([plain], { at: 0 })", plain)
+    most = short.web.evaluate(WORK_A_FRAME)
+    assert len(short.web.evaluate(rows_shown)) == 13
+    assert 100 < few["strokes"] < 4000
+    assert 10 < few["elements"] < 500
+    for kind in ("strokes", "elements"):
+        assert most[kind] < 1.3 * few[kind], (few, most)
     assert short.errors() == []
 
 
