@@ -47,6 +47,17 @@ SHOWN = """() => { const stage = document.querySelector('.psb-lab').stage;
    phases: [...document.querySelectorAll('.psb-node')].map((e) => e.dataset.phase) }; }"""
 
 
+DRAWN = """() => {
+  const room = document.getElementById('scroll').getBoundingClientRect();
+  window.isInSight = (each) => {
+    const { top, bottom } = each.getBoundingClientRect();
+    return bottom >= room.top && top <= room.bottom; };
+  window.drawn = [];
+  new MutationObserver((all) => drawn.push(...all.map((each) => each.target))).observe(
+    document.querySelector('.psb-watch'),
+    { subtree: true, attributes: true, attributeFilter: ['data-rows'] }); }"""
+
+
 @pytest.fixture
 def panel(chromium: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Direct]:
     monkeypatch.setattr(film, "SPANS", PIECE)
@@ -81,6 +92,9 @@ def test_a_run_under_way_and_a_long_one_are_shown_as_they_were(panel: Direct, sc
     assert "gone" not in first["phases"]
     grown = "(t) => document.querySelector('.psb-lab').stage.end > t"
     panel.wait(grown, argument=first["end"])  # newer pieces come, and are ignored
+    panel.web.evaluate(DRAWN)
+    panel.wait("() => drawn.length > 2")  # while the run goes on, only charts that are in sight
+    assert web.evaluate("() => drawn.filter((each) => !isInSight(each)).length") == 0
     later = seen(panel)
     assert (later["now"], later["why"]) == (first["now"], first["why"])
     panel.shot(screenshots / "lab-moved-away.png")

@@ -35,11 +35,21 @@ class ChartView {
     this.figure = el.appendChild(this.frame());
     this.endTheme = onThemeChange(() => this.embed());
     this.onSpec = () => this.embed();
-    this.onLook = () => this.look();
+    this.onLook = () => {
+      this.look();
+      if (this.pending.size) this.schedule();
+    };
     model.on("change:spec change:renderer", this.onSpec);
     model.on("change:title change:state change:note", this.onLook);
     this.observer = new ResizeObserver(() => requestAnimationFrame(() => this.gone || this.fit()));
     this.observer.observe(this.canvas);
+    // while a run goes on, a chart that is out of sight is not drawn: what came follows when it is seen
+    this.inSight = true;
+    this.sight = new IntersectionObserver((changes) => {
+      this.inSight = changes[changes.length - 1].isIntersecting;
+      if (this.inSight) this.schedule();
+    });
+    this.sight.observe(this.figure);
     this.embed();
     this.store.open(this);
   }
@@ -170,6 +180,7 @@ class ChartView {
 
   schedule() {
     if (this.frameAsked || this.busy || !this.view) return;
+    if (!this.inSight && this.model.get("state") === "live") return;
     this.frameAsked = true;
     // a page in the background gets no animation frames, but its rows must not pile up
     const run = () => {
@@ -321,6 +332,7 @@ class ChartView {
     this.gone = true;
     this.bus?.views.delete(this);
     this.observer.disconnect();
+    this.sight.disconnect();
     this.endTheme();
     this.model.off("change:spec change:renderer", this.onSpec);
     this.model.off("change:title change:state change:note", this.onLook);
