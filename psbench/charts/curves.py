@@ -101,7 +101,7 @@ def curve(
         shape = alt.Shape("look:N", scale=_scale(drawn, "shape", _LOOK), legend=None)
         layers.append(_points(valid, y, fill, shape, tooltip))
     if isinstance(table, str) or ("event" in table and table["event"].notna().any()):
-        layers += _events(base, x, colour)
+        layers += _events(base, x, colour, is_falling=y.endswith("loss"))
     return alt.LayerChart(
         layer=layers,
         data=source(table),
@@ -180,7 +180,8 @@ def _few(table: Data, lines: int, y: str) -> bool:
 _ROOM = 110
 
 
-def _events(base: alt.Chart, x: str, colour: alt.Color) -> list[alt.Chart]:
+def _events(base: alt.Chart, x: str, colour: alt.Color, is_falling: bool) -> list[alt.Chart]:
+    """Return a line for each switch; its words are above a curve that falls, and below one that rises."""
     marked = base.transform_filter("isValid(datum.event)")
     rule = marked.mark_rule(strokeWidth=1.5, strokeDash=[4, 3]).encode(
         color=colour, tooltip=[alt.Tooltip("label:N"), alt.Tooltip("event:N")]
@@ -190,10 +191,10 @@ def _events(base: alt.Chart, x: str, colour: alt.Color) -> list[alt.Chart]:
     text = marked.mark_text(
         align=alt.expr(f"{early} ? 'left' : 'right'"),
         dx=alt.expr(f"{early} ? 5 : -5"),
-        dy=4,
-        baseline="top",
+        dy=4 if is_falling else -4,
+        baseline="top" if is_falling else "bottom",
         fontWeight=600,
-    ).encode(y=alt.value(0), text=alt.Text("event:N"))
+    ).encode(y=alt.value(0 if is_falling else "height"), text=alt.Text("event:N"))
     return [rule, text]
 
 

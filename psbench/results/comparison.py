@@ -133,12 +133,19 @@ class Comparison(ShownTable):
         if self.test:
             lines += in_words(self.tests(), self.baseline)
         lines += [f"{label}: {text}" for label, texts in self.notes.items() for text in texts]
-        rates = [rate for runs in self.groups.values() if (rate := runs[0].meta.get("lr_convention"))]
-        # a switching strategy names those of its two strategies, so lines would repeat
-        lines += [
-            f"learning rate of {rate}" for rate in dict.fromkeys(r for x in rates for r in x.split("; "))
+        return [*lines, *self._rates(), *(f"warning: {text}" for text in self.warnings)]
+
+    def _rates(self) -> list[str]:
+        """Say which learning rate each strategy had, and in which runs, where that differs."""
+        found: dict[str, dict[str, list[str]]] = {}
+        for label, runs in self.groups.items():  # a switching strategy names those of its two strategies
+            for rate in filter(None, (runs[0].meta.get("lr_convention") or "").split("; ")):
+                found.setdefault(rate.partition(":")[0], {}).setdefault(rate, []).append(label)
+        return [
+            f"learning rate of {rate}" + (f" ({', '.join(labels)})" if len(of) > 1 else "")
+            for of in found.values()
+            for rate, labels in of.items()
         ]
-        return lines + [f"warning: {text}" for text in self.warnings]
 
     def _differing(self) -> list[str]:
         """Say which fields differ beside the strategy, and where; the budget has a line of its own."""

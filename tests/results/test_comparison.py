@@ -204,3 +204,15 @@ def test_the_first_ctrl_c_ends_a_loop_over_runs(tmp_path):
 )
 def test_a_spread_has_two_digits_and_no_exponent_where_it_is_large(number, text):
     assert two_digits(number) == text
+
+
+def test_rates_of_one_strategy_that_differ_name_their_runs() -> None:
+    def rates(*workers: int) -> list[str]:
+        runs = [
+            toy_experiment("asp", cluster={"workers": n}, name=f"{i}: {n}") for i, n in enumerate(workers)
+        ]
+        return [text for text in ps.compare(runs).remarks if "learning rate of" in text]
+
+    assert [text.rpartition(" (")[2] for text in rates(3, 2)] == ["0: 3)", "1: 2)"]
+    (alone,) = rates(3, 3)
+    assert not alone.endswith(")")

@@ -25,7 +25,7 @@ from .direct import BESIDE, Direct
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
 
-WIDTHS = {705: 768, 1060: 768, 1920: 1080, 1366: 768}
+WIDTHS = {705: 768, 1024: 768, 1920: 1080, 1366: 768}
 MOST_PRESSES = 12
 AUDIT = (Path(__file__).parent / "audit.js").read_text()
 SHOWN = """() => { const bottom = document.getElementById('scroll').getBoundingClientRect().bottom;
@@ -51,6 +51,10 @@ CONTROLS = """(what) => [...document.querySelectorAll(
 
 WIDER = """() => [...document.querySelectorAll('.psb-compare .psb-scroll')]
   .filter((e) => e.scrollWidth > e.clientWidth).map((e) => `${e.scrollWidth} of ${e.clientWidth}`)"""
+
+
+CUT = """() => [...document.querySelectorAll('.psb-lab svg text, .psb-lab svg tspan')]
+  .filter((e) => e.checkVisibility() && e.textContent.includes('…')).map((e) => e.textContent)"""
 
 
 class Presses:
@@ -322,7 +326,7 @@ def test_a_curve_is_drawn_and_the_gap_is_shown(panel: Direct) -> None:
     assert panel.errors() == []
 
 
-def test_a_worker_of_the_machine_is_dragged_slower_and_lost(panel: Direct) -> None:
+def test_a_worker_of_the_machine_is_dragged_slower_and_lost(panel: Direct, screenshots: Path) -> None:
     web = panel.web
     web.click(".psb-first-wait")
     node = web.locator(".psb-node").first
@@ -357,6 +361,39 @@ def test_a_worker_of_the_machine_is_dragged_slower_and_lost(panel: Direct) -> No
     panel.over(f"run {last + 3} finished")
     (back,) = panel.lab.finished[-1].experiment.cluster.profile().failures
     assert back.rejoin_s == pytest.approx(lost.at_s * 1.5, rel=1e-3)
+
+    # with a server, every worker has a link of its own
+    panel.lab.experiment = EXPERIMENT.but(stop={"epochs": 3})
+    panel.settle(300)
+    web.click(".psb-run")
+    panel.over(f"run {last + 4} finished")
+    panel.wait(key, argument=last + 4)
+    web.evaluate(
+        "() => { const { stage } = document.querySelector('.psb-lab'); stage.go(stage.end / 2, true); }"
+    )
+    web.locator(".psb-machine").first.scroll_into_view_if_needed()
+    box = web.locator('.psb-link-hold[data-worker="2"]').bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    web.mouse.move(x, y)
+    web.mouse.down()
+    web.mouse.move(x, y + 40, steps=4)
+    assert web.input_value(".psb-what-number") == "0.5"
+    web.mouse.up()
+    panel.over(f"run {last + 5} finished")
+    (slower_link,) = panel.lab.finished[-1].experiment.cluster.profile().throttles
+    assert (slower_link.worker, slower_link.factor) == (2, 2.0)
+    panel.shot(screenshots / "lab-pressed.png")
+    assert web.evaluate(AUDIT) == []
+    # names of forks of forks are nowhere cut, at no width
+    for width, height in WIDTHS.items():
+        panel.look(width, height, "light")
+        for tab in ("watch", "compare"):
+            panel.web.click(f".psb-tab-{tab}")
+            panel.settle(600)
+            panel.shot(screenshots / f"lab-forks-{tab}-{width}.png")
+            assert panel.web.evaluate(AUDIT) == []
+            assert panel.web.evaluate(CUT) == []
+        assert panel.web.evaluate(WIDER) == []
     assert panel.errors() == []
 
 

@@ -4,10 +4,10 @@ import { machine } from "./machine.js";
 import { Moment } from "./moment.js";
 import { duration, Recording } from "./recording.js";
 import { sequence } from "./sequence.js";
+import { Spoken } from "./spoken.js";
 import { Timeline } from "./timeline.js";
 import { looks, onThemeChange } from "./theme.js";
 
-const HEARD_MS = 1000; // between two sentences that a screen reader is given
 const READABLE = 220; // spans that can be told apart in a timeline
 const SPEEDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50];
 const KINDS = { event: "event", update: "update", barrier: "barrier", epoch: "epoch", wait: "wait" };
@@ -94,8 +94,7 @@ export class Stage {
     this.span = h("span", { class: "psb-chart-note psb-span" });
     this.why = h("p", { class: "psb-why" });
     this.heard = h("p", { class: "psb-heard", "aria-live": "polite" });
-    this.heardAt = -Infinity;
-    /** @type {?ReturnType<typeof setTimeout>} */ this.hearing = null;
+    this.spoken = new Spoken((text) => (this.heard.textContent = text));
     this.machines = h("div", { class: "psb-machines" });
     this.picture = h(
       "select",
@@ -397,18 +396,7 @@ export class Stage {
 
   say() {
     this.write();
-    const left = this.heardAt + HEARD_MS - performance.now();
-    if (this.heard.textContent === this.why.textContent) return;
-    if (left <= 0) this.hear();
-    else this.hearing ??= setTimeout(() => this.hear(), left);
-  }
-
-  // What is seen changes with every frame; what is read out, once a second.
-  hear() {
-    clearTimeout(this.hearing);
-    this.hearing = null;
-    this.heardAt = performance.now();
-    this.heard.textContent = this.why.textContent;
+    this.spoken.give(this.why.textContent); // what is seen changes with every frame
   }
 
   write() {
@@ -427,7 +415,7 @@ export class Stage {
 
   dispose() {
     this.pause();
-    clearTimeout(this.hearing);
+    this.spoken.dispose();
     this.observer.disconnect();
     this.endTheme();
   }
