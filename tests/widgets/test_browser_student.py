@@ -50,10 +50,11 @@ CONTROLS = """(what) => [...document.querySelectorAll(
 
 
 WIDER = """() => [...document.querySelectorAll('.psb-compare .psb-scroll')]
-  .filter((e) => e.scrollWidth > e.clientWidth).map((e) => `${e.scrollWidth} of ${e.clientWidth}`)"""
+  .filter((e) => e.checkVisibility() && e.scrollWidth > e.clientWidth)
+  .map((e) => `${e.scrollWidth} of ${e.clientWidth}`)"""
 
 
-CUT = """() => [...document.querySelectorAll('.psb-lab svg text, .psb-lab svg tspan')]
+CUT = """() => [...document.querySelectorAll('.role-legend-label text, .role-legend-label tspan')]
   .filter((e) => e.checkVisibility() && e.textContent.includes('…')).map((e) => e.textContent)"""
 
 
@@ -328,9 +329,12 @@ def test_a_curve_is_drawn_and_the_gap_is_shown(panel: Direct) -> None:
 
 def test_a_worker_of_the_machine_is_dragged_slower_and_lost(panel: Direct, screenshots: Path) -> None:
     web = panel.web
+    web.click(".psb-tab-watch")
     web.click(".psb-first-wait")
+    into_sight = "() => document.querySelector('.psb-machine').scrollIntoView({ block: 'center' })"
+    web.evaluate(into_sight)
+    panel.settle(300)
     node = web.locator(".psb-node").first
-    node.scroll_into_view_if_needed()
     ring = node.locator(".psb-node-ring").bounding_box()
     x, y = ring["x"] + ring["width"] / 2, ring["y"] + ring["height"] / 2
     web.mouse.move(x, y)
@@ -371,7 +375,8 @@ def test_a_worker_of_the_machine_is_dragged_slower_and_lost(panel: Direct, scree
     web.evaluate(
         "() => { const { stage } = document.querySelector('.psb-lab'); stage.go(stage.end / 2, true); }"
     )
-    web.locator(".psb-machine").first.scroll_into_view_if_needed()
+    web.evaluate(into_sight)
+    panel.settle(300)
     box = web.locator('.psb-link-hold[data-worker="2"]').bounding_box()
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     web.mouse.move(x, y)

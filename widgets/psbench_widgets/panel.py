@@ -29,6 +29,7 @@ from psbench_widgets.latest_task import LatestTask
 from psbench_widgets.messages import Handlers, dispatch
 from psbench_widgets.names import fork_name
 from psbench_widgets.notebook_cell import replace_panel_of_this_cell
+from psbench_widgets.opening import EXPERIMENT as RECORDED
 from psbench_widgets.opening import opening
 from psbench_widgets.own_objects import own_parts
 from psbench_widgets.pace import PACES, Kind, Pace
@@ -44,8 +45,6 @@ from psbench_widgets.view_lease import ViewLease
 
 #: epochs of the panel's first experiment: long enough to watch, short enough to wait for
 EPOCHS = 40
-#: and its strategy: the one that it opens with
-FIRST = "ssp"
 
 
 class Panel(PanelPage):
@@ -69,7 +68,8 @@ class Panel(PanelPage):
         if pace not in PACES:
             raise ParameterError(f"pace: {pace!r} is none of {', '.join(PACES)}")
         first_sight = {} if experiment else dict(opening())
-        experiment = experiment or Experiment(strategy=FIRST, stop={"epochs": EPOCHS})
+        # the machines of the recorded run, so that Run goes on with what was seen
+        experiment = experiment or RECORDED.but(model="mlp", stop={"epochs": EPOCHS})
         self._own = own_parts(experiment)
         self._questions = Questions(experiment, challenge)
         self._guard = threading.RLock()

@@ -112,7 +112,7 @@ class ChartView {
       this.narrow = this.isNarrow();
       this.columns = legendColumns(this.canvas.clientWidth, longestLabel(spec));
       const themed = {
-        ...spec,
+        ...withWrappedLegend(spec, Math.floor((this.canvas.clientWidth - 36) / LETTER)),
         config: merge(
           spec.config ?? {},
           chartConfig(this.narrow, this.canvas.clientWidth, longestLabel(spec)),
@@ -342,6 +342,7 @@ class ChartView {
   }
 }
 
+const LETTER = 6.9; // pixels of a letter in a legend, of the usual ones
 const AXES = ["time_s", "epoch", "updates", "bytes"];
 
 // The field that a specification draws along a channel; in a layered one, of the first layer that has one.
@@ -350,6 +351,30 @@ function fieldOf(spec, channel) {
     spec?.encoding?.[channel]?.field ??
     (spec?.layer ?? []).map((layer) => fieldOf(layer, channel)).find(Boolean)
   );
+}
+
+// The names of a legend that are longer than there is room for go on in a second line.
+function withWrappedLegend(part, letters) {
+  if (longestLabel(part) <= letters) return part;
+  const encoding = Object.fromEntries(
+    Object.entries(part.encoding ?? {}).map(([name, channel]) => {
+      if (!channel?.legend || !channel.scale?.domain) return [name, channel];
+      const lines = Object.fromEntries(channel.scale.domain.map((label) => [label, wrapped(label, letters)]));
+      const labelExpr = `(${JSON.stringify(lines)})[datum.label]`;
+      return [name, { ...channel, legend: { ...channel.legend, labelExpr, labelLimit: 0 } }];
+    }),
+  );
+  const layer = part.layer?.map((each) => withWrappedLegend(each, letters));
+  return { ...part, ...(part.encoding && { encoding }), ...(layer && { layer }) };
+}
+
+function wrapped(label, letters) {
+  const lines = [""];
+  for (const word of String(label).split(" ")) {
+    const longer = `${lines.at(-1)} ${word}`.trim();
+    longer.length <= letters || !lines.at(-1) ? (lines[lines.length - 1] = longer) : lines.push(word);
+  }
+  return lines;
 }
 
 // The longest word of a legend, which must not be cut.

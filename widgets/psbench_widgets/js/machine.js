@@ -106,7 +106,7 @@ function node(worker, found, at, radius, colours, named, selected, spelled, ahea
   if (radius > 6) group.append(words(at.x, at.y + 4, String(worker), "psb-strong"));
   if (named) {
     const [version, steps] = spelled
-      ? [`version ${found?.version}`, `${found?.clock} steps`]
+      ? [`version ${found?.version}`, `${found?.clock} step${found?.clock === 1 ? "" : "s"}`]
       : [`v${found?.version}`, `${found?.clock}`];
     group.append(words(at.x, at.y + radius + 12, found ? version : "gone"));
     if (found) group.append(words(at.x, at.y + radius + 23, steps, "psb-clock"));
