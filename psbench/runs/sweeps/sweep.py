@@ -339,8 +339,9 @@ def sweep(
 
     aim = target_of(target)  # refuses what is none
     cells = cells_of(experiment, grid, seeds)
-    for cell in cells if aim is not None else ():
-        cell.experiment.check_target(aim, "sweep's target")
+    if aim is not None:
+        for cell in cells:
+            cell.experiment.check_target(aim, "sweep's target")
     own = None if folder is None else Path(folder)
     if own is not None:
         check_writable(own)
