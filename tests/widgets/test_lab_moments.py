@@ -328,7 +328,8 @@ def test_a_model_and_data_of_ones_own_run_in_the_panel() -> None:
 def test_a_press_during_a_run_ends_a_simulated_one_and_reaches_a_live_one(panel: Panel) -> None:
     panel.pace = "watchable"  # it takes twenty seconds, so that it is under way
     panel.click(BRIEF)
-    job = panel._bridge.current or panel._bridge.queued[0]
+    while (job := panel._bridge.current) is None:  # till it is taken from the queue
+        time.sleep(0.001)
     while panel._view.shown_number != job.number or job.log is None or len(job.log) < 50:
         time.sleep(0.02)
     panel.say("fork", at=0.001, worker=1, kill=True)
