@@ -84,6 +84,9 @@ class Cluster(Part):
     cores : float
         Cores that all workers share, as processes of one machine do: while more of them compute than there
         are cores, each gets an equal share, and steps take as much longer. 0: none share any.
+    achieved_rates : list of [bytes, Mbit/s]
+        What a message of at least so many bytes gets of a link at most, with growing sizes: small messages
+        often achieve less than large ones. Of several servers, and in a ring, it is the slice that counts.
     paces_live_runs : bool
         Whether a live worker waits after each step until that has taken what it takes in virtual time, with
         the same draws: machines are emulated with the variation of their times, and a busy computer matters
@@ -150,6 +153,10 @@ class Cluster(Part):
 
     cores: float = parameter(
         0.0, "cores of the one machine that all workers compute on; 0: each has its own", ge=0
+    )
+
+    achieved_rates: tuple[tuple[float, float], ...] = parameter(
+        (), "what a message of at least so many bytes gets of a link at most: pairs of bytes, Mbit/s"
     )
 
     @field_validator("link_time", mode="before")
@@ -223,6 +230,7 @@ class Cluster(Part):
             paces_live_runs=self.paces_live_runs,
             link_sharing=self.link_sharing,
             cores=self.cores,
+            achieved_rates=self.achieved_rates,
         )
 
     def describe(self) -> list[dict[str, Any]]:

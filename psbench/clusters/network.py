@@ -103,6 +103,7 @@ class Network:
         self._hop = profile.server_latency_s if servers > 1 else 0.0
         self._equal = len(set(worker_rates)) == 1 and len(set(self._latency)) == 1
         self._up_free = self._down_free = self._carried = 0.0
+        self._achieved = [(begin, _BYTES_PER_MBIT * mbit) for begin, mbit in profile.achieved_rates]
         self._window, self._servers = profile.first_window_bytes, servers
         self._draws: list[Callable[[], float]] = []
         if profile.link_time is not None and streams is not None:
@@ -122,6 +123,11 @@ class Network:
             return latency
         waits = 2.0 * latency * extra_round_trips(num_bytes / self._servers, self._window)
         return waits + (self._draws[worker + back * len(self._latency)]() if self._draws else latency)
+
+    def _achieves(self, num_bytes: float, pieces: int = 1) -> float:
+        """Return the bytes per second that a message gets at most, of so many slices side by side."""
+        each = num_bytes / pieces
+        return next((pieces * rate for begin, rate in reversed(self._achieved) if each >= begin), inf)
 
     def share(self, shares: Sequence[float]) -> None:
         """Have each server carry that part of every message from now on."""
@@ -162,11 +168,15 @@ class Network:
             self.advance(now)
         if self.is_shared:
             latency = self._latency_of(worker, num_bytes, False)
-            return self._share(worker, 0, num_bytes, self._up_rates[worker], now, latency)
+            rate = min(self._up_rates[worker], self._achieves(num_bytes, self._servers))
+            return self._share(worker, 0, num_bytes, rate, now, latency)
         start = self._up_free if self._up_free > now else now
         self._carried += num_bytes
         self._up_free = start + num_bytes * self._slot
-        return start + num_bytes * self._pass_up[worker] + self._latency_of(worker, num_bytes, False)
+        passes = num_bytes * self._pass_up[worker]
+        if self._achieved:
+            passes = max(passes, num_bytes / self._achieves(num_bytes, self._servers))
+        return start + passes + self._latency_of(worker, num_bytes, False)
 
     def down(self, worker: int, num_bytes: float, now: float) -> float:
         """Return when a message that the servers send now has arrived at a worker, seconds."""
@@ -174,12 +184,15 @@ class Network:
             self.advance(now)
         if self.is_shared:
             latency = self._latency_of(worker, num_bytes, True) + self._hop
-            return self._share(worker, 1, num_bytes, self._down_rates[worker], now, latency)
+            rate = min(self._down_rates[worker], self._achieves(num_bytes, self._servers))
+            return self._share(worker, 1, num_bytes, rate, now, latency)
         start = self._down_free if self._down_free > now else now
         self._carried += num_bytes
         self._down_free = start + num_bytes * self._slot
-        latency = self._latency_of(worker, num_bytes, True)
-        return start + num_bytes * self._pass_down[worker] + latency + self._hop
+        passes = num_bytes * self._pass_down[worker]
+        if self._achieved:
+            passes = max(passes, num_bytes / self._achieves(num_bytes, self._servers))
+        return start + passes + self._latency_of(worker, num_bytes, True) + self._hop
 
     def _share(
         self, worker: int, back: int, num_bytes: float, rate: float, now: float, latency: float
@@ -232,6 +245,7 @@ class Network:
         else:
             rate = min([self._rates[worker] for worker in workers])
             latency = max([self._latency[worker] for worker in workers])
+        rate = min(rate, self._achieves(num_bytes))
         return num_bytes / rate + latency * (1 + 2 * extra_round_trips(num_bytes, self._window))
 
     def star(self, up: float, down: float, workers: Sequence[int]) -> float:
@@ -242,12 +256,13 @@ class Network:
         """
         seconds, n = 0.0, len(workers)
         for num_bytes, passes in ((up, self._pass_up), (down, self._pass_down)):
-            served = num_bytes * self._slot
+            served, alone = num_bytes * self._slot, num_bytes / self._achieves(num_bytes, self._servers)
             flights = extra_round_trips(num_bytes / self._servers, self._window)
             begins = [0.0 if self.is_shared else i * served for i in range(n)]
             over = n * served if self.is_shared else 0.0
             seconds += max(
-                max(begin + num_bytes * passes[worker], over) + self._latency[worker] * (1 + 2 * flights)
+                max(begin + max(num_bytes * passes[worker], alone), over)
+                + self._latency[worker] * (1 + 2 * flights)
                 for begin, worker in zip(begins, workers, strict=True)
             )
         return seconds

@@ -75,6 +75,8 @@ class Profile:
         How messages pass a server's link that are under way at once.
     cores : float, >= 0
         Cores of the one machine on which all workers compute; 0: each has a machine of its own.
+    achieved_rates : tuple of (bytes, Mbit/s)
+        What a message of at least so many bytes gets of a link at most; empty: the whole link.
 
     Raises
     ------
@@ -106,6 +108,7 @@ class Profile:
     link_sharing: str = "in_turn"
     cores: float = 0.0
     throttles: tuple[Throttle, ...] = ()
+    achieved_rates: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
         where = f"cluster {self.name!r}"
@@ -126,6 +129,7 @@ class Profile:
             _number(f"{where}: server_bandwidth_mbit_s{of}", mbit_s, positive=True)
         for key in (*_POSITIVE, *_NOT_NEGATIVE):
             _number(f"{where}: {key}", getattr(self, key), positive=key in _POSITIVE)
+        _check_rates(where, self.achieved_rates)
         happens = self.slowdowns, self.failures, self.joins, self.corruptions, self.throttles
         check_incidents(where, self.num_workers, *happens)
 
@@ -213,6 +217,7 @@ class Profile:
         if plain.get("link_time") is not None:
             values["link_time"] = make_part("step_time", plain["link_time"])
         values["service"] = Service(**plain.get("service", {}))
+        values["achieved_rates"] = tuple(map(tuple, plain.get("achieved_rates", ())))
         for key, kind in _INCIDENTS.items():
             values[key] = tuple(kind(**incident) for incident in plain.get(key, ()))
         return cls(**values)
@@ -228,6 +233,7 @@ OFF: dict[str, Any] = {
     "paces_live_runs": False,
     "link_sharing": "in_turn",
     "cores": 0.0,
+    "achieved_rates": [],
 }
 
 _INCIDENTS: dict[str, type[WorkerFault]] = {
@@ -247,6 +253,14 @@ def _same_length(where: str, key: str, values: tuple[Any, ...], num_workers: int
 def _each(where: str, key: str, values: tuple[float, ...], *, positive: bool) -> None:
     for worker, value in enumerate(values):
         _number(f"{where}: {key} of worker {worker}", value, positive=positive)
+
+
+def _check_rates(where: str, rates: tuple[tuple[float, float], ...]) -> None:
+    begins = [begin for begin, _ in rates]
+    if begins != sorted(set(begins)) or min(begins, default=0.0) < 0:
+        raise ParameterError(f"{where}: achieved_rates must have growing sizes, in bytes, got {begins}")
+    for begin, mbit_s in rates:
+        _number(f"{where}: achieved_rates from {begin:g} bytes", mbit_s, positive=True)
 
 
 def _number(what: str, value: float, *, positive: bool) -> None:

@@ -14,6 +14,7 @@ from psbench.clusters.shared_link import SharedLink
 from psbench.errors import ParameterError
 from psbench.results.run import Run
 from psbench.twin.exchanges import SHORTEST_S, Exchanges, exchanges_of
+from psbench.twin.size_classes import rate_at, size_classes
 from psbench.twin.stamped import cores_of, cpu_s, in_words, stamps_of
 from psbench.twin.variation import half_width, kept, together, variation_of
 
@@ -36,10 +37,14 @@ class Fitted(NamedTuple):
 
 
 class MeasuredLink(NamedTuple):
-    """Links between workers as measured by `psbench doctor`: one way, and the rate."""
+    """Links between workers as measured by `psbench doctor`: one way, and the rate of the largest messages.
+
+    `seconds`: one way, of messages by their bytes (0: of next to none), a value for each link.
+    """
 
     latency_s: float
     mbit_s: float
+    seconds: Mapping[int, Sequence[float]] = {}
 
 
 @dataclass
@@ -249,7 +254,9 @@ def _fit_links(
     that were alone tell the latency, or else all.
     """
     message, decision = service_s
-    rate = NO_LIMIT if link is None else link.mbit_s
+    classes = None if link is None else size_classes(link.seconds)
+    rates = () if classes is None else classes.rates
+    rate = NO_LIMIT if link is None else max([link.mbit_s, *(mbit_s for _, mbit_s in rates)])
     ends: list[list[NDArray[np.float64]]] = [[] for _ in range(2 * workers)]
     for each in measured:
         served = message * (each.place + 2) + decision
@@ -261,7 +268,7 @@ def _fit_links(
             alone = ~_queued(each, 2 * message + decision) if way == 0 else np.ones(len(each), dtype=bool)
             if link is None:
                 alone &= _company(begin, begin + took) < 1 + _ALONE
-            latency = seconds - _passing_s(begin, size, rate)
+            latency = seconds - _passing_s(begin, size, rate, rates)
             for worker in range(workers):
                 own = (each.worker == worker) & (each.bytes_down > 0)
                 chosen = own & alone if (link is not None or not way) and (own & alone).sum() > 2 else own
@@ -278,6 +285,13 @@ def _fit_links(
     found.cluster["latency_s"] = _rounded(typical if link is None else link.latency_s)
     found.cluster |= {"bandwidth_mbit_s": _rounded(rate), "server_bandwidth_mbit_s": _rounded(rate)}
     found.cluster |= {"server_latency_s": found.cluster["latency_s"], "link_sharing": "equal"}
+    if classes is not None:
+        found.unknown += classes.unknown
+        for (begin_bytes, mbit_s), (low, high) in zip(rates, classes.between, strict=True):
+            of = f"rate of messages of {begin_bytes:,.0f} bytes and more, Mbit/s"
+            found.fitted[of] = Fitted(mbit_s, low, high, "messages between workers")
+    if len(rates) > 1:
+        found.cluster["achieved_rates"] = [list(each) for each in rates]
     if link is None:
         quickest = min(float(each.up_s.min()) for each in measured)
         largest = max(int(each.bytes_up.max()) for each in measured)
@@ -286,15 +300,23 @@ def _fit_links(
         found.unknown.append("latency between workers: not measured; taken as the median to the servers")
 
 
-def _passing_s(begin: NDArray[np.float64], size: NDArray[np.int64], mbit_s: float) -> NDArray[np.float64]:
+def _passing_s(
+    begin: NDArray[np.float64],
+    size: NDArray[np.int64],
+    mbit_s: float,
+    rates: Sequence[tuple[float, float]] = (),
+) -> NDArray[np.float64]:
     """Return how long messages took to pass a link of that rate, of which each had an equal share.
+
+    At most it had the rate of its size.
 
     >>> _passing_s(np.array([0.0, 0.5]), np.array([125_000, 125_000]), 1.0).tolist()
     [1.5, 1.5]
     """
     link, order = SharedLink(mbit_s / _MBIT), np.argsort(begin, kind="stable").tolist()
     for each in order:
-        link.begin(each, float(size[each]), mbit_s / _MBIT, float(begin[each]))
+        own = rate_at(rates, float(size[each])) or mbit_s
+        link.begin(each, float(size[each]), own / _MBIT, float(begin[each]))
     return np.array([link.ends(each) for each in range(len(begin))]) - begin
 
 

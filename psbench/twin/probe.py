@@ -60,7 +60,7 @@ def calibrate(
     batches : int
         Global batches of each run.
     with_links : bool
-        Whether messages of two sizes are timed between workers, as `psbench doctor` does.
+        Whether messages of several sizes are timed between workers, as `psbench doctor` does.
     on_step : callable
         Called with what begins, in words.
 
@@ -89,4 +89,8 @@ def _measured_link(experiment: Experiment) -> MeasuredLink | None:
     if not links:
         return None
     rate = median(min(link.up_mbit_s, link.down_mbit_s) for link in links)
-    return MeasuredLink(median(link.latency_s for link in links), rate)
+    seconds = {0: [link.latency_s for link in links]}
+    for link in links:
+        for num_bytes, took_s in link.by_size:
+            seconds.setdefault(num_bytes, []).append(took_s)
+    return MeasuredLink(median(seconds[0]), rate, seconds)

@@ -69,10 +69,30 @@ def test_latencies_vary_and_a_window_adds_round_trips():
     assert took == pytest.approx([0.1, 0.3, 0.2, 0.6])
     window = Homogeneous(**given, first_window_bytes=14_480)
     assert Network(window.profile()).up(0, 19_240, 0.0) == pytest.approx(0.03)
-    profile = Homogeneous(**given, link_time=seconds, service=SERVICE).profile()
+    profile = Homogeneous(**given, link_time=seconds, service=SERVICE, achieved_rates=[(0, 2)]).profile()
     assert Profile.from_dict(profile.as_dict()) == profile
     with pytest.raises(ps.SpecError, match="seconds of 4 workers, but the cluster has 6"):
         Homogeneous(workers=3, link_time=seconds)
+
+
+@pytest.mark.parametrize("link_sharing", ["in_turn", "equal"])
+def test_small_messages_may_achieve_less_of_a_link(link_sharing):
+    """4,000 bytes at 2 Mbit/s take 16 ms, 8,000 at 8 take 8; of two servers, and in a ring, by the slice."""
+    given = {"workers": 2, "bandwidth_mbit_s": 16, "server_bandwidth_mbit_s": 16, "latency_s": 0.01}
+    given |= {"achieved_rates": [(0, 2), (8000, 8), (1e6, 99)], "link_sharing": link_sharing}
+    profile = Homogeneous(**given).profile()
+    for way in ("up", "down"):
+        took = [getattr(Network(profile), way)(0, size, 0.0) for size in (4000, 8000, 2_000_000)]
+        assert took == pytest.approx([0.026, 0.018, 1.01])
+    assert Network(profile, servers=2).up(0, 8000, 0.0) == pytest.approx(0.026)
+    assert Network(profile).ring(8000, [0, 1]) == pytest.approx(2 * 0.026)
+    assert Network(profile).star(4000, 8000, [0]) == pytest.approx(0.026 + 0.018)
+    for wrong, problem in {
+        ((8, 2), (0, 8)): "growing sizes",
+        ((0, 0),): "from 0 bytes must be positive",
+    }.items():
+        with pytest.raises(ps.SpecError, match=problem):
+            Homogeneous(**given | {"achieved_rates": wrong})
 
 
 @pytest.mark.parametrize("strategy", ["bsp", {"name": "local_sgd", "local_steps": 2}])

@@ -9,6 +9,7 @@ import pytest
 
 import psbench as ps
 from psbench.backends.stamps import ANSWER_COLUMNS, PUSH_COLUMNS, WORKER_COLUMNS
+from psbench.clusters.network import Network
 from psbench.clusters.step_time import LogNormal
 from psbench.core.log import EventLog, Kind
 from psbench.results.run import Run
@@ -20,6 +21,7 @@ from psbench.twin.pictures import quantiles, write_report
 from psbench.twin.prediction_page import prediction_table
 from psbench.twin.record import Recorded, Sizes, record
 from psbench.twin.replayed import played_again
+from psbench.twin.size_classes import size_classes
 from psbench.twin.validate import validate
 from psbench.twin.variation import together, variation_of
 
@@ -108,6 +110,40 @@ def test_latency_of_a_slow_link_is_found_though_no_message_is_alone():
     predicted = ps.predict(found, [{"name": "local_sgd", "local_steps": 4}], seeds=2).rows[0].update_s.mean
     truth = measures_of(ps.run(plain.but(strategy={"name": "local_sgd", "local_steps": 4}))).update_s
     assert predicted == pytest.approx(truth, rel=0.03)
+
+
+RATES = [[0.0, 2.0], [8000.0, 10.0], [100_000.0, 40.0]]
+
+
+def test_rates_by_size_are_found_and_rings_predicted():
+    """Messages of 4 KB get 2 Mbit/s, those of the model 10, large ones 40; a ring's pieces are of 5 KB."""
+    links = {
+        "latency_s": 0.004,
+        "bandwidth_mbit_s": 40,
+        "server_bandwidth_mbit_s": 40,
+        "achieved_rates": RATES,
+    }
+    plain = PLAIN.but(cluster=TRUTH | links | {"link_sharing": "equal"}, stop={"updates": 60})
+    alone = plain.but(cluster={"workers": 1, **links}).cluster.profile()
+    rng = np.random.default_rng(0)
+    seconds = {
+        size: [Network(alone).up(0, size, 0.0) + 1e-5 * rng.normal() for _ in range(6)]
+        for size in (0, 4096, 16_384, 262_144, 2_097_152)
+    }
+    measured = MeasuredLink(0.004, 40.0, seconds)
+    runs = [ps.run(plain), ps.run(plain.but(strategy="asp", batch_size=64, stop={"updates": 240}))]
+    found = Calibration.of(runs, measured)
+    assert [rate for _, rate in found.cluster["achieved_rates"]] == pytest.approx([2, 10, 40], rel=0.01)
+    assert [begin for begin, _ in found.cluster["achieved_rates"]] == pytest.approx(
+        [0, 8192, 65_540], rel=0.01
+    )
+    truth = measures_of(ps.run(plain.but(strategy="all_reduce"))).update_s
+    predicted = ps.predict(found, ["all_reduce"], seeds=2).rows[0].update_s.mean
+    assert predicted == pytest.approx(truth, rel=0.03)
+    few = size_classes({0: [0.004, 0.006], 1000: [0.0051, 0.0049], 10**6: [0.9, 1.1]})
+    assert few.rates == ((0.0, pytest.approx(8 / 0.995, rel=0.01)),)
+    assert few.unknown == ("rate of messages of 1,000 bytes: at least 2.42 Mbit/s",)
+    assert size_classes({19_240: [0.02, 0.03]}) is None
 
 
 def test_a_profile_is_a_page_that_is_read_again(measured, tmp_path):

@@ -33,8 +33,8 @@ from psbench.training.workload import Workload
 
 #: float32 entries of the vector whose transfer is timed, and how often what is timed
 _ENTRIES, _PINGS, _TRANSFERS, _STEPS = 1 << 20, 21, 5, 15
-#: a link on which so few entries take so many seconds is timed with them: all would take too long
-_FEWER, _LONG_S = 1 << 14, 0.02
+#: sizes that are timed, smallest first; once one takes so many seconds no larger is: it would take too long
+_SIZES, _LONG_S = (1 << 11, 1 << 14, 1 << 17, _ENTRIES), 0.02
 #: bytes of the largest message
 _LARGEST = 1 << 30
 #: seconds that an answer may take before the link counts as none
@@ -46,11 +46,15 @@ _TRIM = ("MALLOC_TRIM_THRESHOLD_", "65536")
 
 
 class Link(NamedTuple):
-    """A connection between two Dask workers: one way, and to the second and back from it."""
+    """A connection between two Dask workers: one way, and to the second and back from it.
+
+    `by_size`: bytes, and the seconds of a message of so many, one way, the mean of both.
+    """
 
     latency_s: float
     up_mbit_s: float
     down_mbit_s: float
+    by_size: tuple[tuple[int, float], ...] = ()
 
 
 class MeasuredSteps(NamedTuple):
@@ -289,16 +293,18 @@ def _time_link(address: Address) -> Link | None:
         round_trip = seconds(msg.AskClock(), _PINGS)
         if math.isnan(round_trip):
             return None
-        for entries in (_FEWER, _ENTRIES):
+        by_size = list[tuple[int, float]]()
+        for entries in _SIZES:
             vector = {"vector": torch.zeros(entries)}
             up = seconds(msg.StateReply(0, vector), _TRANSFERS)
             down = seconds(msg.SendState(entries, False), _TRANSFERS)
-            if not max(up, down) - round_trip <= _LONG_S:  # or there is no answer
+            if math.isnan(up + down):
+                return None
+            by_size.append((4 * entries, (up + down - round_trip) / 2))
+            if entries > _SIZES[0] and max(up, down) - round_trip > _LONG_S:
                 break
-    if math.isnan(up + down):
-        return None
     megabits, pure = 32 * entries / 1e6, [max(whole / 10, whole - round_trip) for whole in (up, down)]
-    return Link(round_trip / 2, megabits / pure[0], megabits / pure[1])
+    return Link(round_trip / 2, megabits / pure[0], megabits / pure[1], tuple(by_size))
 
 
 def _time_steps(experiment: Experiment) -> MeasuredSteps:
