@@ -13,7 +13,7 @@ from psbench.core.engine import Engine
 from psbench.core.membership import EngineMembership
 from psbench.core.view import ClusterView
 from psbench.core.worker_loop import WorkerLoop
-from psbench.strategies.aggregation import mean, model_average, outer
+from psbench.strategies.aggregation import mean, model_average
 from psbench.strategies.aggregation.block_momentum import BlockMomentum
 from psbench.strategies.aggregation.delay_compensated import DelayCompensated
 from psbench.strategies.aggregation.delayed_nesterov import DelayedNesterov
@@ -21,6 +21,7 @@ from psbench.strategies.aggregation.dyn_sgd_versioned import DynSGDVersioned
 from psbench.strategies.aggregation.federated import FedBuff
 from psbench.strategies.aggregation.mean import Mean
 from psbench.strategies.aggregation.model_average import MovesToMean
+from psbench.strategies.aggregation.outer import Outer
 from psbench.strategies.aggregation.robust import Median
 from psbench.strategies.aggregation.staleness import _ByStaleness
 from psbench.strategies.communication.elastic import Elastic
@@ -160,7 +161,7 @@ UNKNOWN = {
 
 #: in what is computed: schedules show these only if they carry vectors
 COMPUTED = {
-    "diloco looks ahead by a whole momentum": Fault(outer, "nesterov", "velocity, alpha=beta", "velocity"),
+    "diloco does not look ahead": Fault(Outer, "update", "nesterov=is_nesterov", "nesterov=False"),
     "slowmo's momentum is not at the workers' rate": Fault(
         BlockMomentum, "update", "alpha=step.lr * beta", "alpha=beta"
     ),
@@ -231,7 +232,7 @@ UNDER: dict[str, Any] = {
     },
     "a leaver's push counts for nothing": "bsp",
     "shares take the first batch for all": "bsp",
-    "diloco looks ahead by a whole momentum": "diloco",
+    "diloco does not look ahead": "diloco",
     "slowmo's momentum is not at the workers' rate": "slowmo",
     "delayed nesterov never begins its total anew": "async_local_sgd",
     "the mean of a stage forgets its first push": {"consistency": "ssp", "aggregation": "dyn_sgd_versioned"},

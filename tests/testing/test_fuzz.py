@@ -20,7 +20,7 @@ from psbench.testing.fuzz.differential import PAIRS
 from psbench.testing.fuzz.schedule import KINDS, Choice
 from psbench.testing.fuzz.shrink import shrink
 from psbench.testing.model import arithmetic
-from tests.mutation.planted import FAULTS, UNDER
+from tests.mutation.planted import FAULTS, UNDER, Fault
 
 EVENTS = 80
 #: blocks of schedules within which a fault must be found; all of them take a few seconds
@@ -181,8 +181,8 @@ def test_a_sum_that_an_exchange_does_not_keep_is_found(monkeypatch):
 def test_strategies_that_should_be_equal_and_make_other_models_are_found(monkeypatch):
     pair = PAIRS["diloco(H=1, plain, 1) = bsp"]
     assert failures(None, pair) == ""
-    right = Outer._direction
-    monkeypatch.setattr(Outer, "_direction", lambda self, *given: 1.01 * right(self, *given))
+    fault = Fault(Outer, "update", "x.sub_(mean, alpha=self", "x.sub_(mean, alpha=1.01 * self")
+    monkeypatch.setattr(Outer, "update", fault.made())
     monkeypatch.setitem(arithmetic.UPDATES, "outer", lambda u: u.x - 1.01 * u.own.outer_lr * u.total)
     assert "under the equal strategy" in failures(None, pair)
 
