@@ -67,7 +67,7 @@ def unit_in_title(channel: Any) -> Any:
     """
     axis = channel.get("axis") if isinstance(channel, dict) else None
     found = _OF_SPAN.match(axis.get("labelExpr", "")) if isinstance(axis, dict) else None
-    if found is None or not isinstance(channel.get("title"), str):
+    if found is None or not isinstance(axis, dict) or not isinstance(channel.get("title"), str):
         return channel
     span_s = float(found[1])
     size, unit = (1, "s") if span_s <= _SECONDS else (60, "min") if span_s <= _MINUTES else (3600, "h")

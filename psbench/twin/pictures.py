@@ -149,10 +149,7 @@ def _panel(rows: pd.DataFrame, what: str) -> alt.LayerChart:
     line = pd.DataFrame({"live": [0.9 * low, 1.1 * high], "twin": [0.9 * low, 1.1 * high]})
     equal = alt.Chart(line).mark_line(strokeDash=[4, 3], color="gray", strokeWidth=1).encode(x=x, y=y)
     kept = values[["share", "live", "twin"]]
-    layered: alt.LayerChart = alt.layer(equal, points, data=kept).properties(
-        width=_PANEL[0], height=_PANEL[1]
-    )
-    return layered
+    return alt.LayerChart(layer=[equal, points], data=kept, width=_PANEL[0], height=_PANEL[1])
 
 
 def few_marks(low: float, high: float) -> list[float]:

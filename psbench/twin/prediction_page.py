@@ -24,11 +24,25 @@ _ROW = 34
 class _Row(Protocol):
     """What is drawn of one strategy (`Predicted`)."""
 
-    name: str
-    update_s: Band
-    epoch_s: Band
-    target_s: Band | None
-    value: Any
+    @property
+    def name(self) -> str:
+        """The strategy."""
+
+    @property
+    def update_s(self) -> Band:
+        """Seconds of an update."""
+
+    @property
+    def epoch_s(self) -> Band:
+        """Seconds of an epoch."""
+
+    @property
+    def target_s(self) -> Band | None:
+        """Seconds to the target."""
+
+    @property
+    def value(self) -> Any:
+        """What was set, along a curve."""
 
     @property
     def title(self) -> str:
@@ -42,9 +56,17 @@ class _Row(Protocol):
 class Ranked(Protocol):
     """What is drawn of several (`Ranking`), which writes itself."""
 
-    target: float | None
-    seeds: int
-    over: str
+    @property
+    def target(self) -> float | None:
+        """Validation accuracy."""
+
+    @property
+    def seeds(self) -> int:
+        """Runs of each."""
+
+    @property
+    def over(self) -> str:
+        """What was varied; empty: strategies."""
 
     @property
     def rows(self) -> Sequence[_Row]:

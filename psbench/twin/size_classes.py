@@ -13,6 +13,8 @@ _MBIT = 8e-6
 _SHORTEST_S = 1e-6
 #: standard errors by which a message must take longer than the latency for its rate to be known
 _SURE = 3.0
+#: half-width of a 90 % interval in standard errors
+_Z90 = 1.645
 #: sizes, and rates, whose ratio is below this are one class
 _LIKE_SIZE, _LIKE_RATE = 1.5, 1.15
 
@@ -20,8 +22,8 @@ _LIKE_SIZE, _LIKE_RATE = 1.5, 1.15
 class SizeClasses(NamedTuple):
     """What a link takes: latency + bytes / rate of the class.
 
-    `rates` are (bytes from which on, Mbit/s), the smallest first, and `between` the limits of each (three
-    standard errors of the seconds); `unknown` says of which sizes the rate is not identified, with its bound.
+    `rates` are (bytes from which on, Mbit/s), the smallest first, and `between` the limits of each with
+    90 %; `unknown` says of which sizes the rate is not identified, with its bound.
     """
 
     latency_s: float
@@ -59,8 +61,8 @@ def size_classes(seconds: Mapping[int, Sequence[float]]) -> SizeClasses | None:
     for size in sizes[0 if first else 1 :]:
         passes, doubt = mean[size] - latency, _SURE * (error[size] + error[first])
         if passes > doubt:
-            bits = _MBIT * size
-            known.append((size, bits / passes, bits / (passes + doubt), bits / (passes - doubt)))
+            bits, wide = _MBIT * size, _Z90 / _SURE * doubt
+            known.append((size, bits / passes, bits / (passes + wide), bits / (passes - wide)))
         else:
             bound = _MBIT * size / max(passes + doubt, _SHORTEST_S)
             unknown.append(f"rate of messages of {size:,} bytes: at least {bound:.3g} Mbit/s")
