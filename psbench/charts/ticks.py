@@ -65,7 +65,7 @@ def unit_in_title(channel: Any) -> Any:
     >>> unit_in_title({"title": "time", "axis": {"labelExpr": _LABEL.replace("SPAN", "600.0")}})
     {'title': 'time (min)', 'axis': {'labelExpr': "format(datum.value / 60, '.9~f')"}}
     """
-    axis = channel.get("axis") if isinstance(channel, dict) else None
+    axis: Any = channel.get("axis") if isinstance(channel, dict) else None
     found = _OF_SPAN.match(axis.get("labelExpr", "")) if isinstance(axis, dict) else None
     if found is None or not isinstance(axis, dict) or not isinstance(channel.get("title"), str):
         return channel

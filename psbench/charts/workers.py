@@ -285,7 +285,7 @@ def trade_chart(data: Data, title: str = TITLES["trade"]) -> alt.LayerChart:
         bounds.mark_point(color=GREY, filled=True, opacity=1, size=22),
         # between the ends points may lie too close for words
         bounds.transform_filter("datum.order == 0 || datum.label == 'ASP'")
-        .mark_text(align="center", dy=-9)
+        .mark_text(align=alt.expr("datum.label == 'ASP' ? 'left' : 'center'"), dy=-9)  # clear of the axis
         .encode(text=alt.Text("label:N")),
         own.mark_point(color=GREEN, filled=True, opacity=1, size=110),
         own.mark_text(align="left", dx=9, dy=11, fontWeight=600).encode(text=alt.Text("label:N")),

@@ -325,7 +325,7 @@ def test_a_model_and_data_of_ones_own_run_in_the_panel() -> None:
     panel.close()
 
 
-def test_a_press_during_a_run_ends_a_simulated_one_and_reaches_a_live_one(panel: Panel) -> None:
+def test_a_press_ends_a_simulated_run_and_reaches_a_live_one(panel: Panel) -> None:
     panel.pace = "watchable"  # it takes twenty seconds, so that it is under way
     panel.click(BRIEF)
     while (job := panel._bridge.current) is None:  # till it is taken from the queue
