@@ -21,6 +21,7 @@ from oracles.story import (
     pushes_of,
     rows_of,
     sent,
+    sent_beside,
     spans_of,
     stalenesses,
     starts_of,
@@ -160,14 +161,19 @@ def throughput(run: Run, bins: int) -> Table:
 
 def timeline(run: Run) -> Table:
     """Return the beginning of the timeline: what starts before the 401st span does, cut there."""
-    return _piece(spans_of(rows_of(run.log)), 0.0)
+    return _piece(_drawn(run), 0.0)
 
 
 def around(run: Run, at_s: float) -> Table:
     """Return the timeline from 200 spans before a time on."""
-    spans = spans_of(rows_of(run.log))
+    spans = _drawn(run)
     before = sorted(span.start_s for span in spans if span.start_s < at_s)
     return _piece(spans, before[max(len(before) - SPANS // 2, 0)])
+
+
+def _drawn(run: Run) -> list[Span]:
+    rows = rows_of(run.log)
+    return [*spans_of(rows), *sent_beside(rows)]
 
 
 def _piece(spans: list[Span], start_s: float) -> Table:

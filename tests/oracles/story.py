@@ -138,6 +138,19 @@ def spans_of(rows: Rows) -> list[Span]:
     return [span for span in found if span.end_s > span.start_s]
 
 
+def sent_beside(rows: Rows) -> list[Span]:
+    """Return what was sent while its worker computed on: until it had arrived, or the worker pushed again."""
+    found = []
+    for worker in workers_of(rows):
+        pushes = [row for row in rows if row.kind == "PUSH" and row.worker == worker]
+        for push, after in zip(pushes, [*pushes, None][1:], strict=True):
+            if "goes_on" in push.facts:
+                begun = push.time_s - push.send_s
+                ended = push.time_s if after is None else min(push.time_s, begun + after.compute_s)
+                found.append(Span(worker, "send", begun, ended, "while it computes"))
+    return [span for span in found if span.end_s > span.start_s]
+
+
 def _spans_of_worker(turns: list[_Turn], end_s: float) -> list[Span]:
     found: list[Span] = []
     place = 0

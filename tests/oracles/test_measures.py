@@ -48,6 +48,7 @@ def expected_of(run: Run, target_of: str, target: float) -> dict[str, float | No
         "mini_batches": samples / run.experiment.batch_size,
         "steps": steps,
         "updates": updates,
+        "val_perplexity": None if last.get("val_loss") is None else math.exp(last["val_loss"]),
         "best_val_accuracy": max(best, default=None),
         "independence": fmean(ratios.values()) if ratios else 1.0,
         "staleness_mean": fmean(stale) if stale else None,
