@@ -119,7 +119,7 @@ class Experiment(Specification):
     cluster: Cluster = Field(default_factory=lambda: make_cluster("c2"))
     sharding: Sharding = Field(default_factory=lambda: _made("sharding", "stratified"))
     strategy: Any = Field(default_factory=lambda: make_strategy(_STRATEGY))
-    optimizer: Optimizer = Field(default_factory=lambda: _made("optimizer", {"name": "sgd", "momentum": 0.9}))
+    optimizer: Optimizer = Field(default_factory=lambda: _usual_optimizer())
     # the log counts samples in 31 bits
     inner_optimizer: Optimizer | None = Field(
         None, description="of workers that step by themselves; `optimizer` unless given"
@@ -298,7 +298,7 @@ class Experiment(Specification):
                 "`optimizer` is used; leave it out, or use a strategy with local steps, such as 'diloco'"
             )
         own = next((each.aggregation for each in compositions if each.aggregation.own_steps), None)
-        if own is not None and (unread := self.optimizer.beside_the_rate):
+        if own is not None and (unread := self.optimizer.beside_the_rate(_usual_optimizer())):
             raise ParameterError(
                 f"optimizer.{unread}: aggregation {own.name!r} takes steps of its own, at the optimizer's "
                 f"rate, and does not use it; leave it out, or set {own.name!r}'s own fields"
@@ -548,3 +548,7 @@ def _switched_at(strategy: Any, at_s: Any) -> AnyStrategy:
 
 def _made(domain: str, name: Any) -> Any:
     return make_part(domain, name)
+
+
+def _usual_optimizer() -> Optimizer:
+    return _made("optimizer", {"name": "sgd", "momentum": 0.9})  # type: ignore[no-any-return]

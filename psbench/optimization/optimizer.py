@@ -63,16 +63,18 @@ class Optimizer(Part):
         """Whether some entries decay and others do not."""
         return self.decay == "matrices" and self.weight_decay > 0
 
-    @property
-    def beside_the_rate(self) -> str:
-        """The first field set that a step at this rate would not read, if only the rate is used; or empty."""
+    def beside_the_rate(self, usual: Optimizer) -> str:
+        """Return the first field set that a part would not read that uses only the rate; or empty.
+
+        A field that is as in `usual`, the experiment's default, may not have been set by the user.
+        """
         if self.name != SGD.name:
             return "name"
         read = {"lr", "milestones", "gamma", "schedule", "clip"}
-        fields = (
-            (name, field.default) for name, field in type(self).model_fields.items() if name not in read
-        )
-        return next((name for name, default in fields if getattr(self, name) != default), "")
+        for name, field in type(self).model_fields.items():
+            if name not in read and getattr(self, name) not in (field.default, getattr(usual, name)):
+                return name
+        return ""
 
     def of_entries(self, decays: torch.Tensor | None) -> Self:
         """Return this optimizer for certain entries of a model.

@@ -127,7 +127,7 @@ def test_the_rate_and_its_schedule_are_the_experiments():
 @pytest.mark.parametrize(
     ("optimizer", "field"),
     [
-        ({"name": "sgd", "momentum": 0.9}, "momentum"),
+        ({"name": "sgd", "momentum": 0.8}, "momentum"),
         ({"name": "sgd", "weight_decay": 0.1}, "weight_decay"),
         ({"name": "adam"}, "name"),
     ],

@@ -92,8 +92,8 @@ def test_the_speeds_of_a_cluster_are_edited_in_their_picture(panel: Direct) -> N
     speed = panel.web.locator(".psb-bar input").nth(3)
     speed.fill("0.1")
     speed.press("Tab")
-    panel.wait(YAML, argument="name: custom")
-    assert "- 0.1" in (panel.web.text_content(".psb-yaml") or "")
+    panel.wait(YAML, argument="- 0.1")
+    assert "name: custom" in (panel.web.text_content(".psb-yaml") or "")
 
 
 def test_a_regression_is_run_and_its_loss_is_drawn(panel: Direct, screenshots: Path) -> None:

@@ -186,7 +186,7 @@ def test_a_server_drops_a_push_that_is_discarded_before_it_arrives() -> None:
         coordinator.send("server 1", msg.StopRun())
         thread.join(60)
     assert tags == [5, 6]
-    assert server._slice.payloads.keys() == {(0, 2)}
+    assert server._held.slice.payloads.keys() == {(0, 2)}
 
 
 def _raised_by(function: Callable[[], None]) -> BaseException:
