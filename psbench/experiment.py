@@ -17,6 +17,7 @@ from psbench.clusters.recovery import Recovery
 from psbench.core.compatibility import doubt_of_optimizer, unfit_without_server
 from psbench.core.part import make_part
 from psbench.core.parts import Switching
+from psbench.core.plateau import PlateauRule
 from psbench.core.specification import Specification, explain, parameter
 from psbench.core.stop import Stop
 from psbench.core.strategy import MEASURES, STATISTICS, Strategy
@@ -29,6 +30,7 @@ from psbench.optimization import layerwise, muon  # noqa: F401  (their optimizer
 from psbench.optimization.losses import Loss
 from psbench.optimization.optimizer import Optimizer
 from psbench.optimization.own_functions import as_loss, as_metrics
+from psbench.optimization.schedule import Plateau
 from psbench.optimization.scores import Metric
 from psbench.optimization.torch_optimizer import as_optimizer
 from psbench.sharding import Sharding, as_sharding
@@ -285,6 +287,7 @@ class Experiment(Specification):
         if watched is not None:
             self.is_lower_better(self.stop.watched, "stop.patience_metric")
         self._can_step()
+        self._hears_of_plateaus()
         if self.timing_only:
             self._can_do_without_gradients()
         return self
@@ -326,6 +329,38 @@ class Experiment(Specification):
                 f"optimizer {self.optimizer.name!r}: decay: 'matrices' cannot be sliced over servers whose "
                 "entries move; use reassignment 'never', or leave out decay"
             )
+
+    def _hears_of_plateaus(self) -> None:
+        """Refuse a plateau that no evaluation reaches, or of which who steps at the rate does not hear."""
+        inner, where = self.inner_optimizer, "optimizer.schedule: 'plateau'"
+        if inner is not None and isinstance(inner.schedule, Plateau):
+            raise ParameterError(
+                f"inner_{where}: workers that step by themselves hear of no evaluation; give a schedule by "
+                "epoch, such as 'cosine'"
+            )
+        if self.plateau is None:
+            return
+        for each in self.strategy.compositions:
+            if each.own_steps or each.placement.peer_to_peer:
+                raise ParameterError(
+                    f"{where}: workers of strategy {each.name!r} take steps of their own at the rate, and "
+                    "hear of no evaluation; give a schedule by epoch, such as 'cosine'"
+                )
+        if self.timing_only:
+            raise ParameterError(f"timing_only: nothing is evaluated, but {where} goes by evaluations")
+        if self.stop.epochs is not None and self.evaluate_every > self.stop.epochs:
+            raise ParameterError(
+                f"{where} goes by evaluations, and there is none in {self.stop.epochs:g} epochs if "
+                f"evaluate_every is {self.evaluate_every:g}; evaluate more often"
+            )
+
+    @property
+    def plateau(self) -> PlateauRule | None:
+        """A new rule of the servers' rate, if that goes by evaluations."""
+        schedule = self.optimizer.schedule
+        if not isinstance(schedule, Plateau):
+            return None
+        return schedule.rule(self.is_lower_better(schedule.metric, "optimizer.schedule.metric"))
 
     @property
     def worker_optimizer(self) -> Optimizer:
@@ -457,7 +492,18 @@ class Experiment(Specification):
         for composition in self.strategy.compositions:
             if composition.reads_validation:
                 return f"strategy {composition.name!r}"
+        plateau = self.plateau
+        if plateau is not None and plateau.column.startswith("val_"):
+            return "optimizer.schedule"
         return self.stop.reads_validation
+
+    @property
+    def reads_accuracy(self) -> str:
+        """What reads an accuracy; empty if nothing does."""
+        plateau = self.plateau
+        if plateau is not None and plateau.column.endswith("_accuracy"):
+            return "optimizer.schedule"
+        return self.stop.reads_accuracy
 
     @property
     def num_workers(self) -> int:

@@ -66,6 +66,8 @@ class ActionProcessor:
         A re-assignment of parameters under way.
     composition_id : int
         Number of hand-overs so far.
+    rate_factor : float
+        Multiplies the rate of every later version: what evaluations have made of it.
     handed_over : int
         The version at the last hand-over.
     """
@@ -84,6 +86,7 @@ class ActionProcessor:
         self.drain: Drain | None = None
         self.migration: Migration | None = None
         self.composition_id = 0
+        self.rate_factor = 1.0
         self.handed_over = 0
 
     def performers(self) -> Performers:
@@ -152,7 +155,7 @@ class ActionProcessor:
             raise ProtocolError(f"{count} pushes are applied with {len(apply.weights)} weights")
         apply.version = view.version = version = view.version + 1
         apply.epoch = view.samples / view.dataset_size if self._rate_epoch is None else self._rate_epoch(view)
-        apply.lr_scale = count / view.num_workers if self._by_share else 1.0
+        apply.lr_scale = self.rate_factor * (count / view.num_workers if self._by_share else 1.0)
         if self._momentum_scale is not None:
             apply.momentum_scale = self._momentum_scale(version - 1 - self.handed_over, view.num_workers)
         if self._fragments:

@@ -23,6 +23,7 @@ from psbench.core.hooks import Hook, Performers, defined
 from psbench.core.log import EventLog, Kind, pack_row, plain_json, push_text
 from psbench.core.membership import EngineMembership
 from psbench.core.part import Part
+from psbench.core.plateau import PlateauRule
 from psbench.core.strategy import Strategy
 from psbench.core.switch_rules import SwitchRules
 from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
@@ -49,6 +50,8 @@ class Engine:
         Size of the encoded model, for the log's bytes.
     log : EventLog or None
         Where events and actions are recorded; None records nothing.
+    plateau : PlateauRule or None
+        What evaluations make of the rate; it is the engine's own from then on.
 
     Examples
     --------
@@ -66,8 +69,10 @@ class Engine:
         batch_sizes: Iterable[int] = (),
         wire_size: WireSize | None = None,
         log: EventLog | None = None,
+        plateau: PlateauRule | None = None,
     ) -> None:
         self.strategy, self.view, self.log = strategy, view, log
+        self._plateau = plateau
         size = wire_size or WireSize()
         view.layout = size.layout
         self._rules = SwitchRules(strategy) if isinstance(strategy, SwitchingStrategy) else None
@@ -188,10 +193,12 @@ class Engine:
             raise ProtocolError(
                 "the state cannot be written while a Measure is under way; handle its Measured event first"
             )
+        plateau = {} if self._plateau is None else {"plateau": self._plateau.state_dict()}
         return {
             "view": self.view.state_dict(),
             "parts": {p.domain: p.state_dict() for p in self.composition.parts},
             "rule": self._rules.state_dict() if self._rules is not None else None,
+            **plateau,
         } | self._processor.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -206,6 +213,9 @@ class Engine:
         if self._rules is not None:
             self._rules.load_state_dict(state["rule"], self.view.in_force)
             self._use_rule()
+        if self._plateau is not None and "plateau" in state:
+            self._plateau.load_state_dict(state["plateau"])
+            self._processor.rate_factor = self._plateau.factor
         self._processor.load_state_dict(state)
 
     # ---------------------------------------------------------------- events
@@ -285,6 +295,9 @@ class Engine:
         )
         if self._processor.measuring_part == EVALUATION:
             self._processor.measuring_part = None
+        if self._plateau is not None and (fall := self._plateau.hear(event.values)):
+            self._processor.rate_factor = self._plateau.factor
+            self._processor.note(act.Note(fall))
         if self.rule is not None:  # performed first: a switch withholds the releases that follow
             self._todo.extendleft(reversed(self.rule.on_evaluated(event, self.view)))
 

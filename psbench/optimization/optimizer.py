@@ -32,7 +32,8 @@ class Optimizer(Part):
         The rate is multiplied by `gamma` when each is reached.
     gamma : float, > 0
     schedule : RateSchedule, its name, or a function of the epoch; optional
-        Multiplies the rate too: "cosine", "linear" or "one_cycle" with their epochs.
+        Multiplies the rate too: "cosine", "linear" or "one_cycle" with their epochs, or "plateau", which goes
+        by evaluations.
     decay : "matrices" or None
         Has weight decay leave out tensors of one dimension: biases, and the scales of norms.
     clip : Clip, optional

@@ -12,11 +12,10 @@ from pydantic import model_validator
 from psbench.core.code_identity import code_identity, qualified_name
 from psbench.core.own import Own
 from psbench.core.part import Part, make_part
+from psbench.core.plateau import PlateauRule
 from psbench.core.specification import parameter
 from psbench.errors import ParameterError, in_short
 
-#: names of a schedule that goes by evaluations
-_PLATEAU = ("plateau", "reduceonplateau", "reducelronplateau")
 #: what the rate begins with in a warm-up: a rate of zero would waste the first steps
 _START = 0.01
 
@@ -106,6 +105,38 @@ class OneCycle(RateSchedule):
         return _between(1.0, start / self.end_divisor, (done - self.rise) / (1 - self.rise))
 
 
+class Plateau(RateSchedule):
+    """The rate falls when evaluations stop improving, from the next version on.
+
+    The engine hears of evaluations and multiplies the rate of the servers' updates; `PlateauRule` has the
+    rule and its state. Live runs wait for each evaluation. Not for workers that take steps of their own.
+    """
+
+    name: ClassVar[str] = "plateau"
+    source: ClassVar[str] = "torch.optim.lr_scheduler.ReduceLROnPlateau"
+
+    metric: str = parameter("val_loss", "what is to improve: what the experiment evaluates", min_length=1)
+    gamma: float = parameter(0.1, "multiplies the rate at each plateau", gt=0, lt=1)
+    patience: int = parameter(3, "evaluations in a row without improvement", unit="evaluations", ge=0)
+    threshold: float = parameter(1e-4, "share of the best value that counts as improvement", ge=0, lt=1)
+    cooldown: int = parameter(0, "evaluations that are not counted after a fall", unit="evaluations", ge=0)
+    floor: float = parameter(0.0, "share of the rate that is left at the end", ge=0, le=1)
+
+    def factor(self, epoch: float) -> float:
+        """Return 1: of the epoch the rate does not depend."""
+        return 1.0
+
+    @property
+    def column(self) -> str:
+        """The evaluated value, as `val_loss`."""
+        return self.metric if self.metric.startswith(("val_", "train_")) else f"val_{self.metric}"
+
+    def rule(self, lower: bool) -> PlateauRule:
+        """Return the rule, new; `lower`: whether the smaller value is the better."""
+        bounds = self.patience, self.threshold, self.cooldown, self.floor
+        return PlateauRule(self.column, lower, self.gamma, *bounds)
+
+
 class OwnSchedule(Own, RateSchedule):
     """A function that was passed: epoch -> factor."""
 
@@ -147,13 +178,6 @@ def as_schedule(value: Any) -> RateSchedule | None:
     """
     if value is None or isinstance(value, RateSchedule):
         return value
-    named = value.get("name") if isinstance(value, Mapping) else getattr(value, "__name__", value)
-    if isinstance(named, str) and named.lower().replace("_", "") in _PLATEAU:
-        raise ParameterError(
-            f"schedule: {named!r} lowers the rate when the validation loss stops falling, and servers and "
-            "workers know the epoch alone: an evaluation's result comes later than the versions after it. "
-            "Give milestones, or a schedule by epoch, such as 'cosine'"
-        )
     if isinstance(value, Mapping) and value.get("name") == Own.name:
         return OwnSchedule(**{key: each for key, each in value.items() if key != "name"})
     if callable(value) and not isinstance(value, type):

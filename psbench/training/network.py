@@ -55,7 +55,7 @@ def network_of(experiment: Experiment, data: Dataset, streams: Streams) -> Built
         smallest = experiment.batch_size // experiment.num_workers
         how = TrialOptions(smallest, streams.integer("dry run"), experiment.precision)
         trial = try_step(what, module, data, loss, how)
-    if (rule := experiment.stop.reads_accuracy) and not trial.has_accuracy:
+    if (rule := experiment.reads_accuracy) and not trial.has_accuracy:
         raise ParameterError(
             f"{rule}: what {what} answers for data {data.name!r} names no classes, so there is "
             "no accuracy; use stop.patience, or stop.tolerance"

@@ -180,7 +180,8 @@ class Workload:
             rng=self.streams.generator("strategy"),
         )
         sizes = self.batch_sizes
-        return Engine(experiment.strategy, view, batch_sizes=sizes, wire_size=self.wire_size, log=log)
+        own = {"wire_size": self.wire_size, "plateau": experiment.plateau}
+        return Engine(experiment.strategy, view, batch_sizes=sizes, log=log, **own)
 
     @cached_property
     def optimizers(self) -> tuple[Optimizer, Optimizer]:
@@ -269,7 +270,7 @@ class Workload:
 
 
 def _check_fit(experiment: Experiment, data: Dataset) -> None:
-    if data.task == "regression" and (rule := experiment.stop.reads_accuracy):
+    if data.task == "regression" and (rule := experiment.reads_accuracy):
         raise ParameterError(
             f"{rule}: the targets of data {data.name!r} are numbers, so there is no accuracy; "
             "use stop.patience, or stop.tolerance"

@@ -267,10 +267,7 @@ def test_workers_may_step_by_another_optimizer_than_the_servers():
         toy_experiment("bsp", inner_optimizer="adam")
 
 
-def test_what_cannot_be_sliced_or_known_by_epoch_says_so():
+def test_what_cannot_be_sliced_says_so():
     moving = {"name": "parameter_server", "servers": 2, "reassignment": "by_load"}
     with pytest.raises(ParameterError, match="cannot be sliced over servers whose entries move"):
         toy_experiment({"name": "bsp", "placement": moving}, optimizer=decaying("sgd"))
-    for plateau in ("plateau", torch.optim.lr_scheduler.ReduceLROnPlateau):
-        with pytest.raises(ParameterError, match="servers and workers know the epoch alone"):
-            toy_experiment(optimizer={"name": "sgd", "schedule": plateau})

@@ -44,6 +44,8 @@ class Evaluation:
         self._spread: dict[str, float] = {}  # of the models whose mean was taken last
         self._measured: dict[int, dict[str, float]] = {}  # by evaluations that are under way
         self._averages = False  # whether the model is the mean of the workers' models
+        # waited for, so that the version after an evaluation has the rate that follows from it, as simulated
+        self._next_rate_depends = run.workload.experiment.plateau is not None
         self._asked: int | None = None  # the request for the models of the answer being performed
         self._evaluated = -1, -1  # the last version, and its samples, that were sent to the evaluator
 
@@ -75,6 +77,8 @@ class Evaluation:
         if self._run.rules.sees_movement and self._schedule.may_be_due:
             yield from self._await_movement()
         self._schedule.after_update()
+        if self._next_rate_depends:
+            yield from self._await_all()
         if self._queue.is_full:
             yield Wait(lambda: not self._queue.is_full, lambda: EVALUATOR)
 

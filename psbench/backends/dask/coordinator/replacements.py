@@ -87,4 +87,4 @@ def _evaluator_is_needed(experiment: Experiment) -> str:
     for composition in experiment.strategy.compositions:
         if _MEASURED_BY_EVALUATOR.intersection(composition.measures):
             return f"strategy {composition.name!r}"
-    return experiment.reads_validation
+    return experiment.reads_validation or ("optimizer.schedule" if experiment.plateau else "")

@@ -317,7 +317,8 @@ class _Driver:
             self._perform(self.engine.handle(request, self._now))
         if self.control.stopping:
             self.ending.end("stopped", "stopped by hand")
-        self._take_evaluations(wait=False)
+        # the next version has the rate that follows from them, as simulated
+        self._take_evaluations(wait=self.workload.experiment.plateau is not None)
         if self.observer is not None:
             self.observer(self.log)
 
