@@ -84,8 +84,8 @@ def _engine(run: Run, log: EventLog) -> Engine:
     batches = largest_remainder(experiment.batch_size, [1.0] * view.num_workers)
     buffer_bytes = meta["model_bytes"] - 4 * meta["num_parameters"]
     size = WireSize(meta["layout"], buffer_bytes, shapes=meta.get("shapes", ()))
-    own = {"wire_size": size, "plateau": experiment.plateau}
-    return Engine(experiment.strategy, view, batch_sizes=batches, log=log, **own)
+    strategy, plateau = experiment.strategy, experiment.plateau
+    return Engine(strategy, view, batch_sizes=batches, wire_size=size, log=log, plateau=plateau)
 
 
 def _starters(rows: np.ndarray[Any, Any]) -> list[int]:

@@ -180,8 +180,9 @@ class Workload:
             rng=self.streams.generator("strategy"),
         )
         sizes = self.batch_sizes
-        own = {"wire_size": self.wire_size, "plateau": experiment.plateau}
-        return Engine(experiment.strategy, view, batch_sizes=sizes, log=log, **own)
+        strategy, plateau = experiment.strategy, experiment.plateau
+        size = self.wire_size
+        return Engine(strategy, view, batch_sizes=sizes, wire_size=size, log=log, plateau=plateau)
 
     @cached_property
     def optimizers(self) -> tuple[Optimizer, Optimizer]:
