@@ -66,8 +66,9 @@ def test_who_is_retired_says_so_and_the_run_goes_on() -> None:
         done = run(spec, client=client, observer=retirer, control=retirer.control)
     assert done.meta["status"] == "stopped"
     *told, moved = done.meta["incidents"]
-    joined, left, worker = sorted(told)  # another evaluator may need longer to start than the rest to go on
-    assert joined.startswith("evaluator has joined on another Dask worker")
+    joined = [each for each in told if each.startswith("evaluator has joined on another Dask worker")]
+    assert len(joined) <= 1  # another evaluator may start after the run has moved
+    left, worker = sorted({*told} - {*joined})
     assert left.startswith("evaluator left, as its Dask worker is being retired, at ")
     assert worker.startswith("worker 1 left, as its Dask worker is being retired, at ")
     assert re.match("the Dask worker of server 1 is being retired; 0 updates and .* s .* are lost", moved)
