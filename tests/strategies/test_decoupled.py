@@ -199,6 +199,7 @@ def test_more_than_there_are_make_no_quorum():
         run(decoupled(quorum=5), cluster={"workers": 3})
 
 
+@pytest.mark.slow
 def test_it_keeps_the_contract():
     check_strategy(ps.strategies.decoupled_diloco(quorum=2, grace_s=0.5), clusters=6)
     check_strategy(RadialOuter(stale_filter="heloco"), clusters=3)

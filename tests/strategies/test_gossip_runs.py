@@ -164,6 +164,7 @@ def test_at_a_full_exchange_a_resumed_run_has_the_same_bits(tmp_path):
     torch.testing.assert_close(resumed.parameters, whole.parameters, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_lost_and_one_that_comes(tmp_path):
     cluster = {"workers": 4, "failures": [{"worker": 1, "at_s": 0.3, "rejoin_s": 0.7}]}
     for name in ("d_psgd", "d_psgd_step_first", "sgp", "ad_psgd"):
@@ -187,6 +188,7 @@ def test_a_fork_has_another_future_and_no_other_strategy():
         ps.run(fork(run, Fork(0.2, strategy="asp")))
 
 
+@pytest.mark.slow
 def test_several_processes_compute_the_same_bits():
     for name in ("d_psgd", "ad_psgd"):
         one, other = (trained(name, processes=number)[1] for number in (1, 2))

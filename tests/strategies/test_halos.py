@@ -153,5 +153,6 @@ def test_there_is_a_link_for_each_region():
         run(halos(region_links_mbit_s=[1.0]))
 
 
+@pytest.mark.slow
 def test_it_keeps_the_contract():
     check_strategy(ps.strategies.halos(pushes_per_exchange=2), clusters=4)

@@ -178,6 +178,7 @@ def test_a_sum_that_an_exchange_does_not_keep_is_found(monkeypatch):
     assert "after their exchange" in failures("easgd")
 
 
+@pytest.mark.slow
 def test_strategies_that_should_be_equal_and_make_other_models_are_found(monkeypatch):
     pair = PAIRS["diloco(H=1, plain, 1) = bsp"]
     assert failures(None, pair) == ""

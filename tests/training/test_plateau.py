@@ -100,6 +100,7 @@ def test_which_way_is_better_is_the_metrics_own_word(better):
     assert bool(falls(log)) == (better == "lower")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["bsp", "all_reduce"])
 def test_a_live_run_is_the_simulated_one(strategy, monkeypatch):
     def late(*request: Any, answer: Any = tasks._answer) -> Any:

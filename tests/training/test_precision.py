@@ -43,6 +43,7 @@ def test_bf16_is_torch_s_autocast_and_what_servers_hold_is_float32():
     assert ps.Experiment.from_spec(experiment.spec()).precision == "bf16"
 
 
+@pytest.mark.slow
 def test_answers_of_any_structure_are_float32_in_processes_too():
     given = {"model": Answers, "precision": "bf16", "cluster": {"workers": 2}, "stop": {"updates": 4}}
     one, two = (ps.run(toy_experiment(processes=count, metrics=["macro_f1"], **given)) for count in (1, 2))

@@ -167,6 +167,7 @@ assert frozen_after(False, timing_only=True) == ({True}, True)
 """
 
 
+@pytest.mark.slow
 def test_objects_of_before_a_run_are_not_searched_for_garbage():
     """Only while it runs, also where it fails, and what somebody else has frozen stays frozen.
 

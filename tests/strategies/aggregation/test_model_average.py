@@ -98,6 +98,7 @@ def test_the_average_keeps_a_share_of_the_old_model():
     assert models[0].tolist() == [3.0, 0.0]  # it is a copy
 
 
+@pytest.mark.slow
 def test_block_momentum_follows_eqs_7_and_8():
     generator = torch.Generator().manual_seed(0)
     lr, beta = 0.5, 0.3

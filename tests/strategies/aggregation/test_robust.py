@@ -55,6 +55,7 @@ def test_one_wrong_push_in_five_takes_the_model_nowhere(part, wrong):
     np.testing.assert_allclose(weights(part, rows) @ rows, [1.0, 0.0], atol=0.25)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [Krum, GeometricMedian, ClippedMean])
 def test_they_keep_the_contract(part):
     check_strategy(part)

@@ -228,6 +228,7 @@ def test_without_a_fall_and_with_gamma_1_it_is_local_sgd():
         assert script.measured(1.0, 60.0 * interval) == [20, 20]
 
 
+@pytest.mark.slow
 def test_a_period_of_1_from_the_beginning_is_bsp():
     done = trained(strategies.adacomm(initial_steps=1, interval_s=0.01))
     close(done.parameters, trained("bsp").parameters)
@@ -288,6 +289,7 @@ def test_it_cannot_be_timed_without_gradients():
         strategies.adacomm(gamma=1.5)
 
 
+@pytest.mark.slow
 def test_the_search_for_the_first_period_compares_losses_after_equal_time():
     cluster = {"workers": 3, "step_time": "constant", "latency_s": 0.02}
     experiment = toy_experiment("adacomm", cluster=cluster)

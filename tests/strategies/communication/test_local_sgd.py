@@ -31,6 +31,7 @@ def test_the_first_average_is_that_of_independent_workers():
     close(done.parameters, sum(alone(worker, 5) for worker in range(3)) / 3)
 
 
+@pytest.mark.slow
 def test_an_endless_period_leaves_the_workers_to_themselves():
     watched = Watched(pasgd(10**6), stop={"seconds": 1000.0})
     steps = [81, 40, 20]  # of 5, 10 and 20 ms, and the first that ends after 0.4 s

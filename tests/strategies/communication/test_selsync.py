@@ -192,6 +192,7 @@ def test_with_a_large_delta_nothing_but_flags_travels():
     assert set(votes["loss"][3:].tolist()) == {0.0}
 
 
+@pytest.mark.slow
 def test_between_synchronisations_workers_are_independent():
     watched = Watched(selsync(delta=NEVER))
     common = torch.stack(watched.until(lambda view: view.version == 1)).mean(0)

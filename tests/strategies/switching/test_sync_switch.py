@@ -37,6 +37,7 @@ def timed(workers, percent, mini_batches, classes=2):
     return handed, int(applied["version"][-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "percent", "budget", "bsp", "total"),
     [
