@@ -282,6 +282,11 @@ def first_actions(
     return [*rest, *(action for action in again if not hasattr(action, "worker") or action.worker in workers)]
 
 
+def has_releases(engine: Engine, checkpoint: Checkpoint) -> bool:
+    """Return whether releases are among what is still to be performed of the checkpoint's answer."""
+    return bool(released(actions_from_plain(checkpoint.state["rest"], engine.composition)))
+
+
 def events_to_plain(entries: Sequence[tuple[float, ev.Event]]) -> list[list[Any]]:
     """Return timers, requests and evaluations as checkpoints hold them; joins are the profile's."""
     kept = [each for each in entries if isinstance(each[1], (ev.Timer, ev.SwitchRequested, ev.Evaluated))]

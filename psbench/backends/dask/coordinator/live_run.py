@@ -20,6 +20,7 @@ from psbench.backends.dask.coordinator.checkpointing import (
     Start,
     events_from_plain,
     first_actions,
+    has_releases,
     resume_workers,
     store_state,
 )
@@ -255,6 +256,8 @@ class LiveRun:
             yield from self.answers.perform(
                 first_actions(run.engine, checkpoint, run.peers.workers(), epochs)
             )
+        else:
+            self.answers.unanswered = has_releases(run.engine, checkpoint)
         if reason:  # where models diverge, the last answer says first which steps the workers keep
             run.ending.finish(reason)
 
