@@ -69,6 +69,7 @@ class Checks:
         self._unready: set[str] = set()  # processes that have connected and are not ready
         self._lost_by_hand: set[int] = set()
         self._has_outcome = False
+        self._lost_by_then: set[int] = set()  # workers, when the outcome was sent
         self._late: set[str] = set()  # processes that connected when the run had ended
         self.stored_versions: list[int] = []
 
@@ -92,7 +93,7 @@ class Checks:
             first, second, *_ = message.text.split()
             self._incidents[f"{first} {second}" if second.isdigit() else first] += 1
         elif isinstance(message, msg.RunOutcome):
-            self._has_outcome = True
+            self._has_outcome, self._lost_by_then = True, self._live.run.peers.lost_workers
         elif isinstance(message, msg.StartTraining):
             here = set(self._live.run.peers.workers())
             self._begin = self._begin or here
@@ -341,7 +342,7 @@ class Checks:
                 gone.discard(int(row["worker"]))
             else:
                 gone.add(int(row["worker"]))
-        lost, dead = set(facts["lost_workers"]), self._live.run.peers.lost_workers
+        lost, dead = set(facts["lost_workers"]), self._lost_by_then
         surely = gone | (dead - view.workers.keys())
         reported = {worker_number(name) for name in self._incidents}  # too late for the log
         planned = {failure.worker for failure in self._experiment.cluster.failures}
