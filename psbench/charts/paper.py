@@ -1,8 +1,7 @@
 """Charts for a two-column paper: its widths, its font, and units beside the name of an axis.
 
-What is drawn is what the screen shows, as wide as it must be for its smallest letters to have 8 points when
-the whole is made as wide as a column; SVG and PDF are written in that size. What stands in a caption (title,
-warnings) is left out.
+A chart is laid out as on the screen and then scaled to the width of a column, at which its smallest font size
+is 8 points; SVG and PDF are written in that size. Title and warnings are left to the figure's caption.
 
 Source
 ------
@@ -24,7 +23,7 @@ from psbench.system.files import atomic_write
 #: inches of a figure in a column, and of one across both
 WIDTHS = {"column": 3.4, "page": 7.0}
 _FONT = "'Times New Roman', 'Liberation Serif', 'Nimbus Roman', 'TeX Gyre Termes', Times, serif"
-#: points in an inch, and of a letter that has 11 pixels on the screen
+#: points in an inch, and the font size in points of what is 11 pixels on the screen
 _INCH, _LETTER = 72, 8
 _SCALE = _LETTER / 11
 #: what the height of a chart is of that on the screen, if it is not rows

@@ -131,7 +131,7 @@ def _order(student: str, number: int) -> list[int]:
 
 
 def letter(student: str, number: int) -> str:
-    """Return the letter of the right option of a question, from 1 on, in that student's order."""
+    """Return the letter of the right answer to a question, from 1 on, in the student's order of options."""
     return string.ascii_lowercase[_order(student, number).index(0)]
 
 

@@ -219,13 +219,7 @@ class Comparison(ShownTable):
     ) -> Sheet:
         """Return the comparison's charts, as the report shows them; see `charts.comparison_chart`.
 
-        With `style="paper"` they are a figure of a two-column paper, `width` "column" (3.4 inches) or "page"
-        (7), whose `save` writes SVG and PDF in that size; title and warnings are left to its caption.
-
-        Raises
-        ------
-        UnknownName, ParameterError
-            If there is no such chart, style or width.
+        Styles, widths and errors are those of `Run.chart`.
         """
         from psbench.charts import comparison_chart
         from psbench.charts.display import pixels_of, styled

@@ -160,7 +160,7 @@ def _fit_steps(found: Fit, measured: Sequence[Exchanges], workers: int) -> None:
 
 
 def _common_batch(cells: Mapping[tuple[int, int], NDArray[np.float64]], workers: int) -> int:
-    """Return the batch at which all workers' steps are told, as they compare; 0 if they have none in common.
+    """Return the batch size at which the workers' step times are compared; 0 if they have none in common.
 
     Of several it is the one of which the worker with the fewest steps has most.
     """

@@ -9,7 +9,7 @@ import numpy as np
 
 #: megabits in a byte
 _MBIT = 8e-6
-#: shortest latency that is told, seconds
+#: shortest latency that is fitted, seconds
 _SHORTEST_S = 1e-6
 #: standard errors by which a message must take longer than the latency for its rate to be known
 _SURE = 3.0
