@@ -55,9 +55,13 @@ class Checks:
         self._has_servers = not any(
             each.placement.collective for each in workload.experiment.strategy.compositions
         )
+        self._is_gossip = any(
+            each.placement.peer_to_peer for each in workload.experiment.strategy.compositions
+        )
         self._invariants = None if live.start else Invariants("a live run", live.run.engine)
         self._rows = 0
         self._first_push = live.start.checkpoint.state["next_push"] if live.start else 0
+        self._first_tensors = live.start.checkpoint.tensors if live.start else {}
         self._pushes: list[tuple[int, msg.PushMessage, float]] = []
         self._tickets: dict[int, int] = {}  # of the last release that each worker was sent
         self._versions: dict[float, int] = {}  # that were evaluated, by the loss that was found
@@ -89,6 +93,8 @@ class Checks:
                 self._state_versions[message.tag] = message.state["engine"]["view"]["version"]
         elif isinstance(message, msg.ReleaseMessage):
             self._release(name, message, has_replica)
+        elif isinstance(message, msg.StartRing):
+            self._ring(message)
         elif isinstance(message, msg.Incident):
             first, second, *_ = message.text.split()
             self._incidents[f"{first} {second}" if second.isdigit() else first] += 1
@@ -101,6 +107,17 @@ class Checks:
                 raise BrokenContract(f"{name} hears of the rings of {message.rings}, and {here} are here")
         elif name == EVALUATOR and isinstance(message, msg.EvaluateModel) and self.is_plain:
             version_of(message.tensors["parameters"], "what is evaluated")
+
+    def _ring(self, order: msg.StartRing) -> None:
+        """Check that every worker is in a ring that waits with something to add and was not lost."""
+        pushed = {
+            push.worker
+            for push in self._live.run.view.pending.values()
+            if push.id >= self._first_push or f"push/{push.id}/payload" in self._first_tensors
+        }
+        left_out = pushed - {*order.members} - {worker_number(name) for name in self._incidents}
+        if left_out:
+            raise BrokenContract(f"ring {order.ring} is without {sorted(left_out)}, who have pushed")
 
     def _release(self, name: str, message: msg.ReleaseMessage, has_replica: bool) -> None:
         worker = worker_number(name)
@@ -156,7 +173,8 @@ class Checks:
             if found != view["version"]:
                 raise BrokenContract(f"a checkpoint of version {view['version']} has the model of {found}")
         for push in view["pending"]:
-            if self._has_servers and f"push/{push['id']}/payload" not in tensors:
+            was_lost = not self._has_servers and self._incidents[f"worker {push['worker']}"]
+            if not (was_lost or self._is_gossip or f"push/{push['id']}/payload" in tensors):
                 raise BrokenContract(f"a checkpoint lacks the payload of push {push['id']}")
             if push["id"] >= state["next_push"]:
                 raise BrokenContract(f"push {push['id']} is in a checkpoint that gives its number again")

@@ -293,7 +293,8 @@ class FakeWorker:
         self._loop = self._overlapped = self._model_tag = None
 
     def _resume(self, order: msg.ResumeWorker) -> None:
-        self._index, self._ranges, self._contributes = order.composition, order.ranges, False
+        self._index, self._ranges = order.composition, order.ranges
+        self._contributes = "push/payload" in order.tensors
         self._restart()
         if order.state is not None:
             self._loop = restored_loop(order.state, self._composition, self.worker)

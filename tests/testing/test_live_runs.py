@@ -521,6 +521,21 @@ def test_a_resumed_run_begins_no_earlier_than_its_checkpoint() -> None:
     assert again.live.run.now == 0.32
 
 
+def test_what_waits_for_a_ring_is_in_a_checkpoint() -> None:
+    """The ring of the run that went on was without it: a version of one worker's payload, or of none."""
+    of = workload("all_reduce")
+    run = world(of)
+    settle(run)
+    run.end_step("worker 0")
+    settle(run)
+    run = resumed_from_now(run, of)
+    settle(run)
+    run.end_step("worker 1")
+    settle(run)
+    run.heal(looks=True)
+    assert run.log.of_kind(Kind.APPLY)["worker"][:2].tolist() == [0, 1]
+
+
 def test_events_that_waited_are_in_a_checkpoint() -> None:
     of = workload("asp")
     run = world(of)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import numpy as np
@@ -184,6 +185,30 @@ def test_a_stop_leaves_a_checkpoint(strategy: Any, monkeypatch: pytest.MonkeyPat
         assert label.startswith("stopped-version-")
         assert resumed == 0
         assert torch.equal(again.parameters, simulated(shorter)[0])
+
+
+def test_what_waits_for_a_ring_goes_on_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop found a worker in a long step; the others' payloads were in no checkpoint."""
+    monkeypatch.setattr("psbench.backends.dask.coordinator.stopping._STOP_S", 0.05)
+    stopped = threading.Event()
+
+    class StepsLong(Worker):
+        def _step(self) -> Any:
+            if self.worker == 1 and self.loop is not None and self.loop.ticket == 4:
+                stopped.wait(1.0)
+            return super()._step()
+
+    def on_rows(done: ThreadedRun, client: Any) -> None:
+        if done.log.of_kind(Kind.APPLY)["version"].max(initial=0) == 3:
+            client.send(RequestStop(checkpoint=True))
+
+    spec = experiment("all_reduce", 3, stop={"updates": 6})
+    done = ThreadedRun(spec, StepsLong).run(on_rows)
+    (label,) = done.checkpoints
+    pending = done.stored[label].state["engine"]["view"]["pending"]
+    assert [label, sorted(push["worker"] for push in pending)] == ["stopped", [0, 2]]
+    again = resumed_run(spec, done, label)
+    assert torch.equal(again.parameters, ThreadedRun(spec).run().parameters)
 
 
 def version_at(done: ThreadedRun, label: str) -> int:

@@ -247,21 +247,24 @@ def store_state(checkpoint: Checkpoint) -> State:
     if "codecs/residual" in tensors:
         state["residual"] = tensors["codecs/residual"]
     for push in checkpoint.state["engine"]["view"]["pending"]:
-        for kind in ("payload", "buffers"):
-            name = f"push/{push['id']}/{kind}"
-            if name in tensors:
-                state[f"{kind}/{push['worker']}/{push['ticket']}"] = tensors[name]
+        for kind, tensor in under(f"push/{push['id']}/", tensors).items():
+            state[f"{kind}/{push['worker']}/{push['ticket']}"] = tensor
     for worker in checkpoint.state["workers"]:
         if f"worker/{worker}/held" in tensors:
             state[f"worker/{worker}"] = tensors[f"worker/{worker}/held"]
     return state
 
 
-def resume_workers(out: Outbox, workers: Collection[int], checkpoint: Checkpoint, view: ClusterView) -> None:
-    """Send each worker its part of a checkpoint."""
+def resume_workers(
+    out: Outbox, workers: Collection[int], checkpoint: Checkpoint, view: ClusterView, collective: bool
+) -> None:
+    """Send each worker its part of a checkpoint; under a `collective` operation with what it is to add."""
     ranges = None if view.ranges is None else as_lists(view.ranges)
+    pushes = {push.worker: push.id for push in view.pending.values()} if collective else {}
     for worker in workers:
         own = under(f"worker/{worker}/", checkpoint.tensors)
+        if worker in pushes:  # what it adds to the next ring
+            own |= named("push/", under(f"push/{pushes[worker]}/", checkpoint.tensors))
         state = checkpoint.state["workers"].get(str(worker))
         out.send(worker_name(worker), msg.ResumeWorker(view.in_force, ranges, state, own))
 

@@ -233,7 +233,8 @@ class LiveRun:
         self.log_stream.resume(start.rows, start.texts)
         self.pushes.next_number = state["next_push"]
         run.engine.load_state_dict(state["engine"])
-        resume_workers(run.out, workers, checkpoint, view)
+        composition = run.workload.experiment.strategy.compositions[view.in_force]
+        resume_workers(run.out, workers, checkpoint, view, composition.placement.collective)
         for worker, own in state["workers"].items():
             if own["position"] is not None:
                 self.pushes.set_position(int(worker), *own["position"][:2])

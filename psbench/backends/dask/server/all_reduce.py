@@ -12,8 +12,9 @@ by another before it goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 from psbench.backends.dask.protocol import messages as msg
@@ -22,7 +23,15 @@ from psbench.backends.dask.protocol.framing import State
 from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.protocol.messages import PushKey, ReleaseMessage, StartRing
 from psbench.backends.dask.protocol.roles import worker_name, worker_number
-from psbench.backends.dask.server.store import ServerlessStore, StoreReply, Then, ThenNumber, key_of
+from psbench.backends.dask.server.store import (
+    NO_CODEC,
+    ServerlessStore,
+    StoreReply,
+    Then,
+    ThenCheckpoint,
+    ThenNumber,
+    key_of,
+)
 from psbench.core import actions as act
 from psbench.core.events import Push
 from psbench.errors import WorkerLost
@@ -65,7 +74,8 @@ class AllReduceStore(ServerlessStore):
     workers : list of int
         Those that are connected.
     state : State or None
-        What every replica begins with; None if they have it already.
+        What every replica begins with; None if they have it already. Of a checkpoint it names the pushes
+        whose payloads their workers have been given again.
     numbers : iterator of int
         Numbers for rings and requests, unique in this run.
     """
@@ -83,8 +93,10 @@ class AllReduceStore(ServerlessStore):
         self._requests: dict[int, _Request] = {}
         self._gift = -1  # the request for a sum that goes to those who did not finish its ring
         if state is not None:
+            self._pushed = {key[0]: key for key in _pushes_in(state) if key[0] in self._current}
+            replica = {name: tensor for name, tensor in state.items() if not _is_of_push(name)}
             for worker in self._alive:
-                self._send(worker, msg.LoadReplica(state))
+                self._send(worker, msg.LoadReplica(replica))
 
     # ---------------------------------------------------------------- pushes and versions
 
@@ -183,11 +195,28 @@ class AllReduceStore(ServerlessStore):
 
     def payload(self, push: Push, then: Then) -> None:
         """Ask the worker for what it adds to the next ring; `then` is given nothing if it is lost."""
-        key = key_of(push)
-        if not self._has(push):
+        if self._has(push):
+            self._ask_payload(key_of(push), then)
+        else:
             then({})
-            return
-        self._request(_Request(lambda tag: msg.SendPayload(tag, key), then, push.worker))
+
+    def _ask_payload(self, key: PushKey, then: Then) -> None:
+        self._request(_Request(lambda tag: msg.SendPayload(tag, key), then, key[0]))
+
+    def checkpoint(self, keys: Sequence[PushKey], then: ThenCheckpoint) -> None:
+        """Ask one worker for its replica, and those that are to add to the next ring for what they add."""
+        found: State = {}
+        missing: set[PushKey | None] = {None, *(key for key in keys if self._pushed.get(key[0]) == key)}
+
+        def take(key: PushKey | None, state: State) -> None:
+            missing.discard(key)
+            found.update(state if key is None else _named_by_push(key, state))
+            if not missing:
+                then(found, dict(NO_CODEC))
+
+        self.gather(True, partial(take, None))
+        for key in sorted(filter(None, missing)):
+            self._ask_payload(key, partial(take, key))
 
     def distance_sq(self, push: Push, then: ThenNumber) -> None:
         """Call `then` with 0: the push started from the current version."""
@@ -282,6 +311,27 @@ class AllReduceStore(ServerlessStore):
 
     def _send(self, worker: int, message: Message) -> None:
         self._out.send(worker_name(worker), message)
+
+
+_OF_PUSH = ("payload", "buffers")  # how a push's tensors are named, before its worker and ticket
+
+
+def _named_by_push(key: PushKey, state: State) -> State:
+    """Name what a worker sends of a push as a server does; nothing if it was lost."""
+    values = zip(_OF_PUSH, (state[name] for name in ("parameters", "buffers")), strict=True) if state else ()
+    return {f"{name}/{key[0]}/{key[1]}": tensor for name, tensor in values}
+
+
+def _is_of_push(name: str) -> bool:
+    return name.startswith(tuple(f"{each}/" for each in _OF_PUSH))
+
+
+def _pushes_in(state: State) -> Iterator[PushKey]:
+    """Iterate over the pushes whose payloads are in a state."""
+    for name in state:
+        if name.startswith("payload/"):
+            worker, ticket = map(int, name.split("/")[1:])
+            yield worker, ticket
 
 
 def _weighted(apply: act.Apply) -> _Weighted:

@@ -387,6 +387,10 @@ class Worker:
         self._compose(order.composition)
         if order.ranges:
             self._change_ranges(msg.ChangeRanges(order.ranges))
+        push = under("push/", order.tensors)
+        if push:
+            assert self.member is not None
+            self.member.contribute(push["payload"], push["buffers"])
         plain = order.state
         if plain is None:
             return
