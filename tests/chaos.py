@@ -28,7 +28,7 @@ import psutil
 from distributed import Client, LocalCluster
 
 from psbench.backends.control import Control
-from psbench.backends.dask.cluster import local_cluster
+from psbench.backends.dask.local_cluster import local_cluster
 from psbench.errors import PsbenchError
 from psbench.experiment import Experiment
 from psbench.results.run import Run

@@ -64,7 +64,7 @@ ONE_BY_ONE = (
 @pytest.fixture(scope="session")
 def scheduler() -> Iterator[str]:
     """The one cluster that all runs on Dask share: there already, as when an engineer gives its address."""
-    from psbench.backends.dask.cluster import local_cluster
+    from psbench.backends.dask.local_cluster import local_cluster
 
     with local_cluster(PROCESSES) as cluster:
         yield cluster.scheduler_address

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from psbench.backends.dask.cluster import local_cluster
+from psbench.backends.dask.local_cluster import local_cluster
 from psbench.core.log import Kind
 from psbench.experiment import Experiment
 from tests.benchmarks.live import steps_a_second

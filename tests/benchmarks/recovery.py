@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import psutil
 from distributed import Client
 
-from psbench.backends.dask.cluster import start_cluster
+from psbench.backends.dask.local_cluster import start_cluster
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.messages import KeepState
 from psbench.backends.dask.server.replica import Replica

@@ -9,10 +9,10 @@ from distributed import Client
 from psbench.backends.control import Control, Observer
 from psbench.backends.dask.asking import Unresponsive, ask
 from psbench.backends.dask.attempt import Attempt
-from psbench.backends.dask.cluster import ignore_interrupts
 from psbench.backends.dask.connecting import connected
 from psbench.backends.dask.demand import demand
 from psbench.backends.dask.leaving import ServerRetired
+from psbench.backends.dask.local_cluster import ignore_interrupts
 from psbench.backends.dask.objects import check_objects
 from psbench.backends.dask.placement import check_replica, find_room, place_with_resources, placing
 from psbench.backends.dask.protocol.roles import first_roles

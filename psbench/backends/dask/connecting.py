@@ -14,7 +14,7 @@ from pathlib import Path
 from distributed import Client, Security
 from distributed.core import connect
 
-from psbench.backends.dask.cluster import local_cluster
+from psbench.backends.dask.local_cluster import local_cluster
 from psbench.clusters.connection import ConnectionSettings
 from psbench.clusters.scheduler import address_of, nobody_answers
 from psbench.errors import ParameterError

@@ -17,9 +17,9 @@ import torch
 from distributed import Client, Future, get_worker
 
 from psbench.backends.dask.asking import ask, ask_scheduler
-from psbench.backends.dask.cluster import ignore_interrupts
 from psbench.backends.dask.connecting import connected
 from psbench.backends.dask.keys import give_key, take_key
+from psbench.backends.dask.local_cluster import ignore_interrupts
 from psbench.backends.dask.placement import room_on
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message

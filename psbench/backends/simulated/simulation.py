@@ -28,10 +28,10 @@ from psbench.backends.control import Control, Observer
 from psbench.backends.outcome import Outcome
 from psbench.backends.pushes import why_diverged, with_stats
 from psbench.backends.schedule import CheckpointSchedule, StopRules, UpdateSchedule, membership_events
-from psbench.backends.simulated.cluster import PERFORM, InService, SimulatedCluster
 from psbench.backends.simulated.evaluation import SimulatedEvaluation
 from psbench.backends.simulated.event_queue import REQUEST, EventQueue
 from psbench.backends.simulated.shared_cores import StepBegins
+from psbench.backends.simulated.simulated_cluster import PERFORM, InService, SimulatedCluster
 from psbench.backends.simulated.workers import WorkerEvent
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder

@@ -11,7 +11,7 @@ from test_dask_runs import FOREVER, experiment
 
 from psbench import replay
 from psbench.backends.control import Control
-from psbench.backends.dask.cluster import local_cluster
+from psbench.backends.dask.local_cluster import local_cluster
 from psbench.core.log import EventLog, Kind
 from psbench.errors import BackendError
 from psbench.runs.execution import run
