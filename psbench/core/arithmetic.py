@@ -296,16 +296,19 @@ class State(MutableMapping[str, Any]):
         if isinstance(value, (int, float)):
             self._values[name] = float(value)
             return
-        shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-        if shape is None:
-            raise TypeError(f"state {name!r}: is a {type(value).__name__}, neither a vector nor a number")
-        if shape != self.like.shape or dtype != self.like.dtype:
+        like = self.like
+        try:
+            fits = value.shape == like.shape and value.dtype is like.dtype
+        except AttributeError:
+            what = type(value).__name__
+            raise TypeError(f"state {name!r}: is a {what}, neither a vector nor a number") from None
+        if not fits:
             raise ValueError(
-                f"state {name!r}: is of shape {tuple(shape)} and {dtype}; a vector here is of shape "
-                f"{tuple(self.like.shape)} and {self.like.dtype}"
+                f"state {name!r}: is of shape {tuple(value.shape)} and {value.dtype}; a vector here is of "
+                f"shape {tuple(like.shape)} and {like.dtype}"
             )
         place = value.data_ptr()
-        is_lent = place == self.like.data_ptr()  # or another's, who changes it too
+        is_lent = place == like.data_ptr()  # or another's, who changes it too
         if self.lent and not is_lent:
             is_lent = any(place == push.vector.data_ptr() for push in self.lent)
         self._values[name] = value.clone() if is_lent else value

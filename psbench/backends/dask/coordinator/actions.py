@@ -92,11 +92,11 @@ class ActionPerformer:
         num_workers = run.workload.profile.num_workers
         usual = [composition.bytes_up(size, num_workers, part) for part in parts]
 
-        def bytes_up(fragment: int, version: int) -> int:
-            if composition.aggregation.exchanges:
-                return composition.bytes_up(size, num_workers, version=version)
-            return usual[fragment]
+        def bytes_of_exchange(fragment: int, version: int) -> int:
+            return composition.bytes_up(size, num_workers, version=version)
 
+        exchanges = composition.aggregation.exchanges
+        bytes_up = bytes_of_exchange if exchanges else lambda fragment, version: usual[fragment]
         self._pushes.compose(bytes_up, composition.reads)
         if run.rules.sees_movement:
             run.store.ask_movement(lambda _: None)  # it is measured from now on
@@ -134,11 +134,12 @@ class ActionPerformer:
         has_left = now.status is Status.GONE or now.ticket != release.ticket
         if has_left or worker_name(worker) in run.peers.gone:
             return True
-        return any(type(event) is ev.Leave and event.worker == worker for event in run.events)
+        events = run.events
+        return bool(events) and any(type(event) is ev.Leave and event.worker == worker for event in events)
 
     def _apply(self, apply: act.Apply) -> Script[None] | None:
         store = self._run.store
-        if isinstance(store, AllReduceStore) and not store.has_sum_for(apply):
+        if type(store) is AllReduceStore and not store.has_sum_for(apply):
             return self._reduce_and_apply(apply)
         return self._make_version(apply)
 

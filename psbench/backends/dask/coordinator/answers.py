@@ -58,7 +58,7 @@ class Answers:
         if self._actions.keeps_steps:  # steps that are kept after a vote count too
             yield from evaluation.after_update()
             self.unanswered = bool(ending)
-        if not ending:
+        if not ending.status:
             evaluation.after_answer()
 
     def write(self, label: str, rest: Sequence[Action] = ()) -> None:
@@ -71,14 +71,14 @@ class Answers:
     def _perform_each(self, actions: Sequence[Action]) -> Script[bool]:
         """Perform actions, and return whether the run goes on."""
         run = self._run
-        if run.ending:
+        if run.ending.status:
             self.unanswered = self.unanswered or any(type(action) is Release for action in actions)
             return False
         for action in actions:
             script = self._actions.perform(action)
             if script is not None:
                 yield from script
-            if run.ending:
+            if run.ending.status:
                 self.unanswered = True
                 return False  # the run ended with this version; no worker starts another step
         return True

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from psbench.backends.dask.coordinator.checkpointing import Start
 from psbench.backends.dask.coordinator.live_run import LiveRun
-from psbench.backends.dask.protocol.decoder import Message, MessageRefused
+from psbench.backends.dask.protocol.decoder import MessageRefused
 from psbench.backends.dask.protocol.instructions import (
     FIRST_SERVER,
     Answer,
@@ -62,6 +63,12 @@ class Coordinator:
         self._answers: deque[Input] = deque()  # of this process itself, before all messages
         self._pushes, self._handled_s, self._other_s = 0, 0.0, 0.0
         self._stamps = CoordinatorStamps() if workload.experiment.connection.stamps else None
+        self._performers: dict[type[Instruction], Callable[[Any], None]] = {
+            Send: self._send,
+            Answer: self._answer,
+            Forget: lambda order: self._socket.forget(order.name),
+            Look: self._look,
+        }
 
     def run(self) -> None:
         """Run to the end, and send the client the outcome.
@@ -80,11 +87,11 @@ class Coordinator:
             if row is not None:
                 row[4] = time.monotonic()
             for instruction in instructions:
-                if isinstance(instruction, End):
+                if type(instruction) is End:
                     if instruction.error is not None:
                         raise instruction.error
                     return
-                self._perform(instruction)
+                self._performers[type(instruction)](instruction)
                 if row is not None and isinstance(instruction, Send) and instruction.to == FIRST_SERVER:
                     row[5] = time.monotonic()
             if is_push:
@@ -126,41 +133,39 @@ class Coordinator:
         try:
             found = self._socket.receive(_TICK_S)
             self._received_s = time.monotonic() if self._stamps is not None else 0.0
-            while found is not None and isinstance(found.message, Summand):  # of no concern to the run
+            while found is not None and type(found.message) is Summand:  # of no concern to the run
                 self._adder.take(found.sender, found.message)
                 found = self._socket.receive(_TICK_S)
             return found or Tick()
         except MessageRefused as error:
             return Refused(error.sender)
 
-    def _perform(self, instruction: Instruction) -> None:
-        if isinstance(instruction, Send):
-            self._send(instruction)
-        elif isinstance(instruction, Answer):
-            self.first_server.answer(instruction.to, instruction.message)
-            self._answered(instruction.to, instruction.message)
-        elif isinstance(instruction, Forget):
-            self._socket.forget(instruction.name)
-        elif isinstance(instruction, Look):
-            # a message to a dead process cannot be sent
-            dead = tuple(name for name in instruction.names if not self._socket.send(name, Ping()))
-            self._answers.append(Looked(dead, self._socket.strangers))
+    def _answer(self, order: Answer) -> None:
+        self.first_server.answer(order.to, order.message)
+        if self._stamps is not None:
+            self._stamp_answer(self._stamps, order)
 
-    def _answered(self, to: str, message: Message) -> None:
-        if self._stamps is not None and isinstance(message, ReleaseMessage):
-            worker = worker_number(to)
-            self._stamps.answered(-1 if worker is None else worker, message.ticket)
+    def _look(self, order: Look) -> None:
+        # a message to a dead process cannot be sent
+        dead = tuple(name for name in order.names if not self._socket.send(name, Ping()))
+        self._answers.append(Looked(dead, self._socket.strangers))
+
+    def _stamp_answer(self, stamps: CoordinatorStamps, order: Send | Answer) -> None:
+        if isinstance(order.message, ReleaseMessage):
+            worker = worker_number(order.to)
+            stamps.answered(-1 if worker is None else worker, order.message.ticket)
 
     def _send(self, order: Send) -> None:
+        if order.to == FIRST_SERVER:
+            answer = self.first_server.carry_out(order.message)
+            if answer is not None:
+                self._answers.append(Received(FIRST_SERVER, answer))
+            return
         if isinstance(order.message, RunOutcome):
             order.message.facts["coordinator"] = self._load()
             if self._stamps is not None:
                 self._stamps.workers = self.live.run.peers.stamps
                 order.message.facts["stamps"] = self._stamps.facts()
-        if order.to != FIRST_SERVER:
-            self._socket.send(order.to, order.message)
-            self._answered(order.to, order.message)
-            return
-        answer = self.first_server.carry_out(order.message)
-        if answer is not None:
-            self._answers.append(Received(FIRST_SERVER, answer))
+        self._socket.send(order.to, order.message)
+        if self._stamps is not None:
+            self._stamp_answer(self._stamps, order)

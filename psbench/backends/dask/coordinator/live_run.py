@@ -41,6 +41,7 @@ from psbench.backends.dask.protocol.decoder import Message, MessageRefused
 from psbench.backends.dask.protocol.instructions import End, Input, Instruction, Look, Looked, Refused
 from psbench.backends.dask.protocol.roles import CLIENT, REPLICA, worker_name, worker_number
 from psbench.backends.dask.protocol.transport import Received
+from psbench.backends.dask.server.all_reduce import AllReduceStore
 from psbench.backends.dask.server.store import NO_CODEC
 from psbench.backends.schedule import StopRules
 from psbench.core import events as ev
@@ -153,7 +154,7 @@ class LiveRun:
         run = self.run
         if math.isnan(run.clock_s):
             run.begin_s = now
-        run.clock_s = now
+        run.at(now)
         try:
             self._take(given)
             if now >= self._next_due:
@@ -190,9 +191,10 @@ class LiveRun:
             yield from self._resume(self.start)
         while not run.ending:
             yield self.training_wait
-            while run.events and not run.ending:
+            while run.events and not run.ending.status:  # which costs less here than its truth
                 yield from self._handle(run.events.popleft())
-            yield from self.stopping.without_version(self.answers.write)
+            if run.now >= self.stopping.latest:
+                yield from self.stopping.without_version(self.answers.write)
         if self.stopping.retired and run.ending.status == "stopped":
             yield from self.checkpoints.complete(self.pushes.position_after)
             run.out.send(CLIENT, msg.RunMoves(self.stopping.retired))
@@ -386,7 +388,7 @@ class LiveRun:
 
     def _is_something_due(self) -> bool:
         run = self.run
-        return bool(run.events) or bool(run.ending) or self.stopping.is_late
+        return bool(run.events or run.ending.status) or run.now >= self.stopping.latest
 
     def _end_in_time(self) -> None:
         run = self.run
@@ -397,14 +399,14 @@ class LiveRun:
 
     def _handle(self, event: ev.Event) -> Script[None]:
         run = self.run
-        if not (self._returns(event) or self.membership.is_possible(event)):
+        if not (self.membership.is_possible(event) or self._returns(event)):
             return
         if self.pushes.diverges(event):
             return
-        if run.now < run.rules.deadline_s:
+        if type(run.store) is AllReduceStore and run.now < run.rules.deadline_s:
             yield from self.reduction.before(event)
-        if run.ending:  # a version that is not there yet is none
-            return
+            if run.ending:  # a version that is not there yet is none
+                return
         now = run.now
         if now >= run.rules.deadline_s:
             self._end_in_time()

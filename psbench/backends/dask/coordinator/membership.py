@@ -49,7 +49,8 @@ class Membership:
 
     def begin(self, begin_s: float) -> None:
         """Let training begin, at that time of this process's clock."""
-        self._run.begin_s, self._run.training = begin_s, True
+        self._run.began(begin_s)
+        self._run.training = True
         rings = self._peers.rings
         for worker in self._peers.workers():
             self._run.out.send(worker_name(worker), StartTraining(begin_s, rings))

@@ -27,8 +27,6 @@ class Reduction:
     def before(self, event: ev.Event) -> Script[None]:
         """Have the sum made that the answer to an event will make a version from, if it will."""
         run = self._run
-        if not isinstance(run.store, AllReduceStore):
-            return
         began, updates = run.clock_s, self._updates_after(event)
         if not updates:
             return

@@ -40,6 +40,10 @@ class RunState:
         The clock of this process, in seconds, as of the last input, and when the run began on it.
     start_s : float
         The time of the run at which it began here: that of the checkpoint it goes on from.
+    now : float
+        Seconds of the run, as of `at`.
+    view : ClusterView
+        The engine's.
     training : bool
         Whether training has begun.
     strangers : int
@@ -63,21 +67,26 @@ class RunState:
     clock_s: float = 0.0
     begin_s: float = 0.0
     start_s: float = 0.0
+    now: float = 0.0
     training: bool = False
     strangers: int = 0
     has_store: bool = False
     store: ParameterStore = field(init=False)
     composition: Strategy = field(init=False)
+    view: ClusterView = field(init=False)
 
-    @property
-    def now(self) -> float:
-        """Seconds of the run."""
-        return max(self.start_s, self.clock_s - self.begin_s)  # a difference may round to less than the start
+    def __post_init__(self) -> None:
+        self.view = self.engine.view
 
-    @property
-    def view(self) -> ClusterView:
-        """The engine's."""
-        return self.engine.view
+    def at(self, clock_s: float) -> None:
+        """Take note of what the clock says."""
+        self.clock_s = clock_s
+        self.now = max(self.start_s, clock_s - self.begin_s)  # a difference may round to less than the start
+
+    def began(self, begin_s: float) -> None:
+        """Take note of when the run began, by the clock."""
+        self.begin_s = begin_s
+        self.at(self.clock_s)
 
 
 @dataclass(slots=True)

@@ -26,13 +26,15 @@ class Stopping:
 
     Attributes
     ----------
+    latest : float, seconds of the run
+        When a stop waits no longer for a version.
     retired : str
         The server whose Dask worker is being retired, so that the run goes on elsewhere; empty if none is.
     """
 
     def __init__(self, run: RunState, checkpoints: CheckpointWriter, membership: Membership) -> None:
         self._run, self._checkpoints, self._membership = run, checkpoints, membership
-        self._latest = math.inf  # when a stop waits no longer for a version
+        self.latest = math.inf
         self._leaving: list[str] = []  # roles that are to leave once it is known who is dead
         self.retired = ""
 
@@ -40,7 +42,7 @@ class Stopping:
         """End the run."""
         if with_checkpoint and self._run.training:
             self._checkpoints.stop()
-            self._latest = self._run.now + _STOP_S
+            self.latest = self._run.now + _STOP_S
         else:
             self._run.ending.stop()
         if not with_checkpoint:  # by hand: it ends here, with what it has
@@ -58,18 +60,13 @@ class Stopping:
                 self.retired = name
                 self.stop(with_checkpoint=True)
 
-    @property
-    def is_late(self) -> bool:
-        """Whether no version came in time."""
-        return self._run.now >= self._latest
-
     def without_version(self, write: Callable[[str], None]) -> Script[None]:
-        """End a run with a checkpoint of this moment, if no version came in time.
+        """End a run with a checkpoint of this moment, as no version came in time.
 
         `write` writes a checkpoint, by its name, and ends the run.
         """
         run = self._run
-        if not self.is_late or run.ending:
+        if run.ending:
             return
         if run.engine.measuring:  # until what is measured has come
             yield Wait(lambda: bool(run.events) or bool(run.ending), lambda: computing(run))

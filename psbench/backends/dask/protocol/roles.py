@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 from psbench.core.strategy import Strategy
@@ -29,6 +30,7 @@ class RunKey(bytes):
     __str__ = __repr__
 
 
+@cache  # every message asks
 def worker_name(worker: int) -> str:
     """Return the name of a training worker.
 
@@ -47,6 +49,7 @@ def server_name(number: int) -> str:
     return f"server {number}"
 
 
+@cache
 def worker_number(name: str) -> int | None:
     """Return the number of the training worker with that name, or None if it names another role.
 
