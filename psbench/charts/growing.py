@@ -216,7 +216,7 @@ class GrowingTables:
         if not applied:
             return {}
         mean = float(counts @ np.arange(len(counts))) / applied
-        return {"label": [self._label], "time_s": [100 * (end - begin) / applied], "staleness": [mean]}
+        return {"label": [self._label], "per_100_s": [100 * (end - begin) / applied], "staleness": [mean]}
 
     def _batch_size(self) -> Columns:
         columns = zip(*self._pushes.batches.seen(LONGEST), strict=True)

@@ -263,18 +263,18 @@ def trade_chart(data: Data, title: str = TITLES["trade"]) -> alt.LayerChart:
     Parameters
     ----------
     data : DataFrame or name of a streamed data set
-        Columns `label`, `time_s` (for 100 applied gradients), `staleness` (their mean, versions), and
+        Columns `label`, `per_100_s` (for 100 applied gradients), `staleness` (their mean, versions), and
         `order`: the place along the curve of SSP with each bound, None for the run itself.
     title : str
     """
-    axis = alt.Axis(grid=False, tickCount=5, labelExpr="format(datum.value, '.3~s') + 's'")
-    x = alt.X("time_s:Q", title="time for 100 gradients", scale=alt.Scale(zero=False), axis=axis)
+    axis = time_axis(data, "per_100_s")
+    x = alt.X("per_100_s:Q", title="time for 100 gradients", scale=alt.Scale(zero=False), axis=axis)
     # words below a point stay clear of the axis
     room = alt.Scale(padding=18)
     y = alt.Y("staleness:Q", title="mean staleness (versions)", axis=alt.Axis(tickCount=4), scale=room)
     tooltip = [
         alt.Tooltip("label:N"),
-        alt.Tooltip("time_s:Q", format=".4~r"),
+        alt.Tooltip("per_100_s:Q", format=".4~r"),
         alt.Tooltip("staleness:Q", format=".3~r"),
     ]
     base = alt.Chart().encode(x=x, y=y, tooltip=tooltip)

@@ -224,6 +224,12 @@ class Page:
         self.page.reload()
         self.ready()
 
+    def restart_kernel(self) -> None:
+        """Restart the kernel as a user does, by the menu."""
+        self.page.click('.lm-MenuBar-itemLabel:text-is("Kernel")')
+        self.page.click('.lm-Menu-item[data-command="kernelmenu:restart"]')
+        self.page.click(".jp-Dialog .jp-mod-accept")
+
     def theme(self, name: str) -> None:
         """Switch JupyterLab's theme: "JupyterLab Light" or "JupyterLab Dark"."""
         self.page.click('.lm-MenuBar-itemLabel:text-is("Settings")')

@@ -25,6 +25,7 @@ CELLS = [
     "import threading\nprint([t.name for t in threading.enumerate() if t.name.startswith('psbench')])",
 ]
 KEPT = ".jp-OutputArea-child:has(.psb-lab) + .jp-OutputArea-child"
+KEPT_PICTURE = ".jp-CodeCell >> nth=0 >> .jp-RenderedImage img"
 #: pictures of a run under way: enough to see that it moves
 FRAMES = 4
 #: scroll the notebook; where its top is, that of the controls, and that of what they control
@@ -194,7 +195,24 @@ def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, scr
     assert web.locator(KEPT).count() == 1
     assert not web.is_visible(KEPT)
     _, kept = page.save()[0]["outputs"]
-    assert "Run this cell again" in "".join(kept["data"]["text/plain"])
+    words = "".join(kept["data"]["text/plain"])
+    # of the last run, though the page was loaded anew before it
+    assert words.startswith("Run 2: ssp\nRun this cell again for the panel.")
+
+    page.restart_kernel()
+    said = "() => document.querySelector('.psb-answer').textContent"
+    web.wait_for_function(f"{said} === 'The kernel was restarted: run this cell again.'")
+    assert web.locator("button.psb-run:disabled").count() == 1
+
+    # a notebook that is opened when its kernel has no panel any more shows the last state
+    page.reload()
+    web.wait_for_function(
+        "() => document.querySelector('.jp-CodeCell').textContent.includes('model not found')"
+    )
+    still = web.locator(KEPT_PICTURE)
+    still.wait_for()
+    assert still.evaluate("(image) => image.naturalWidth") > 600
+    web.screenshot(path=screenshots / "lab-reopened.png")
     assert page.errors == []
     assert page.strangers == []
 

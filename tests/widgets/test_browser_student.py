@@ -128,7 +128,7 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     # what waiting costs and buys: the run on the curve of all bounds, which are played in the background
     panel.wait("() => document.querySelector('[data-key=trade] svg')?.textContent.includes('ASP')")
     points = panel.lab._figures.charts["trade"].rows()
-    of, took = ({each["label"]: each[name] for each in points} for name in ("staleness", "time_s"))
+    of, took = ({each["label"]: each[name] for each in points} for name in ("staleness", "per_100_s"))
     assert of["bound 0"] < of["bound 3"] < of["ASP"]
     assert took["bound 0"] > took["bound 3"] > took["ASP"]
     assert of["bound 0"] < of["this run"] < of["ASP"]

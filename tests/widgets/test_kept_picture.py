@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Iterator
 from io import BytesIO
 
@@ -30,12 +31,15 @@ def test_a_notebook_keeps_a_picture_of_the_last_run(shown: CapturingDisplayPubli
     lab._ipython_display_()
     lab.run()
     assert lab.wait(60)
+    told = lab.kept["data"]
     lab.close()
     panel, empty, kept = shown.outputs
     assert "application/vnd.jupyter.widget-view+json" in panel["data"]
     assert "Run this cell again" in empty["data"]["text/plain"]
     assert (kept["update"], kept["transient"]) == (True, empty["transient"])
     assert kept["data"]["text/plain"].splitlines()[:2] == ["Run 1: ssp", "Run this cell again for the panel."]
+    assert told["text/plain"] == kept["data"]["text/plain"]  # to a page that was loaded anew
+    assert b64decode(told["image/png"]) == kept["data"]["image/png"]
     picture = Image.open(BytesIO(kept["data"]["image/png"]))
     assert picture.width > 600
     assert len(picture.getcolors() or ()) > 5

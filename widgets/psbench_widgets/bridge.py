@@ -50,6 +50,8 @@ class Job:
     name: str = ""
     #: the number of the run that it is a fork of, and from which moment on
     fork_of: tuple[int, float] | None = None
+    #: the name of the run that all forks before it are of, and what each of them, and this one, adds to it
+    forked: tuple[str, ...] = ()
     control: Control = field(default_factory=Control)
     status: Status = "queued"
     log: EventLog | None = None
@@ -165,7 +167,13 @@ class Bridge:
         """The threads that are alive."""
         return [thread for thread in (self._runner, self._pump) if thread is not None and thread.is_alive()]
 
-    def submit(self, experiment: Experiment, name: str = "", fork_of: tuple[int, float] | None = None) -> Job:
+    def submit(
+        self,
+        experiment: Experiment,
+        name: str = "",
+        fork_of: tuple[int, float] | None = None,
+        forked: tuple[str, ...] = (),
+    ) -> Job:
         """Queue an experiment and return at once.
 
         Raises
@@ -177,7 +185,7 @@ class Bridge:
             if self._closed:
                 raise RuntimeError("this panel was closed; make a new one")
             self._numbers += 1
-            job = Job(self._numbers, experiment, name, fork_of)
+            job = Job(self._numbers, experiment, name, fork_of, forked)
             self._queue.append(job)
             self._notices.append((job, "queued"))
             if self._runner is None:

@@ -53,6 +53,8 @@ class Shown:
 
 
 MakeChart = Callable[..., Any]
+#: said where the curve of all bounds is drawn
+SWEPT = "grey: SSP with each bound on this cluster"
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ FIGURES = (
         "trade",
         "first",
         lambda *_: charts.trade_chart("source").properties(height=HEIGHT),
-        note="grey: SSP with each bound on this cluster; lower is fresher, left is faster",
+        note="lower is fresher, left is faster",
     ),
     _histogram("staleness", "0 is fresh"),
     _histogram("lead", "what SSP bounds"),
@@ -145,6 +147,8 @@ class Figures:
         self._made: dict[Any, dict[str, Any]] = {}
         self.x = "time_s"
         self._sweep: Columns = {}
+        self._swept = self._machines = ""  # what the sweep is of, and what is shown
+        self._span = "whole run"
 
     def layout(self) -> list[dict[str, Any]]:
         """Return where each chart stands on the page."""
@@ -153,9 +157,15 @@ class Figures:
             for figure in FIGURES
         ]
 
-    def show(self, *shown: Shown) -> None:
-        """Begin to show another run; the curves of a second one, which is over, are drawn beside its own."""
+    def show(self, *shown: Shown, machines: str = "") -> None:
+        """Begin to show another run; the curves of a second one, which is over, are drawn beside its own.
+
+        A sweep that was of other machines is not shown behind it; see `sweep.machines_of`.
+        """
         self._shown = list(shown)
+        self._machines = machines
+        if machines != self._swept:
+            self._sweep = {}
         self._marked.clear()
         self._sent.clear()
         self._about.clear()
@@ -171,16 +181,19 @@ class Figures:
         """Draw what waiting costs and buys in the recorded run that a panel opens with."""
         (figure,) = (each for each in FIGURES if each.key == "trade")
         chart = self.charts["trade"]
-        chart.spec, chart.note = self._spec(figure, []), f"whole run; {figure.note}"
+        chart.spec, chart.note = self._spec(figure, []), f"whole run; {SWEPT}; {figure.note}"
         chart.replace(trade)
         chart.state = "done"
 
-    def show_sweep(self, columns: Columns) -> None:
-        """Draw the runs of all bounds behind the point of the run that is shown; see `sweep.sweep`."""
-        self._sweep = columns
+    def show_sweep(self, columns: Columns, machines: str) -> None:
+        """Draw the runs of all bounds behind the point of a run on such machines, if it is still shown."""
+        if machines != self._machines:
+            return
+        self._sweep, self._swept = columns, machines
         if self._shown and self._shown[0].rows:
             (figure,) = (each for each in FIGURES if each.key == "trade")
             self._replace(figure, self._shown[0].tables)
+            self._say_span(self._span)
 
     def axis(self, x: str) -> None:
         """Draw the curves against another axis, with the rows they have."""
@@ -217,6 +230,7 @@ class Figures:
 
     def _say_span(self, words: str) -> None:
         """Say in each chart of time which part of the run it is of; of two runs, of which."""
+        self._span = words
         whose = f"{self._shown[0].label}, " if len(self._shown) > 1 else ""
         whole = "so far" if words == "so far" else "whole run"
         for figure in FIGURES:
@@ -229,7 +243,8 @@ class Figures:
                     ("wait least", "wait most") if figure.key != "share" else ("push least", "push most")
                 )
                 span += f"; tenths of the workers, from those that {least} to those that {most}"
-            chart.note = "; ".join(filter(None, (span, figure.note)))
+            swept = SWEPT if figure.key == "trade" and self._sweep else ""
+            chart.note = "; ".join(filter(None, (span, swept, figure.note)))
 
     def refresh(self, stop: int | None = None, final: bool = False) -> None:
         """Bring all charts up to row `stop` of the log (its end, if not given)."""

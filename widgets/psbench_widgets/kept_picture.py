@@ -2,13 +2,15 @@
 
 A saved notebook has of a panel only the number of a model that ended with its kernel. So the cell has a
 second output, a picture, which is replaced when a run is over. A page hides it where the panel itself is
-there (style.css). JupyterLab knows outputs that are replaced until its page is loaded anew: then the picture
-stays the one of before.
+there (style.css). JupyterLab knows outputs that are replaced until its page is loaded anew; the panel's page
+then puts the picture there itself (js/kept.js).
 """
 
 from __future__ import annotations
 
 import logging
+from base64 import b64encode
+from collections.abc import Callable
 from typing import Any
 
 import altair as alt
@@ -22,9 +24,16 @@ _AGAIN = "Run this cell again for the panel."
 
 
 class KeptPicture:
-    """The second output of a cell that shows a panel; there is none until it is shown in a notebook."""
+    """The second output of a cell that shows a panel; there is none until it is shown in a notebook.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    tell : callable
+        Called with data and metadata of each new picture, for the page.
+    """
+
+    def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
+        self._tell = tell
         self._output: Any = None
         self._shown: Run | None = None
 
@@ -50,3 +59,5 @@ class KeptPicture:
             logger.exception("the picture of %s that the notebook is to keep could not be drawn", label)
             return
         self._output.update(bundle, raw=True, metadata=options)
+        picture = b64encode(bundle["image/png"]).decode()
+        self._tell({"data": bundle | {"image/png": picture}, "metadata": options})

@@ -14,8 +14,9 @@ _APART = ("name", "seed", "scheduler", "backend", "checkpoint_every", "threads")
 _REPEATS = ("strategy.name", "strategy.first.name", "strategy.second.name")
 #: units that the names of fields end with
 _UNITS = {"_mbit_s": "Mbit/s", "_gbit_s": "Gbit/s", "_ms": "ms", "_gb": "GB", "_s": "s"}
-#: differences that a name has room for
+#: differences that a name has room for, and letters that the name of a fork of a fork has
 _MOST = 3
+_LONGEST = 44
 
 
 def names_of(experiments: Sequence[Experiment]) -> list[str]:
@@ -46,17 +47,30 @@ def differing(picked: Experiment, shown: Experiment) -> list[str]:
     return sorted(path for path in {*own, *other} if path != "name" and own.get(path) != other.get(path))
 
 
-def fork_name(label: str, change: Fork) -> str:
-    """Return what a fork of a run is called.
+def fork_name(label: str, *changes: str) -> str:
+    """Return what a fork of a run is called, or a fork of its forks, of which a long name has only the last.
 
-    >>> fork_name("ssp", Fork(0.16, strategy="asp")), fork_name("ssp", Fork(1.5, worker=3, kill=True))
-    ('ssp -> asp at 0.16 s', 'ssp, worker 3 lost at 1.5 s')
+    >>> fork_name("ssp", change_name(Fork(0.16, strategy="asp")))
+    'ssp -> asp at 0.16 s'
+    >>> lost, back = Fork(1.5, worker=3, kill=True), Fork(1.8, worker=3, back=True)
+    >>> fork_name("ssp", *map(change_name, (lost, back, Fork(2, worker=3, speed=0.5))))
+    'ssp …, worker 3 × 0.5 at 2 s'
     """
-    if change.strategy is None:
-        return f"{label}, {change.words()}"
-    to = change.strategy if isinstance(change.strategy, str) else _named_strategy(change.strategy)
-    cleared = "" if change.momentum == "keep" else ", momentum reset"
-    return f"{label} -> {to} at {change.at_s:.4g} s{cleared}"
+    whole = label + "".join(changes)
+    return whole if len(whole) <= _LONGEST or len(changes) < 2 else f"{label} …{changes[-1]}"
+
+
+def change_name(change: Fork) -> str:
+    """Return what a change adds to a run's name."""
+    when = f"at {change.at_s:.4g} s"
+    if change.strategy is not None:
+        to = change.strategy if isinstance(change.strategy, str) else _named_strategy(change.strategy)
+        return f" -> {to} {when}" + ("" if change.momentum == "keep" else ", momentum reset")
+    if change.speed is not None:
+        return f", worker {change.worker} × {change.speed:g} {when}"
+    if change.link is not None:
+        return f", link {change.worker} × {change.link:g} {when}"
+    return f", {change.words()}"
 
 
 def _named_strategy(strategy: Any) -> str:

@@ -46,12 +46,12 @@ def recorded() -> dict[str, Any]:
     """Return the recording, and what other bounds would cost and buy, made now."""
     from psbench import run
     from psbench_widgets.figures import with_sweep
-    from psbench_widgets.sweep import sweep
+    from psbench_widgets.sweep import machines_of, sweep
 
     done = run(EXPERIMENT)
     own = tables_of(done, "").totals("trade")
     shown = film(EXPERIMENT, done.log, "a recorded run", "opening", at_s=0.0)
-    return {"film": shown, "trade": with_sweep(own, sweep(EXPERIMENT))}
+    return {"film": shown, "trade": with_sweep(own, sweep(machines_of(EXPERIMENT)))}
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from psbench_widgets.handout import write_handout
 from psbench_widgets.kept_picture import KeptPicture
 from psbench_widgets.latest_task import LatestTask
 from psbench_widgets.messages import Handlers, dispatch
-from psbench_widgets.names import fork_name
+from psbench_widgets.names import change_name, fork_name
 from psbench_widgets.notebook_cell import replace_panel_of_this_cell
 from psbench_widgets.opening import EXPERIMENT as RECORDED
 from psbench_widgets.opening import opening
@@ -40,7 +40,7 @@ from psbench_widgets.pressing import press_live
 from psbench_widgets.questions import Questions
 from psbench_widgets.run_table import RunTable
 from psbench_widgets.run_view import RunView
-from psbench_widgets.sweep import sweep
+from psbench_widgets.sweep import machines_of, sweep
 from psbench_widgets.view_lease import ViewLease
 
 #: epochs of the panel's first experiment: long enough to watch, short enough to wait for
@@ -80,7 +80,7 @@ class Panel(PanelPage):
         self._view = RunView(self._figures, lambda message: self.send(message))
         self._comparison = ComparisonView(self._table, self.show_comparison, self.show_error, renderer)
         self._lease = ViewLease()
-        self._picture = KeptPicture()
+        self._picture = KeptPicture(lambda kept: self.set_trait("kept", kept))
         self._sweep = LatestTask("psbench-sweep", self.show_error)
         self._pressed: tuple[Job, Fork] | None = None
         self._numbers = itertools.count(-1, -1)  # of loaded runs: negative, so that no job has the same
@@ -186,7 +186,8 @@ class Panel(PanelPage):
         entry = self._table[number]
         other = Fork(at_s, **change)
         experiment = fork(entry.experiment if entry.run is None else entry.run, other)
-        return self._bridge.submit(experiment, fork_name(entry.label, other), fork_of=(number, at_s))
+        forked = (*entry.name_parts, change_name(other))
+        return self._bridge.submit(experiment, fork_name(*forked), (number, at_s), forked)
 
     def press(self, at_s: float, **change: Any) -> str:
         """Change one thing of the run under way; see `psbench.runs.fork.Fork`. Returns in words what follows.
@@ -331,7 +332,8 @@ class Panel(PanelPage):
         """Play the bounds on the cluster of the run that is shown, behind its own point."""
         experiment, figures = self._view.experiment, self._figures
         if experiment is not None:
-            self._sweep.ask(lambda: figures.show_sweep(sweep(experiment)))
+            machines = machines_of(experiment)
+            self._sweep.ask(lambda: figures.show_sweep(sweep(machines), machines))
 
     def _keep_picture(self, job: Job) -> None:
         entry = self._table[job.number]

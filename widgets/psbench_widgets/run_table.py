@@ -15,7 +15,7 @@ from psbench.experiment import Experiment
 from psbench.results.comparison import Comparison, comparison_of
 from psbench.results.run import Run
 from psbench_widgets.bridge import Job
-from psbench_widgets.names import names_of
+from psbench_widgets.names import fork_name, names_of
 from psbench_widgets.own_objects import titles_of
 
 
@@ -33,11 +33,18 @@ class RunEntry:
     ticked: bool = False
     #: what tells it apart from the other runs of the table
     own_name: str = ""
+    #: of a fork: see `Job.forked`
+    forked: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
         """The name that the user gave it, or else what tells it apart."""
         return self.name or self.own_name or self.experiment.title
+
+    @property
+    def name_parts(self) -> tuple[str, ...]:
+        """Its name; of a fork the name of its origin, and what each fork changed."""
+        return self.forked if self.forked and self.name == fork_name(*self.forked) else (self.label,)
 
     def plain(self) -> dict[str, Any]:
         """Return the line as the page draws it."""
@@ -46,6 +53,7 @@ class RunEntry:
         found = {
             "number": self.number,
             "label": self.label,
+            "whole_name": "".join(self.name_parts),
             "strategy": strategy,
             "colour": look.colour if look else "#7B8087",
             "about": ", ".join(titles_of(experiment, "data", "model", "cluster")),
@@ -85,6 +93,7 @@ class RunTable:
             entry = self._entries.get(job.number)
             if entry is None:
                 entry = self._entries[job.number] = RunEntry(job.number, job.experiment, status, job.name)
+                entry.forked = job.forked
                 self._name_all()
             if job.run is not None and entry.run is None:
                 entry.run, entry.summary = job.run, summary

@@ -19,6 +19,7 @@ from psbench_widgets.figures import Figures, Shown
 from psbench_widgets.film import NEWEST, OF_EACH, bounds_of, moving, part_of
 from psbench_widgets.own_objects import titles_of
 from psbench_widgets.run_table import RunEntry
+from psbench_widgets.sweep import machines_of
 
 #: what drawing may take of the time that a run takes
 SHARE = 1 / 60
@@ -113,7 +114,7 @@ class RunView:
         self._shown = [_Film(job.experiment, log, label, job.number)]
         self._stop = self._read = 0
         self._due = self._affordable = 0.0
-        self._figures.show(Shown(label, log, job.meta))
+        self._figures.show(Shown(label, log, job.meta), machines=machines_of(job.experiment))
 
     @property
     def is_seen(self) -> bool:
@@ -183,7 +184,8 @@ class RunView:
         with self._lock:
             self._job = None
             self._shown = [_film(each) for each in entries]
-            self._figures.show(*(Shown(e.label, e.run.log, e.run.meta) for e in entries if e.run is not None))
+            shown = [Shown(e.label, e.run.log, e.run.meta) for e in entries if e.run is not None]
+            self._figures.show(*shown, machines=machines_of(entries[0].experiment))
             self._figures.refresh(final=True)
             self.show_moment(at_s)
 

@@ -17,14 +17,14 @@ BOUNDS = (0, 1, 2, 3, 5, 8, 13, None)
 OF_EACH, LEAST, MOST = 20, 120, 2000
 
 
-def sweep(experiment: Experiment) -> Columns:
-    """Return the columns of `charts.trade_chart` for SSP with each bound, on a run's cluster and data.
+def machines_of(experiment: Experiment) -> str:
+    """Return what the runs of all bounds depend on, as a specification; empty where they cannot be played.
 
-    Empty where that cannot be played: for more workers than take part in it in a moment, or for settings
-    that only runs with gradients have.
+    That is for more workers than take part in it in a moment, or for settings that only runs with gradients
+    have.
     """
     if OF_EACH * experiment.num_workers > MOST:
-        return {}
+        return ""
     updates = max(LEAST, OF_EACH * experiment.num_workers)
     try:
         same = Experiment(
@@ -37,15 +37,18 @@ def sweep(experiment: Experiment) -> Columns:
             timing_only=True,
             stop={"updates": updates},
         )
-        return _swept(same.to_yaml())
+        return same.to_yaml()
     except PsbenchError:
-        return {}
+        return ""
 
 
 @lru_cache(maxsize=32)
-def _swept(spec: str) -> Columns:
-    base = Experiment.from_spec(yaml.safe_load(spec))
-    found: Columns = {"label": [], "time_s": [], "staleness": [], "order": []}
+def sweep(machines: str) -> Columns:
+    """Return the columns of `charts.trade_chart` for SSP with each bound; of `machines_of` a run."""
+    if not machines:
+        return {}
+    base = Experiment.from_spec(yaml.safe_load(machines))
+    found: Columns = {"label": [], "per_100_s": [], "staleness": [], "order": []}
     for order, bound in enumerate(BOUNDS):
         strategy = "asp" if bound is None else {"name": "ssp", "staleness_bound": bound}
         try:

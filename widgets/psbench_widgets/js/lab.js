@@ -7,6 +7,7 @@ import { labels, speeds } from "./pictures.js";
 import { ComparisonTable } from "./comparison.js";
 import { RunsTable } from "./runs.js";
 import { mountChart } from "./chart.js";
+import { keep } from "./kept.js";
 import { Sight } from "./sight.js";
 import { Stage } from "./stage.js";
 import { startTable } from "./start.js";
@@ -46,6 +47,8 @@ class Lab {
       ["change:pace", () => (this.pace.value = this.model.get("pace"))],
       ["change:watch", () => this.place("watch")],
       ["change:overlay", () => this.place("overlay")],
+      ["change:kept", () => keep(model)],
+      ["comm_live_update", () => this.onKernel()],
     ];
     for (const [name, handler] of this.handlers) model.on(name, handler);
     this.send({ kind: "hello" });
@@ -53,6 +56,7 @@ class Lab {
     this.onRuns();
     this.onTable();
     this.onGoal();
+    keep(model);
     this.place("watch");
     this.place("overlay");
     this.sight = new Sight(
@@ -405,6 +409,13 @@ class Lab {
     );
     this.question.textContent = found?.about ?? "";
     this.question.hidden = !found;
+  }
+
+  // A kernel that was restarted knows nothing of this panel: nothing can be asked of it any more.
+  onKernel() {
+    if (this.model.comm_live) return;
+    for (const button of [this.run, this.stop, this.switch, this.whatIf.button]) button.disabled = true;
+    this.say("The kernel was restarted: run this cell again.", true);
   }
 
   onMessage(message) {

@@ -5,6 +5,7 @@ const WIDTH = 330;
 const HEIGHT = 178;
 const NAMED = 12; // more workers than this have no room for words under them
 const SPELLED = 4; // so many have room for whole words
+const LETTER = 5.6; // of the words under a worker
 const OCTAVE = 40; // pixels that a worker is dragged to be twice or half as fast
 const MOST = 40; // and more than this are drawn evenly thinned
 
@@ -36,9 +37,12 @@ export function machine(state, about, colours, selected, press = null) {
       words(WIDTH / 2, HEIGHT / 2 + 12, "with every worker"),
     );
   else server(nodes, state, composition);
-  const spelled = shown.length <= SPELLED && !composition.collective;
+  const longest = Math.max(...state.workers.map((w) => `${w.version}`.length), 1);
+  const fits = (letters) => (letters * LETTER * shown.length) / (WIDTH - 36) < 1;
+  const spelled = shown.length <= SPELLED && !composition.collective && fits(longest + "version ".length);
+  const named = shown.length <= NAMED && fits(longest);
   const slowest = spelled ? Math.min(...state.workers.map((w) => w.clock)) : 0;
-  if (!spelled && shown.length <= NAMED)
+  if (!spelled && named)
     nodes.append(words(WIDTH / 2, HEIGHT - 3, "under each worker: the version it works on, and steps done"));
   shown.forEach((worker, i) => {
     const at = places[i];
@@ -57,7 +61,7 @@ export function machine(state, about, colours, selected, press = null) {
       at,
       radius,
       colours,
-      shown.length <= NAMED,
+      named && (spelled || fits(longest + 1) ? "v" : " "),
       worker === selected,
       spelled,
       (found?.clock ?? 0) - slowest,
@@ -107,7 +111,7 @@ function node(worker, found, at, radius, colours, named, selected, spelled, ahea
   if (named) {
     const [version, steps] = spelled
       ? [`version ${found?.version}`, `${found?.clock} step${found?.clock === 1 ? "" : "s"}`]
-      : [`v${found?.version}`, `${found?.clock}`];
+      : [`${named}${found?.version}`.trim(), `${found?.clock}`];
     group.append(words(at.x, at.y + radius + 12, found ? version : "gone"));
     if (found) group.append(words(at.x, at.y + radius + 23, steps, "psb-clock"));
     if (found && spelled)

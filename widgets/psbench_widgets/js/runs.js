@@ -163,7 +163,7 @@ export class RunsTable {
         contenteditable: "plaintext-only",
         role: "textbox",
         "aria-label": `name of run ${run.number}`,
-        title: "type to rename",
+        title: `${run.whole_name ?? run.label}\n(type to rename)`,
         spellcheck: "false",
         tabindex: "0",
       },

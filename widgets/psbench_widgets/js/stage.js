@@ -370,12 +370,12 @@ export class Stage {
       if (!loaded) film.place.replaceChildren(h("p", { class: "psb-loading" }, "loading …"));
       else
         film.place.replaceChildren(
-          this.picture.value === "machines"
-            ? machine(film.state, film.recording.about, looks().phases, this.worker, this.pressOf(film))
-            : sequence(film.recording, this.now, looks().phases, this.isCollective(film)),
           this.films.length > 1
             ? h("figcaption", { class: "psb-film-name" }, film.recording.about.label)
             : "",
+          this.picture.value === "machines"
+            ? machine(film.state, film.recording.about, looks().phases, this.worker, this.pressOf(film))
+            : sequence(film.recording, this.now, looks().phases, this.isCollective(film)),
         );
       // what has the focus keeps it, though it is drawn anew
       if (at) film.place.querySelector(`.psb-node[data-worker="${at}"]`)?.focus();
