@@ -109,8 +109,9 @@ class Comparison(ShownTable):
         found += self.early
         if task := [name for name in _TASK if name in self.differences]:
             found.append(f"not the same {' and '.join(task)}: accuracies and losses are of different tasks")
-        if len(self.groups) > 1 and any(len(runs) < 3 for runs in self.groups.values()):
-            found.append(_FEW)
+        few = [label for label, runs in self.groups.items() if len(runs) < 3]
+        if few and len(self.groups) > 1:
+            found.append(_FEW if len(few) == len(self.groups) else f"{', '.join(few)}: {_FEW}")
         if self.aim is not None and not any(self.aim.column in evaluations(r.log) for r in self.runs):
             found.append(f"no run has a {self.aim.called}, so none can reach the target")
         return found + remarks.of_runs(
@@ -225,7 +226,7 @@ class Comparison(ShownTable):
         from psbench.charts.display import pixels_of, styled
 
         sheet = comparison_chart(self.groups, self.strategies, *names, x=x, width=pixels_of(style, width))
-        return styled(sheet, [text for text in self.warnings if text != _FEW], style, width)
+        return styled(sheet, [text for text in self.warnings if not text.endswith(_FEW)], style, width)
 
     def report(self, path: str | Path) -> Path:
         """Write a report that opens without internet; see `report.write_report`."""

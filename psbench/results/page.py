@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -88,13 +89,15 @@ def _page(comparison: Compared) -> str:
     groups, strategies = comparison.groups, comparison.strategies
     labels = [label for label, runs in groups.items() for _ in runs]
     looks = charts.looks(groups, strategies.values())
+    headings, rows = comparison.cells()
+    rows = [[cell if i == 0 else _with_its_unit(cell) for i, cell in enumerate(row)] for row in rows]
     return page(
         "report.html",
         title=_title(comparison),
         facts=_facts(comparison),
         findings=_findings(comparison),
-        short=_without_folded(*comparison.cells()),
-        cells=comparison.cells(),
+        short=_without_folded(headings, rows),
+        cells=(headings, rows),
         swatches=[swatch(look.colour, look.dash) for look in looks.values()],
         remarks=[line for line in comparison.remarks if not line.startswith("warning: ")],
         warnings=comparison.warnings,
@@ -106,6 +109,11 @@ def _page(comparison: Compared) -> str:
         digests=_digests(comparison),
         provenance=_provenance(comparison.runs),
     )
+
+
+def _with_its_unit(cell: str) -> str:
+    """Return a number of a table that wraps before ± and brackets only, never before its unit."""
+    return re.sub(r" (?=[%×])|(?<=±) ", "\u00a0", cell)
 
 
 def _title(comparison: Compared) -> str:
@@ -168,6 +176,8 @@ def _speed_sentence(record: dict[Any, Any], baseline: str, missing: str) -> Mark
     ratio = record["speed_up"]
     if missing:
         than = f"not compared with {baseline}, {missing}"
+    elif f"{max(ratio, 1 / ratio):.2f}" == "1.00":
+        than = f"as long as {baseline}"
     elif ratio >= 1:
         than = f"{ratio:.2f} times faster than {baseline}"
     else:

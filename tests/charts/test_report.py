@@ -78,11 +78,13 @@ def test_the_table_has_means_intervals_and_speed_up(comparison):
     )  # one seed: none
 
 
-def test_text_states_the_budget_the_rates_and_the_doubts(comparison):
+def test_text_states_the_budget_the_rates_and_the_doubts(comparison, runs):
     text = comparison.text(width=300)
     assert "equal budget: epochs 3 on digits, global batch 128" in text
     assert "warning: fewer than three seeds" in text
     assert "learning rate of asp: lr k/n" in text
+    three = compare([*runs[:3], runs[0].experiment.but(seed=2)])  # of the first
+    assert three.warnings == ["asp: fewer than three seeds: differences may be chance"]
     assert re.search(r"all_reduce +2 .* 1\.00 ×", text)
 
 
