@@ -307,17 +307,9 @@ class Experiment(Specification):
                 f"rate, and does not use it; leave it out, or set {own.name!r}'s own fields"
             )
         shared = [each for each in compositions if each.placement.num_servers > 1]
-        cut = [each.placement.name for each in compositions if each.placement.shares_state]
-        if cut and self.backend == "dask":
-            raise ParameterError(
-                f"placement {cut[0]!r}: live workers hold all of the model, as under 'all_reduce', whose "
-                "updates are the same; use that one, or the simulated backend"
-            )
-        if cut and self.optimizer.per_tensor:
-            raise ParameterError(
-                f"optimizer {self.optimizer.name!r}: scales the step of whole tensors, of which each worker "
-                f"holds a share under {cut[0]!r}; use 'all_reduce'"
-            )
+        cut = [each.placement.name for each in compositions if each.placement.gathers]
+        if cut:
+            self._can_share(cut[0])
         if self.optimizer.per_tensor and shared:
             raise ParameterError(
                 f"optimizer {self.optimizer.name!r}: scales the step of whole tensors, of which each of the "
@@ -328,6 +320,27 @@ class Experiment(Specification):
             raise ParameterError(
                 f"optimizer {self.optimizer.name!r}: decay: 'matrices' cannot be sliced over servers whose "
                 "entries move; use reassignment 'never', or leave out decay"
+            )
+
+    def _can_share(self, placement: str) -> None:
+        """Refuse what workers that hold a share of the model each cannot do, or cannot do without."""
+        use = f"under placement {placement!r}; use 'all_reduce'"
+        if self.optimizer.per_tensor:
+            raise ParameterError(
+                f"optimizer {self.optimizer.name!r}: scales the step of whole tensors, of which each worker "
+                f"holds a share {use}"
+            )
+        comes_or_goes = {
+            "cluster.failures": self.cluster.failures,
+            "cluster.joins": self.cluster.joins,
+            "recovery.replace_workers": self.recovery.replace_workers,
+            "recovery.min_workers": self.recovery.min_workers,
+            "rule.policy": any(rule.drops for rule in self.rules),
+        }
+        if found := [name for name, there in comes_or_goes.items() if there]:
+            raise ParameterError(
+                f"{found[0]}: no worker comes, goes or is dropped where each has a share of the model, as "
+                f"{use}"
             )
 
     def _hears_of_plateaus(self) -> None:

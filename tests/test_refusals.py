@@ -18,6 +18,8 @@ from vectors import pushed
 
 from psbench.backends.compression import Compression
 from psbench.backends.control import Control
+from psbench.backends.dask.protocol.instructions import Outbox
+from psbench.backends.dask.server.sharded import ShardedStore
 from psbench.backends.partition import Partition
 from psbench.backends.simulated.simulation import Simulation
 from psbench.core.actions import Apply, Mix, Release
@@ -29,7 +31,7 @@ from psbench.core.part import make_part
 from psbench.core.parts import Placement
 from psbench.core.strategy import DOMAINS, Strategy
 from psbench.core.view import ClusterView
-from psbench.errors import CodecError, ParameterError, ProtocolError
+from psbench.errors import CodecError, ParameterError, ProtocolError, ServerLost
 from psbench.optimization.optimizer import SGD
 from psbench.runs.execution import run
 from psbench.seeds import Streams
@@ -129,6 +131,7 @@ ROWS = {
     "a_regions_model_taken_for_a_gradient": "a worker would take for a gradient",
     "no_model_of_a_region": "goes on from the model of a region, and",
     "a_share_of_the_model": "a worker holds a share of the model between steps",
+    "shares_that_are_nowhere_else": "a share of the model is with its worker alone",
     "tensors_in_part": "takes norms of whole tensors, of which",
     "fragments_at_different_steps": "takes pushes of several together",
     "fragments_without_a_step": "a fragment is a difference, and a step of its own",
@@ -709,6 +712,17 @@ def test_a_share_of_the_model():
     assert held == [3000, 12000]
     assert held[0] < 4 * 1000
     assert kept.own_steps
+
+
+def test_shares_that_are_nowhere_else():
+    """A model of rounded parameters is another one; and who is dropped takes a share along."""
+    rounding = {"name": "every_step", "codec": "fp16"}
+    refused("shares_that_are_nowhere_else", communication=rounding, placement="sharded")
+    refused("shares_that_are_nowhere_else", stragglers="drop_stragglers", placement="sharded")
+    out = Outbox()
+    store = ShardedStore(out, [0, 1], None, itertools.count())
+    with pytest.raises(ServerLost, match="worker 1 is lost, and its share"):
+        store.leave(1, 0)
 
 
 def test_tensors_in_part():

@@ -149,3 +149,13 @@ def even_ranges(length: int, count: int) -> list[slice]:
     whole, more = divmod(length, count)
     ends = [whole * (i + 1) + min(i + 1, more) for i in range(count)]
     return [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def ring_shares(length: int, count: int) -> list[slice]:
+    """Return of which entries each member of a ring has the sum after its first half, by place.
+
+    >>> ring_shares(5, 2)
+    [slice(3, 5, None), slice(0, 3, None)]
+    """
+    first, *others = even_ranges(length, count)
+    return [*others, first]

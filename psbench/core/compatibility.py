@@ -178,9 +178,14 @@ def misfits(strategy: Composition) -> list[str]:
             f"{a.name}: decides what its sums carry; send one vector, with codec 'none'",
         ),
         (
-            p.shares_state and (m.local or m.overlaps or a.exchanges),
+            p.gathers > 0 and (m.local or m.overlaps or a.exchanges or a.per_tensor),
             f"{p.name}: a worker holds a share of the model between steps; {m.name} with {a.name} needs all "
             "of it; use placement 'all_reduce'",
+        ),
+        (
+            p.gathers > 0 and (s.drops or {m.codec.name, m.codec_down.name} != {"none"}),
+            f"{p.name}: a share of the model is with its worker alone, and gathered as it is: none is "
+            "dropped, and both codecs are 'none'; use placement 'all_reduce'",
         ),
         (
             a.per_tensor and p.num_servers > 1,

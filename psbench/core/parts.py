@@ -248,6 +248,8 @@ class Stragglers(Part):
     varies_batch: ClassVar[bool] = False
     needs_chunks: ClassVar[bool] = False
     needs_progress: ClassVar[bool] = False
+    #: whether it may have a run go on without a worker
+    drops: ClassVar[bool] = False
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
         """React to a push before it is committed."""
@@ -294,13 +296,16 @@ class Placement(Part):
     collective: ClassVar[bool] = False
     stateless_workers: ClassVar[bool] = False
     peer_to_peer: ClassVar[bool] = False
-    #: whether a worker holds a share of the model and its state between steps; in virtual time only
-    shares_state: ClassVar[bool] = False
 
     @property
     def num_servers(self) -> int:
         """Number of servers that share the parameters."""
         return 1
+
+    @property
+    def gathers(self) -> int:
+        """How often workers gather what others hold of the model for a step; 0 if each holds all."""
+        return 0
 
     @property
     def adding_servers(self) -> int:
@@ -389,6 +394,11 @@ class Switching(Part):
     domain: ClassVar[str] = "switching"
     needs_epochs: ClassVar[bool] = False
     needs_validation: ClassVar[bool] = False
+
+    @property
+    def drops(self) -> bool:
+        """Whether it may have a run go on without a worker."""
+        return False
 
     @property
     def moment_s(self) -> float | None:

@@ -29,7 +29,11 @@ class Sharded(AllReduce):
     and 2. Only what is held differs, and what travels at stage 3.
     Our readings: the gathering takes half of a ring each time, and hides behind nothing; while a worker
     computes it holds a layer or more of the others' shares, which is not counted.
-    In virtual time alone: live workers hold all of the model.
+    Live, a reduce-scatter leaves each worker with the sum of its share, which it updates with that share of
+    the optimizer's state; then parameters are gathered, at stage 3 twice one after the other, as forward and
+    backward are one call. What is computed with is whole. A share is with its worker alone: if that
+    one is lost, the run goes on from its last checkpoint as where a parameter server is, or ends. So failures
+    and joins of the cluster are refused, and so are codecs, as what is gathered are parameters.
 
     Examples
     --------
@@ -42,19 +46,23 @@ class Sharded(AllReduce):
 
     name: ClassVar[str] = "sharded"
     source: ClassVar[str] = "Rajbhandari et al. 2020 (ZeRO); Zhao et al. 2023 (FSDP)"
-    shares_state: ClassVar[bool] = True
 
     stage: Literal[1, 2, 3] = parameter(
         3, "what is sharded: the optimizer's state, gradients too, parameters too", source=SOURCE
     )
 
+    @property
+    def gathers(self) -> int:
+        """How often parameters are gathered for a step."""
+        return 2 if self.stage == 3 else 1
+
     def reduce_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
-        """Return the time of the ring, and of half a ring more if parameters are gathered once more."""
-        return super().reduce_s(network, num_bytes, workers) * (1.5 if self.stage == 3 else 1.0)
+        """Return the time of half a ring, and of half a ring for each time that parameters are gathered."""
+        return super().reduce_s(network, num_bytes, workers) * (1 + self.gathers) / 2
 
     def bytes_down(self, payload: int, num_workers: int) -> int:
         """Return the bytes a worker sends where parameters are gathered."""
-        return super().bytes_down(payload, num_workers) * (2 if self.stage == 3 else 1)
+        return super().bytes_down(payload, num_workers) * self.gathers
 
     def worker_bytes(self, num_parameters: int, kept: int, num_workers: int) -> int:
         """Return the bytes of the worker's share."""

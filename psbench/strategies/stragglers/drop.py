@@ -52,6 +52,7 @@ class DropStragglers(Stragglers):
     name: ClassVar[str] = "drop_stragglers"
     source: ClassVar[str] = SOURCE
     reads: ClassVar[tuple[str, ...]] = ("compute_s",)
+    drops: ClassVar[bool] = True
 
     factor: float = parameter(
         2.0, "times the median step time that a worker may take", source="our choice", gt=1

@@ -83,6 +83,11 @@ class OnStragglers(Switching):
     _streaks: dict[str, int] = PrivateAttr(default_factory=dict)  # windows that contradict `_slow`
     _slow: list[str] = PrivateAttr(default_factory=list)
 
+    @property
+    def drops(self) -> bool:
+        """Whether the run goes on without stragglers."""
+        return self.policy == "elastic"
+
     def start(self, view: ClusterView) -> list[Action]:
         """Switch at once if nothing is to run under the first strategy."""
         if view.epochs is None:

@@ -56,6 +56,7 @@ DETERMINED = [
     *(
         "bsp",
         "all_reduce",
+        "fsdp",
         "double_squeeze",
         {"name": "power_sgd", "start_iter": 2},
         ONE_BIT,
@@ -187,7 +188,8 @@ def test_a_stop_leaves_a_checkpoint(strategy: Any, monkeypatch: pytest.MonkeyPat
         assert torch.equal(again.parameters, simulated(shorter)[0])
 
 
-def test_what_waits_for_a_ring_goes_on_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("strategy", ["all_reduce", "fsdp"])
+def test_what_waits_for_a_ring_goes_on_bit_by_bit(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop found a worker in a long step; the others' payloads were in no checkpoint."""
     monkeypatch.setattr("psbench.backends.dask.coordinator.stopping._STOP_S", 0.05)
     stopped = threading.Event()
@@ -202,7 +204,7 @@ def test_what_waits_for_a_ring_goes_on_bit_by_bit(monkeypatch: pytest.MonkeyPatc
         if done.log.of_kind(Kind.APPLY)["version"].max(initial=0) == 3:
             client.send(RequestStop(checkpoint=True))
 
-    spec = experiment("all_reduce", 3, stop={"updates": 6})
+    spec = experiment(strategy, 3, stop={"updates": 6})
     done = ThreadedRun(spec, StepsLong).run(on_rows)
     (label,) = done.checkpoints
     pending = done.stored[label].state["engine"]["view"]["pending"]

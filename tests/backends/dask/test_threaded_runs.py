@@ -142,11 +142,15 @@ def test_all_reduce_keeps_replicas_identical_and_equals_bsp() -> None:
 
 def test_running_statistics_are_averaged_alike_under_bsp_and_all_reduce() -> None:
     small = {"data": {"name": "digits"}, "model": "resnet20", "stop": {"updates": 2}}
-    ring, server = (ThreadedRun(experiment(s, workers=2, **small)).run() for s in ("all_reduce", "bsp"))
+    ring, sharded, server = (
+        ThreadedRun(experiment(s, workers=2, **small)).run() for s in ("all_reduce", "fsdp", "bsp")
+    )
     torch.testing.assert_close(ring.parameters, server.parameters, rtol=1e-4, atol=1e-4)
     statistics = [worker.member.replica.buffers for worker in ring.workers.values()]
     assert len(statistics[0])
     assert torch.equal(*statistics)
+    assert torch.equal(ring.parameters, sharded.parameters)
+    assert torch.equal(statistics[0], sharded.workers[1].member.replica.buffers)
     torch.testing.assert_close(
         statistics[0], server.coordinator.first_server.slice.server.buffers, rtol=1e-4, atol=1e-5
     )

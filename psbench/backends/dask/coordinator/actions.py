@@ -19,6 +19,7 @@ from psbench.backends.dask.protocol.roles import server_name, servers_of, worker
 from psbench.backends.dask.server.all_reduce import AllReduceStore
 from psbench.backends.dask.server.gossip import GossipStore
 from psbench.backends.dask.server.parameter_server import ParameterServerStore, as_lists
+from psbench.backends.dask.server.sharded import ShardedStore
 from psbench.backends.dask.server.store import key_of, model_of, state_of
 from psbench.core import actions as act
 from psbench.core import events as ev
@@ -71,7 +72,8 @@ class ActionPerformer:
         if composition.placement.collective:
             for number in range(max(1, servers_of(composition))):  # they have none
                 out.send(server_name(number), msg.BeginSlice(index, None, None, {}))
-            run.store = AllReduceStore(out, run.peers.workers(), state, run.numbers)
+            store = ShardedStore if composition.placement.gathers else AllReduceStore
+            run.store = store(out, run.peers.workers(), state, run.numbers)
         elif composition.placement.peer_to_peer:
             out.send(FIRST_SERVER, msg.BeginSlice(index, None, None, {}))
             run.store = GossipStore(out, workload, run.peers.workers(), run.numbers)
@@ -139,7 +141,7 @@ class ActionPerformer:
 
     def _apply(self, apply: act.Apply) -> Script[None] | None:
         store = self._run.store
-        if type(store) is AllReduceStore and not store.has_sum_for(apply):
+        if isinstance(store, AllReduceStore) and not store.has_sum_for(apply):
             return self._reduce_and_apply(apply)
         return self._make_version(apply)
 

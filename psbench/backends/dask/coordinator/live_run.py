@@ -403,7 +403,7 @@ class LiveRun:
             return
         if self.pushes.diverges(event):
             return
-        if type(run.store) is AllReduceStore and run.now < run.rules.deadline_s:
+        if isinstance(run.store, AllReduceStore) and run.now < run.rules.deadline_s:
             yield from self.reduction.before(event)
             if run.ending:  # a version that is not there yet is none
                 return

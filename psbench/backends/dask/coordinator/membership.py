@@ -77,6 +77,8 @@ class Membership:
             said = "is back by hand" if is_gone else "is there already"
         elif is_gone or len(run.view.workers.keys() - gone) < 2:
             said = "is gone already" if is_gone else "is the last one: it cannot be lost"
+        elif run.composition.placement.gathers:
+            said = "cannot be lost by hand: its share of the model is nowhere else"
         else:
             run.events.append(ev.Leave(worker, "failed"))
             said = "is lost by hand"
@@ -86,7 +88,9 @@ class Membership:
         """Remove a peer whose Dask worker is being retired; False if the run needs it."""
         if name in self._peers.gone:
             return True
-        if worker_number(name) is None and name not in _HELPERS:
+        run = self._run
+        needed = worker_number(name) is None or (run.has_store and run.composition.placement.gathers)
+        if needed and name not in _HELPERS:
             return False
         self._run.out.send(name, StopRun())
         self.lose(name, "left, as its Dask worker is being retired,")

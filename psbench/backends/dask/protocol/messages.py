@@ -291,6 +291,12 @@ class LoadReplica(Message, kind=53):
     tensors: Tensors
 
 
+class KeepShare(Message, kind=44):
+    """The receiver keeps its share of the model alone; every ring is of these members, in this order."""
+
+    members: list[int]
+
+
 class SendSum(Message, kind=54):
     """Asks a member for the sum of the last ring, which others did not finish."""
 

@@ -37,9 +37,9 @@ from psbench.core.events import Push
 from psbench.errors import WorkerLost
 
 #: what a sum is of: pushes by id, and their weights
-_Weighted: TypeAlias = tuple[list[int], list[float]]
+Weighted: TypeAlias = tuple[list[int], list[float]]
 #: of a sum: the worker, and the weight and the samples of its push
-_Member: TypeAlias = tuple[int, float, int]
+Member: TypeAlias = tuple[int, float, int]
 
 
 @dataclass
@@ -47,7 +47,7 @@ class _Ring:
     """The ring whose sum the next version is made from; `holders` are the members who have it."""
 
     order: StartRing
-    of: _Weighted
+    of: Weighted
     unfinished: set[int]
     holders: set[int] = field(default_factory=set)
     #: what the survivors answered; empty unless they were asked
@@ -55,7 +55,7 @@ class _Ring:
 
 
 @dataclass
-class _Request:
+class Request:
     """A state, or what a push carries, that a worker was asked for."""
 
     message: Callable[[int], Message]
@@ -90,7 +90,7 @@ class AllReduceStore(ServerlessStore):
         self._ring: _Ring | None = None
         self._numbers = numbers
         self._behind: dict[int, ReleaseMessage] = {}  #: releases of workers that wait for a replica
-        self._requests: dict[int, _Request] = {}
+        self._requests: dict[int, Request] = {}
         self._gift = -1  # the request for a sum that goes to those who did not finish its ring
         if state is not None:
             self._pushed = {key[0]: key for key in _pushes_in(state) if key[0] in self._current}
@@ -127,7 +127,7 @@ class AllReduceStore(ServerlessStore):
         return self._pushed.get(push.worker) == key_of(push)
 
     def _start(
-        self, of: _Weighted, members: list[_Member], total: float, steps: int, numbers: dict[str, float]
+        self, of: Weighted, members: list[Member], total: float, steps: int, numbers: dict[str, float]
     ) -> None:
         """Order these to add up, with weights of this sum."""
         workers, weights, samples = map(list, zip(*members, strict=True))
@@ -191,7 +191,7 @@ class AllReduceStore(ServerlessStore):
 
     def gather(self, states: bool, then: Then) -> None:
         """Ask a worker for its replica."""
-        self._request(_Request(lambda tag: msg.SendState(tag, states), then))
+        self._request(Request(lambda tag: msg.SendState(tag, states), then))
 
     def payload(self, push: Push, then: Then) -> None:
         """Ask the worker for what it adds to the next ring; `then` is given nothing if it is lost."""
@@ -201,7 +201,7 @@ class AllReduceStore(ServerlessStore):
             then({})
 
     def _ask_payload(self, key: PushKey, then: Then) -> None:
-        self._request(_Request(lambda tag: msg.SendPayload(tag, key), then, key[0]))
+        self._request(Request(lambda tag: msg.SendPayload(tag, key), then, key[0]))
 
     def checkpoint(self, keys: Sequence[PushKey], then: ThenCheckpoint) -> None:
         """Ask one worker for its replica, and those that are to add to the next ring for what they add."""
@@ -224,7 +224,7 @@ class AllReduceStore(ServerlessStore):
 
     # ---------------------------------------------------------------- requests
 
-    def _request(self, request: _Request) -> int:
+    def _request(self, request: Request) -> int:
         able = self._current.intersection(self._alive) if request.of is None else {request.of}
         if not able:
             raise WorkerLost("every worker that has the model is gone")
@@ -301,7 +301,7 @@ class AllReduceStore(ServerlessStore):
             for worker in others:
                 self._send(worker, msg.TakeSum(ring, state))
 
-        self._gift = self._request(_Request(msg.SendSum, hand_out, donor))
+        self._gift = self._request(Request(msg.SendSum, hand_out, donor))
 
     def _repeat(self, ring: _Ring, members: list[int]) -> None:
         order = ring.order
@@ -334,5 +334,5 @@ def _pushes_in(state: State) -> Iterator[PushKey]:
             yield worker, ticket
 
 
-def _weighted(apply: act.Apply) -> _Weighted:
+def _weighted(apply: act.Apply) -> Weighted:
     return [push.id for push in apply.pushes], list(apply.weights)

@@ -282,7 +282,7 @@ def partition_of(composition: Strategy, workload: Workload, ranges: Ranges | Non
     )
 
 
-def _of_part(optimizer: Optimizer, part: Partition) -> Optimizer:
+def of_part(optimizer: Optimizer, part: Partition) -> Optimizer:
     """Return an optimizer for the entries of a slice."""
     return optimizer.of_entries(part.of(optimizer.entries)) if optimizer.is_grouped else optimizer
 
@@ -300,7 +300,7 @@ def new_slice(
     fragments = [within(each, part) for each in fragments_of(composition, workload.model.layout)]
     # fmt: off
     made = ParameterSlice(
-        state, _of_part(workload.optimizers[0], part), experiment.batch_size, composition,
+        state, of_part(workload.optimizers[0], part), experiment.batch_size, composition,
         workload.streams, number, codec_counters,
     )
     # fmt: on

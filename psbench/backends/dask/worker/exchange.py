@@ -123,7 +123,7 @@ class RingExchange(WorkerExchange):
 
     def model(self, release: ReleaseMessage) -> tuple[Tensor, Tensor]:
         """Return the replica."""
-        parameters, buffers = self._member.replica.parameters, self._member.replica.buffers
+        parameters, buffers = self._member.parameters, self._member.replica.buffers
         if release.fragment >= 0:
             parameters = self._fragments[release.fragment].of(parameters)
         return parameters, buffers

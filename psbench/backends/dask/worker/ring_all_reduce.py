@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from psbench.backends.partition import even_ranges
+from psbench.backends.partition import even_ranges, ring_shares
 
 #: send a piece to the next member: (step, piece)
 Send: TypeAlias = Callable[[int, Tensor], None]
@@ -41,12 +41,30 @@ def all_reduce(
     wired : callable or None
         Given if the wire rounds: who has a sum then keeps what the others get of it.
     """
+    own = reduce_scatter(vector, place, size, send, receive)
+    if wired is not None:
+        own.copy_(wired(own))
+    behind = size - 1
+    all_gather(
+        vector, place, size, lambda step, piece: send(behind + step, piece), lambda s: receive(behind + s)
+    )
+
+
+def reduce_scatter(vector: Tensor, place: int, size: int, send: Send, receive: Receive) -> Tensor:
+    """Add up in place, and return our share of the sum; all other entries are undefined then.
+
+    The first half of `all_reduce`; see `ring_shares` for which entries it has.
+    """
     pieces = [vector[part] for part in even_ranges(len(vector), size)]
     for step in range(size - 1):
         send(step, pieces[(place - step) % size])
         pieces[(place - step - 1) % size].add_(receive(step))
-    if wired is not None:
-        pieces[(place + 1) % size].copy_(wired(pieces[(place + 1) % size]))
+    return vector[ring_shares(len(vector), size)[place]]
+
+
+def all_gather(vector: Tensor, place: int, size: int, send: Send, receive: Receive) -> None:
+    """Have all members' shares in place of what a vector has there; the second half of `all_reduce`."""
+    pieces = [vector[part] for part in even_ranges(len(vector), size)]
     for step in range(size - 1):
-        send(size - 1 + step, pieces[(place + 1 - step) % size])
-        pieces[(place - step) % size].copy_(receive(size - 1 + step))
+        send(step, pieces[(place + 1 - step) % size])
+        pieces[(place - step) % size].copy_(receive(step))

@@ -23,8 +23,15 @@ from psbench.backends.dask.protocol.transport import ClientSocket, ServerSocket
 from psbench.backends.dask.protocol.wire import PeerPatience
 from psbench.backends.dask.server.store import state_of
 from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
-from psbench.backends.dask.worker.ring_all_reduce import all_reduce
-from psbench.backends.partition import even_ranges
+from psbench.backends.dask.worker.ring_all_reduce import (
+    Receive,
+    Send,
+    all_gather,
+    all_reduce,
+    reduce_scatter,
+)
+from psbench.backends.dask.worker.share import share_of
+from psbench.backends.partition import even_ranges, ring_shares
 from psbench.core.arithmetic import Pushed
 from psbench.strategies.codecs import decode, encode, over_the_wire
 from psbench.strategies.codecs.base import Packed
@@ -75,6 +82,9 @@ class RingMember:
         self.leave_out: Callable[[Tensor], None] = lambda residual: None
         self._codec = "none"
         self._servers: Sequence[ClientSocket] = ()
+        self._gathers = 0
+        self._members: Sequence[int] = ()  # who holds the other shares, and this one; none if it holds all
+        self._whole: Tensor  # where they are gathered
         self._addresses: dict[int, Address] = {}
         self._neighbours: dict[int, ClientSocket] = {}
         self._finished = 0  # the last ring whose sum is here
@@ -86,14 +96,41 @@ class RingMember:
             msg.SendPayload: self._send_payload,
             msg.AbortRing: lambda order: self._give_verdict(order.ring),
             msg.LoadReplica: lambda order: self.replica.load(order.tensors),
+            msg.KeepShare: self._keep_share,
             msg.MakeVersion: self._make_version,
             msg.SendSum: self._send_sum,
         }
 
-    def begin(self, replica: Server, codec: str, servers: Sequence[ClientSocket] = ()) -> None:
-        """Begin with a replica, under a composition with that codec; these servers add up, if any."""
+    def begin(
+        self, replica: Server, codec: str, servers: Sequence[ClientSocket] = (), gathers: int = 0
+    ) -> None:
+        """Begin with a replica, under a composition with that codec; these servers add up, if any.
+
+        Of a share of the model the others are gathered so often for a step; see `Placement.gathers`.
+        """
         self.replica, self._codec, self._servers = replica, codec, servers
+        self._gathers, self._members = gathers, ()
         self.contribution = None
+
+    @property
+    def parameters(self) -> Tensor:
+        """The model; where this worker holds a share of it, with what it has gathered of the others."""
+        return self._whole if self._members else self.replica.parameters
+
+    def _gather(self) -> None:
+        """Have the other members' shares of the version beside the own one."""
+        place, size = self._members.index(self.worker), len(self._members)
+        self._whole[ring_shares(len(self._whole), size)[place]] = self.replica.parameters
+        for number in range(self._gathers):
+            wires = self._wires(self._members, self._finished, (4 + number) * (size - 1))
+            all_gather(self._whole, place, size, *wires)
+
+    def _keep_share(self, order: msg.KeepShare) -> None:
+        """Keep of the replica what is this worker's share; all of the model for a step."""
+        self._members = order.members
+        self._whole, place = self.replica.parameters, order.members.index(self.worker)
+        own = ring_shares(len(self._whole), len(order.members))[place]
+        self.replica = share_of(self.replica, own)
 
     def set_addresses(self, rings: Mapping[int, Address | None]) -> None:
         """Take where the members listen; one that listens elsewhere now is another process."""
@@ -163,11 +200,13 @@ class RingMember:
     def _make_version(self, order: msg.MakeVersion) -> None:
         assert self._sum is not None
         assert self._finished == order.ring
-        assert self.contribution is not None
-        update = vars(order.update)
-        residual = self.replica.left_out(self.contribution[0], self._sum, update["numbers"])
+        update, residual = vars(order.update), None
+        if self.contribution is not None:
+            residual = self.replica.left_out(self.contribution[0], self._sum, update["numbers"])
         self.replica.apply([self._sum], **update)
         self._sum = None
+        if self._members:
+            self._gather()
         if residual is not None:
             self.leave_out(residual)
 
@@ -175,9 +214,11 @@ class RingMember:
         """Do this member's part in an exchange, one ring or round for each sum; buffers go with the first."""
         assert self.contribution is not None
         payload, buffers = self.contribution
-        replica, none = self.replica, buffers[:0]
-        exchange = replica.aggregation.exchange(payload, replica.state, replica.shapes, order.numbers)
         self._pieces = {key: piece for key, piece in self._pieces.items() if key[0] >= order.ring}
+        replica, none = self.replica, buffers[:0]
+        if self._members:
+            return self._add_up_share(order, payload, buffers)
+        exchange = replica.aggregation.exchange(payload, replica.state, replica.shapes, order.numbers)
         given, sums = next(exchange), 0
         if not isinstance(given, Tensor) and len(buffers):
             _, buffers = self._total(order, none, buffers, 0)
@@ -194,6 +235,18 @@ class RingMember:
                 given, sums = exchange.send(answer), sums + 1
             except StopIteration as end:
                 return end.value, buffers
+
+    def _add_up_share(
+        self, order: StartRing, payload: Tensor, buffers: Tensor
+    ) -> tuple[Mapping[str, Tensor], Tensor]:
+        """Return the sum of this worker's share alone, and of all buffers; the gradient is not kept."""
+        members, self.contribution = order.members, None
+        place, size = members.index(self.worker), len(members)
+        wires = self._wires(members, order.ring, 0)
+        own = reduce_scatter(payload * self._counts(order)[0], place, size, *wires)
+        if len(buffers):
+            _, buffers = self._total(order, buffers[:0], buffers, 1)
+        return {"vector": own.clone()}, buffers
 
     def _hand_round(self, order: StartRing, message: Packed, sums: int) -> list[tuple[float, Packed]]:
         """Return the messages of all members, with their weights, when so many sums are done."""
@@ -242,20 +295,19 @@ class RingMember:
 
     def _reduce(self, order: StartRing, vector: Tensor, sums: int) -> None:
         """Add up a vector over the members, in place, when so many sums of this exchange are done."""
-        members, number, codec = order.members, order.ring, self._codec
-        place, size = members.index(self.worker), len(members)
-        first = sums * 2 * (size - 1)
-        following = members[(place + 1) % size]
-        all_reduce(
-            vector,
-            place,
-            size,
-            lambda step, piece: self._neighbour(following).send(
-                RingPiece(number, first + step, encode(piece, codec))
-            ),
-            lambda step: decode(self._await_piece(number, first + step)),
-            None if codec == "none" else lambda piece: over_the_wire(piece, codec),
-        )
+        place, size, codec = order.members.index(self.worker), len(order.members), self._codec
+        wires = self._wires(order.members, order.ring, sums * 2 * (size - 1))
+        wired = None if codec == "none" else lambda piece: over_the_wire(piece, codec)
+        all_reduce(vector, place, size, *wires, wired)
+
+    def _wires(self, members: Sequence[int], number: int, first: int) -> tuple[Send, Receive]:
+        """Return how a piece is sent on, and the one before is awaited, when so many steps are done."""
+        following, codec = members[(members.index(self.worker) + 1) % len(members)], self._codec
+
+        def send(step: int, piece: Tensor) -> None:
+            self._neighbour(following).send(RingPiece(number, first + step, encode(piece, codec)))
+
+        return send, lambda step: decode(self._await_piece(number, first + step))
 
     def _neighbour(self, worker: int) -> ClientSocket:
         if worker not in self._neighbours:

@@ -356,7 +356,8 @@ class Worker:
             replica = self.workload.server()  # a later composition's is sent
             replica.use(composition.aggregation, self._fragments())
             servers = self.servers[: composition.placement.adding_servers]
-            self.member.begin(replica, composition.communication.codec.name, servers)
+            codec, gathers = composition.communication.codec.name, composition.placement.gathers
+            self.member.begin(replica, codec, servers, gathers)
 
     def _restart(self, residual: Tensor | None) -> None:
         """Forget what was concluded and computed since the last push."""

@@ -1,0 +1,69 @@
+"""Placement `sharded`: All-Reduce whose workers hold a share of model and state each.
+
+A ring's first half leaves every worker with the sum of its own share, from which it makes that share of the
+next version; the second half gathers the version's parameters. A state is put together from all
+shares, so with one of them the version is lost: the run goes back to its last checkpoint, as where a
+parameter server is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Never
+
+from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.instructions import Outbox
+from psbench.backends.dask.protocol.roles import worker_name
+from psbench.backends.dask.server.all_reduce import AllReduceStore, Member, Request, Weighted
+from psbench.backends.dask.server.store import Then, join
+from psbench.backends.partition import Partition, ring_shares
+from psbench.errors import ServerLost
+
+
+class ShardedStore(AllReduceStore):
+    """The store under placement `sharded`: the workers' shares; see `AllReduceStore`."""
+
+    kind = "a sharded model"
+
+    def __init__(self, out: Outbox, workers: list[int], state: State | None, numbers: Iterator[int]) -> None:
+        super().__init__(out, workers, state, numbers)
+        self._members = sorted(workers)  # of every ring, in this order: a share never moves
+        order = msg.KeepShare(self._members)
+        for worker in self._members:
+            self._send(worker, order)
+
+    def _start(
+        self, of: Weighted, members: list[Member], total: float, steps: int, numbers: dict[str, float]
+    ) -> None:
+        super()._start(of, sorted(members), total, steps, numbers)
+
+    def gather(self, states: bool, then: Then) -> None:
+        """Ask every worker for its share, and put them together."""
+        found: dict[int, State] = {}
+
+        def take(worker: int, state: State) -> None:
+            found[worker] = state
+            if len(found) == len(self._members):
+                then(self._whole([found[each] for each in self._members]))
+
+        for worker in self._members:
+            self._request(Request(lambda tag: msg.SendState(tag, states), partial(take, worker), worker))
+
+    def _whole(self, shares: list[State]) -> State:
+        length = sum(len(share["parameters"]) for share in shares)
+        return join(shares, [Partition((own,)) for own in ring_shares(length, len(shares))])
+
+    def leave(self, worker: int, ticket: int) -> None:
+        """Raise ServerLost: what the worker held of the model is nowhere else."""
+        if worker in self._members:
+            self._change(worker, "is lost, and its share of the model with it")
+
+    def join(self, worker: int) -> None:
+        """Raise ServerLost: every share would have to be cut anew."""
+        self._change(worker, "joins workers that hold a share of the model each")
+
+    def _change(self, worker: int, what: str) -> Never:
+        name = worker_name(worker)
+        raise ServerLost(f"{name} {what} (placement 'sharded')", name)
