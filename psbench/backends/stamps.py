@@ -1,20 +1,66 @@
-"""When messages were created, sent, received, dequeued, applied and answered; off unless asked for."""
+"""When messages were created, sent, received, dequeued, applied and answered; off unless asked for.
+
+Rows are packed as they are made, and travel and are kept as one text of each table (base64 of float64):
+as JSON of numbers they would cost several times what it costs to take note of them.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
+import math
+import statistics
+import struct
 import time
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 #: of a worker's row: what it is of, and seconds of its own monotonic clock (`cpu_s` and `paced_s`: lengths)
 WORKER_COLUMNS = (
     *("ticket", "steps", "received_s", "begun_s", "created_s", "sent_s", "cpu_s", "wall_s", "paced_s"),
 )
-#: of a push at the coordinator, by its clock; `waiting` other connections had something to read then
-PUSH_COLUMNS = ("worker", "ticket", "received_s", "dequeued_s", "decided_s", "applied_s", "waiting")
+#: of a push at the coordinator, by its clock; `waiting` other connections had something to read then, and
+#: it was the `number`-th of all pushes, from 0
+PUSH_COLUMNS = ("worker", "ticket", "received_s", "dequeued_s", "decided_s", "applied_s", "waiting", "number")
 ANSWER_COLUMNS = ("worker", "ticket", "answered_s")
 #: of votes (1) and of reports on steps that are not pushed (0): at the coordinator, and of a worker's row
-SAID_COLUMNS = (*PUSH_COLUMNS, "is_vote")
+SAID_COLUMNS = (*PUSH_COLUMNS[:-1], "is_vote")
 WORKER_SAID_COLUMNS = ("ticket", "created_s", "sent_s", "is_vote")
+
+
+#: seconds of a step from which on all have stamps, and else one in so many at most
+_SHORT_S, _MOST = 1e-3, 16
+#: pushes that tell how long steps are, and each worker's exchanges in a stretch
+_FIRST, _STRETCH = 40, 32
+_WORKER, _WORKER_SAID = (struct.Struct(f"<{len(names)}d") for names in (WORKER_COLUMNS, WORKER_SAID_COLUMNS))
+_PUSH, _SAID, _ANSWER = (
+    struct.Struct(f"<{len(names)}d") for names in (PUSH_COLUMNS, SAID_COLUMNS, ANSWER_COLUMNS)
+)
+
+
+def packed(rows: bytes | bytearray) -> str:
+    """Return packed rows as text."""
+    return base64.b64encode(rows).decode()
+
+
+def rows_of(text: str | Sequence[Sequence[float]], columns: Sequence[str]) -> NDArray[np.float64]:
+    """Return the rows of a table that `packed` made text of; (n, columns). Plain rows are taken as well.
+
+    Raises
+    ------
+    ValueError
+        If the text is cut off.
+    """
+    if not isinstance(text, str):
+        return np.array(text, dtype=np.float64).reshape(-1, len(columns))
+    try:
+        return np.frombuffer(base64.b64decode(text, validate=True)).reshape(-1, len(columns))
+    except binascii.Error as error:
+        raise ValueError(str(error)) from None
 
 
 class WorkerStamps:
@@ -27,104 +73,124 @@ class WorkerStamps:
     """
 
     def __init__(self, threads: int) -> None:
-        self.rows: list[tuple[float, ...]] = []
-        self.said: list[tuple[float, ...]] = []
-        self.clocks: list[tuple[float, float]] = []
-        self._cpu = time.thread_time if threads == 1 else time.process_time
-        self._received = 0.0
-        self._clear()
-
-    def _clear(self) -> None:
-        self._begun = self._created = self._cpu_s = self._wall_s = self._paced_s = 0.0
-        self._steps = 0
+        self._rows, self._said = bytearray(), bytearray()
+        self._clocks: list[tuple[float, float]] = []
+        #: reads the CPU time of what computes
+        self.cpu = time.thread_time if threads == 1 else time.process_time
+        self._ahead = time.monotonic() - time.perf_counter()  # none on Linux
+        self.received()
 
     def received(self) -> None:
         """Take note of a release."""
-        self._received = time.monotonic()
-        self._clear()
+        self._received, self._steps = time.monotonic(), 0
+        self._begun = self._created = self._cpu_s = self._wall_s = self._paced_s = 0.0
 
-    def begin(self) -> float:
-        """Take note that a step begins; returns what `computed` is given."""
+    def step(self, began: float, step_s: float, paced_s: float, cpu_s: float) -> None:
+        """Take note of a step that is over: when it began (`time.perf_counter`) and how long it took.
+
+        Of `step_s` it was to wait `paced_s` for another machine's sake.
+        """
         if not self._steps:
-            self._begun = time.monotonic()
-        return self._cpu()
-
-    def computed(self, cpu: float) -> None:
-        """Take note that a step was computed."""
+            self._begun = began + self._ahead
         self._steps += 1
-        self._cpu_s += self._cpu() - cpu
-
-    def done(self, step_s: float, paced_s: float) -> None:
-        """Take note that a step is over after so long, of which it was to wait for another machine's sake."""
-        self._created = time.monotonic()
+        self._created = began + self._ahead + step_s
+        self._cpu_s += cpu_s
         self._paced_s += paced_s
         self._wall_s += step_s - paced_s
 
     def sent(self, ticket: int) -> None:
         """Take note that a push was handed to the system."""
-        lengths = self._cpu_s, self._wall_s, self._paced_s
         times = self._received, self._begun, self._created, time.monotonic()
-        self.rows.append((ticket, self._steps, *times, *lengths))
+        self._rows += _WORKER.pack(ticket, self._steps, *times, self._cpu_s, self._wall_s, self._paced_s)
 
     def sent_word(self, ticket: int, is_vote: bool) -> None:
         """Take note that a vote or a report was handed to the system."""
-        self.said.append((ticket, self._created, time.monotonic(), float(is_vote)))
+        self._said += _WORKER_SAID.pack(ticket, self._created, time.monotonic(), is_vote)
 
     def clock(self, offset_s: float, took_s: float) -> None:
         """Take note of a difference to the coordinator's clock, and of the round trip that it comes from."""
-        self.clocks.append((offset_s, took_s))
+        self._clocks.append((offset_s, took_s))
+
+    def facts(self) -> dict[str, Any]:
+        """Return all as plain data."""
+        return {"rows": packed(self._rows), "said": packed(self._said), "clocks": self._clocks}
 
 
 class CoordinatorStamps:
-    """The coordinator's side: a row for each push, vote and report, and one for each answer."""
+    """The coordinator's side: a row for each push, vote and report, and one for each answer.
 
-    def __init__(self) -> None:
-        self.pushes: list[list[float]] = []
-        self.said: list[list[float]] = []
-        self.answers: list[tuple[float, ...]] = []
+    It chooses what has stamps, from one release of a worker to its next: everything, or, where steps are
+    shorter than a millisecond, stretches of all workers' exchanges (one in `every`), in which it is known
+    what else was under way. So stamps take less than 2 % of any step.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.every = 1
+        self._stretch, self._released = _STRETCH * workers, 0
+        self._first: list[float] | None = []  # seconds of a step, until it is known how long they are
+        self._on: dict[int, bool] = {}  # by worker
+        self._pushes, self._said, self._answers = bytearray(), bytearray(), bytearray()
         #: of workers, their rows and clocks, as they reported them at the end
         self.workers: dict[str, dict[str, Any]] = {}
 
-    def push(self, worker: int, ticket: int, received_s: float, waiting: int) -> list[float]:
-        """Begin the row of a push; returns it, to be completed."""
-        row = [worker, ticket, received_s, time.monotonic(), 0.0, 0.0, waiting]
-        self.pushes.append(row)
-        return row
+    def begins(self, worker: int) -> bool:
+        """Return whether what a worker does from this release on has stamps."""
+        self._released += 1
+        found = self._on[worker] = self._released // self._stretch % self.every == 0
+        return found
 
-    def word(self, worker: int, ticket: int, received_s: float, waiting: int, is_vote: bool) -> list[float]:
-        """Begin the row of a vote or a report; returns it, to be completed."""
-        row = [worker, ticket, received_s, time.monotonic(), 0.0, 0.0, waiting, float(is_vote)]
-        self.said.append(row)
-        return row
+    def has(self, worker: int, step_s: float | None = None) -> bool:
+        """Return whether a worker's message has stamps; of pushes it hears how long a step was."""
+        if self._first is not None and step_s is not None:
+            self._first.append(step_s)
+            if len(self._first) >= _FIRST:
+                # only how much is noted depends on this, and nothing that the run decides
+                shorter = _SHORT_S / max(1e-6, statistics.median(self._first))
+                self.every = max(1, min(_MOST, math.ceil(shorter)))
+                self._first = None
+        return self._on.get(worker, False)
+
+    def push(self, row: Sequence[float]) -> None:
+        """Take note of a push that was decided about: its row (`PUSH_COLUMNS`)."""
+        self._pushes += _PUSH.pack(*row)
+
+    def word(self, row: Sequence[float], is_vote: bool) -> None:
+        """Take note of a vote or a report that was decided about; its row is that of a push."""
+        self._said += _SAID.pack(*row[:-1], is_vote)
 
     def answered(self, worker: int, ticket: int) -> None:
         """Take note that a release was handed to the system."""
-        self.answers.append((worker, ticket, time.monotonic()))
+        self._answers += _ANSWER.pack(worker, ticket, time.monotonic())
 
     def facts(self) -> dict[str, Any]:
-        """Return all as plain data, times from the first push on."""
+        """Return all as plain data."""
         return {
             "columns": {
                 **{"push": PUSH_COLUMNS, "answer": ANSWER_COLUMNS, "worker": WORKER_COLUMNS},
                 **{"said": SAID_COLUMNS, "worker said": WORKER_SAID_COLUMNS},
             },
-            "pushes": self.pushes,
-            "said": self.said,
-            "answers": self.answers,
+            "every": self.every,
+            **{"pushes": packed(self._pushes), "said": packed(self._said), "answers": packed(self._answers)},
             "workers": self.workers,
         }
 
 
 def cost_s(rounds: int = 2000) -> float:
-    """Return the seconds that the stamps of one exchange take on this machine, both ends together."""
-    worker, coordinator = WorkerStamps(1), CoordinatorStamps()
+    """Return the seconds that the stamps of one exchange take on this machine, both ends together.
+
+    With what it takes to carry and keep them: they are text in JSON of two messages and of a file.
+    """
+    worker, coordinator = WorkerStamps(1), CoordinatorStamps(1)
     began = time.perf_counter()
     for ticket in range(rounds):
         worker.received()
-        worker.computed(worker.begin())
-        worker.done(0.0, 0.0)
+        cpu = worker.cpu()
+        worker.step(0.0, 0.0, 0.0, worker.cpu() - cpu)
         worker.sent(ticket)
-        row = coordinator.push(0, ticket, time.monotonic(), 0)
-        row[4] = row[5] = time.monotonic()
+        now = time.monotonic()
+        coordinator.push((0, ticket, now, time.monotonic(), time.monotonic(), 0.0, 0, ticket))
+        coordinator.begins(0)
         coordinator.answered(0, ticket)
+    coordinator.workers["worker 0"] = json.loads(json.dumps(worker.facts()))
+    json.dumps(json.loads(json.dumps(coordinator.facts())))  # to the client, and into the run's folder
     return (time.perf_counter() - began) / rounds

@@ -38,6 +38,8 @@ class Exchanges:
         Of the collective that this push ended, 0 for none.
     place : (n,)
         How many workers were released in the same answer before this one.
+    push : (n,)
+        Which of the log's pushes it is, from 0.
     """
 
     worker: NDArray[np.int64]
@@ -52,6 +54,7 @@ class Exchanges:
     down_s: NDArray[np.float64]
     collective_s: NDArray[np.float64]
     place: NDArray[np.int64]
+    push: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.worker)
@@ -81,7 +84,7 @@ def exchanges_of(log: EventLog) -> Exchanges:
     if not rows:
         raise DataError("the run has no push that follows a release: there is nothing to measure")
     columns = np.array(rows, dtype=np.float64).T
-    whole = {"worker": 0, "samples": 1, "steps": 2, "bytes_up": 3, "bytes_down": 4, "place": 10}
+    whole = {"worker": 0, "samples": 1, "steps": 2, "bytes_up": 3, "bytes_down": 4, "place": 10, "push": 11}
     found = {name: columns[at].astype(np.int64) for name, at in whole.items()}
     worker, released, arrived, compute, up, collective = columns[[0, 5, 6, 7, 8, 9]]
     steps = np.maximum(found["steps"], 1)
@@ -100,7 +103,7 @@ def exchanges_of(log: EventLog) -> Exchanges:
 def _rows(log: EventLog) -> Iterator[tuple[float, ...]]:
     """Yield the columns of each push that follows a release, as the log has them."""
     released: dict[int, tuple[float, int, int]] = {}
-    last_s, answer_s, place = 0.0, -1.0, 0
+    last_s, answer_s, place, push = 0.0, -1.0, 0, -1
     for row in log.rows():
         kind, worker, now = row["kind"], int(row["worker"]), float(row["time_s"])
         if now < last_s:
@@ -112,6 +115,7 @@ def _rows(log: EventLog) -> Iterator[tuple[float, ...]]:
             if row["id"] != 1:  # else it is an order to push what is there
                 released[worker] = now, int(row["bytes"]), place
         elif kind == Kind.PUSH:
+            push += 1
             text = log.text(row["text"])
             if '"goes_on"' in text:
                 raise DataError("workers compute while they send: how long messages took cannot be told")
@@ -120,7 +124,8 @@ def _rows(log: EventLog) -> Iterator[tuple[float, ...]]:
                 collective = json.loads(text or "{}").get(COLLECTIVE, 0.0)
                 steps = max(1, int(row["steps"]))
                 facts = worker, int(row["samples"]) // steps, steps, int(row["bytes"]), down
-                yield *facts, begun, now, float(row["compute_s"]), float(row["send_s"]), collective, place_of
+                times = begun, now, float(row["compute_s"]), float(row["send_s"]), collective
+                yield *facts, *times, place_of, push
 
 
 def last_version(log: EventLog) -> tuple[int, float]:

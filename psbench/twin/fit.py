@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from psbench.errors import ParameterError
 from psbench.results.run import Run
 from psbench.twin.exchanges import SHORTEST_S, Exchanges, exchanges_of
 from psbench.twin.size_classes import rate_at, size_classes
-from psbench.twin.stamped import cores_of, cpu_s, in_words, stamps_of
+from psbench.twin.stamped import cores_of, in_words, stamps_of, with_cpu_times
 from psbench.twin.variation import half_width, kept, together, variation_of
 
 #: megabits per second that mean: what bytes cost is in the latency
@@ -69,8 +69,9 @@ def fit(runs: Sequence[Run], link: MeasuredLink | None = None) -> Fit:
     """
     workers = _same(runs)
     found = Fit(cluster={"workers": workers})
-    measured = [each.settled() for each in _on_cores(found, runs)]
-    _fit_steps(found, measured, workers)
+    whole = [exchanges_of(run.log) for run in runs]
+    measured = [each.settled() for each in whole]
+    _fit_steps(found, [each.settled() for each in _on_cores(found, runs, whole)], workers)
     service_s = _fit_service(found, runs, measured)
     _fit_links(found, measured, workers, service_s, link)
     return found
@@ -91,9 +92,9 @@ def _same(runs: Sequence[Run]) -> int:
 # -------------------------------------------------------------------- cores
 
 
-def _on_cores(found: Fit, runs: Sequence[Run]) -> list[Exchanges]:
+def _on_cores(found: Fit, runs: Sequence[Run], measured: Sequence[Exchanges]) -> Sequence[Exchanges]:
     """Fit the cores that workers share; return exchanges with steps as long as on a core of their own."""
-    measured, stamps = [exchanges_of(run.log) for run in runs], [stamps_of(run) for run in runs]
+    stamps = [stamps_of(run) for run in runs]
     known = [each for each in stamps if each is not None]
     if not known:
         found.unknown.append(
@@ -102,14 +103,15 @@ def _on_cores(found: Fit, runs: Sequence[Run]) -> list[Exchanges]:
         return measured
     found.remarks += in_words(known, cost_s())
     cores = cores_of(known)
-    alone = [None if own is None else cpu_s(own, each) for own, each in zip(stamps, measured, strict=True)]
+    pairs = zip(stamps, measured, strict=True)
+    alone = [None if own is None else with_cpu_times(own, each) for own, each in pairs]
     if not cores.value or any(each is None for each in alone):
         found.unknown.append(f"cores: {cores.why or 'stamps and logs are not of the same pushes'}")
         return measured
     found.cluster["cores"] = _rounded(cores.value)
-    found.fitted["cores"] = Fitted(*cores[:3], f"{sum(len(each) for each in measured)} steps")
-    pairs = zip(measured, alone, strict=True)
-    return [replace(each, compute_s=own) for each, own in pairs if own is not None]
+    stamped = [each for each in alone if each is not None]
+    found.fitted["cores"] = Fitted(*cores[:3], f"{sum(map(len, stamped))} steps")
+    return stamped
 
 
 # -------------------------------------------------------------------- steps

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import psbench as ps
-from psbench.backends.stamps import ANSWER_COLUMNS, PUSH_COLUMNS, WORKER_COLUMNS
+from psbench.backends.stamps import ANSWER_COLUMNS, PUSH_COLUMNS, WORKER_COLUMNS, CoordinatorStamps
 from psbench.clusters.network import Network
 from psbench.clusters.step_time import LogNormal
 from psbench.core.log import EventLog, Kind
@@ -22,6 +22,7 @@ from psbench.twin.prediction_page import prediction_table
 from psbench.twin.record import Recorded, Sizes, record
 from psbench.twin.replayed import played_again
 from psbench.twin.size_classes import size_classes
+from psbench.twin.stamped import stamps_of, with_cpu_times
 from psbench.twin.validate import validate
 from psbench.twin.variation import together, variation_of
 
@@ -295,15 +296,17 @@ def test_logs_that_cannot_be_measured_are_refused():
 
 def stamped(run, alone_s, behind_s=0.0):
     """Return a simulated run with the stamps that a live one would have, its steps of so much CPU time."""
-    pushes, workers = run.log.of_kind(Kind.PUSH), {}
+    pushes, workers, arrivals = run.log.of_kind(Kind.PUSH), {}, []
     columns = (pushes[name].tolist() for name in ("worker", "time_s", "compute_s", "send_s"))
     for worker, arrived, compute, send in zip(*columns, strict=True):
         clocks = [(0.0, 1e-4), (behind_s, 1e-4)]
         own = workers.setdefault(f"worker {worker}", {"rows": [], "clocks": clocks})["rows"]
         begun, sent = arrived - send - compute, arrived - send
-        own.append((len(own), 1, begun, begun, sent, sent, alone_s, compute, 0.0))
+        arrivals.append((worker, len(own), *[0.0] * 5, len(arrivals)))
+        cpu = alone_s * (1 + 1e-6 * len(arrivals))  # so that each is known again
+        own.append((len(own), 1, begun, begun, sent, sent, cpu, compute, 0.0))
     names = {"push": PUSH_COLUMNS, "answer": ANSWER_COLUMNS, "worker": WORKER_COLUMNS}
-    run.meta["stamps"] = {"columns": names, "pushes": [[0.0] * 7], "answers": [], "workers": workers}
+    run.meta["stamps"] = {"columns": names, "pushes": arrivals, "answers": [], "workers": workers}
     return run
 
 
@@ -337,6 +340,32 @@ def test_cores_are_not_fitted_where_steps_do_not_slow_each_other(crowded):
     found = Calibration.of([stamped(ps.run(each), s) for each, s in zip(own, seconds, strict=True)])
     assert "cores" not in found.cluster
     assert any("at least 4 cores" in each for each in found.unknown)
+
+
+def test_short_steps_have_stamps_in_stretches_and_cores_are_found_from_them(crowded):
+    """Steps of .25 ms: one stretch in four, of both workers at once; of 1 ms and more: all."""
+    for step_s, every in ((2.5e-4, 4), (1e-3, 1), (1e-9, 16)):
+        stamps = CoordinatorStamps(workers=2)
+        chosen = [(stamps.begins(each % 2), stamps.has(each % 2, step_s)) for each in range(511)]
+        assert all(begun == has for begun, has in chosen)
+        noted = sum(begun for begun, _ in chosen[63:])
+        assert (stamps.facts()["every"], noted) == (every, 64 * (7 // every))
+    runs, _ = crowded
+    few = []
+    for run in runs:
+        plain = run.meta["stamps"]
+        kept = {(row[0], row[1]) for row in plain["pushes"] if row[-1] // 64 % 2}
+        workers = {
+            name: own | {"rows": [row for row in own["rows"] if (int(name[-1]), row[0]) in kept]}
+            for name, own in plain["workers"].items()
+        }
+        few.append(Run(run.experiment, run.log, run.meta | {"stamps": plain | {"workers": workers}}))
+    each = with_cpu_times(stamps_of(few[0]), exchanges_of(few[0].log))
+    assert each.compute_s == pytest.approx((5e-3 + 32 * 2e-4) * (1 + 1e-6 * (each.push + 1)), rel=1e-9)
+    found, whole = Calibration.of(few), Calibration.of(runs)
+    assert found.cluster["cores"] == pytest.approx(2.0, abs=0.15)
+    assert found.cluster["seconds_per_step"] == pytest.approx(5e-3, rel=0.02)
+    assert found.fitted["latency of worker 0 back, s"] == whole.fitted["latency of worker 0 back, s"]
 
 
 def test_stamps_of_clocks_that_run_apart_or_cut_off_are_refused(crowded):

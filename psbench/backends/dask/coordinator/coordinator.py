@@ -39,6 +39,9 @@ from psbench.training.workload import Workload
 #: seconds that a message is waited for before the run gets a tick
 _TICK_S = 0.02
 
+#: messages that are stamped
+_STAMPED = (PushMessage, VoteMessage, ReportMessage)
+
 
 class Coordinator:
     """The coordinator of one run.
@@ -62,7 +65,9 @@ class Coordinator:
         self._adder = Adder(socket.send)
         self._answers: deque[Input] = deque()  # of this process itself, before all messages
         self._pushes, self._handled_s, self._other_s = 0, 0.0, 0.0
-        self._stamps = CoordinatorStamps() if workload.experiment.connection.stamps else None
+        self._stamps: CoordinatorStamps | None = None
+        if workload.experiment.connection.stamps:
+            self._stamps = CoordinatorStamps(workload.experiment.num_workers)
         self._performers: dict[type[Instruction], Callable[[Any], None]] = {
             Send: self._send,
             Answer: self._answer,
@@ -80,9 +85,10 @@ class Coordinator:
         """
         while True:
             given = self._next()
-            is_push = type(given) is Received and type(given.message) is PushMessage
+            kind = type(given.message) if type(given) is Received else None
+            is_push = kind is PushMessage
             began = time.perf_counter() if is_push else self._serving_s
-            row = None if self._stamps is None else self._stamp(given)
+            row = None if self._stamps is None else self._row(given, self._stamps)
             instructions = self.live.handle(given, time.monotonic())
             if row is not None:
                 row[4] = time.monotonic()
@@ -92,26 +98,29 @@ class Coordinator:
                         raise instruction.error
                     return
                 self._performers[type(instruction)](instruction)
-                if row is not None and isinstance(instruction, Send) and instruction.to == FIRST_SERVER:
+                if row is not None and type(instruction) is Send and instruction.to == FIRST_SERVER:
                     row[5] = time.monotonic()
+            if row is not None and self._stamps is not None:
+                if is_push:
+                    self._stamps.push(row)
+                else:
+                    self._stamps.word(row, is_vote=kind is VoteMessage)
             if is_push:
                 self._pushes += 1
                 self._handled_s += time.perf_counter() - began
             else:
                 self._other_s += self._serving_s - began
 
-    def _stamp(self, given: Input) -> list[float] | None:
-        """Begin the row of a push, a vote or a report; None of anything else. See `CoordinatorStamps`."""
-        assert self._stamps is not None
-        message = given.message if isinstance(given, Received) else None
-        if not isinstance(message, PushMessage | VoteMessage | ReportMessage):
+    def _row(self, given: Input, stamps: CoordinatorStamps) -> list[float] | None:
+        """Begin the row of a push, a vote or a report that has stamps; None of anything else."""
+        if type(given) is not Received or type(given.message) not in _STAMPED:
             return None
-        assert isinstance(given, Received)
-        worker = worker_number(given.sender)
-        facts = -1 if worker is None else worker, message.ticket, self._received_s, self._socket.waiting
-        if isinstance(message, PushMessage):
-            return self._stamps.push(*facts)
-        return self._stamps.word(*facts, is_vote=isinstance(message, VoteMessage))
+        message, worker = given.message, worker_number(given.sender)
+        step_s = message.compute_s / max(1, message.steps) if type(message) is PushMessage else None
+        if worker is None or not stamps.has(worker, step_s):
+            return None
+        times = self._received_s, time.monotonic(), 0.0, 0.0
+        return [worker, message.ticket, *times, self._socket.waiting, self._pushes]
 
     @property
     def _serving_s(self) -> float:
@@ -141,19 +150,26 @@ class Coordinator:
             return Refused(error.sender)
 
     def _answer(self, order: Answer) -> None:
-        self.first_server.answer(order.to, order.message)
-        if self._stamps is not None:
-            self._stamp_answer(self._stamps, order)
+        if self._stamps is None:
+            self.first_server.answer(order.to, order.message)
+        else:
+            self._stamped(order, self._stamps, self.first_server.answer)
 
     def _look(self, order: Look) -> None:
         # a message to a dead process cannot be sent
         dead = tuple(name for name in order.names if not self._socket.send(name, Ping()))
         self._answers.append(Looked(dead, self._socket.strangers))
 
-    def _stamp_answer(self, stamps: CoordinatorStamps, order: Send | Answer) -> None:
-        if isinstance(order.message, ReleaseMessage):
-            worker = worker_number(order.to)
-            stamps.answered(-1 if worker is None else worker, order.message.ticket)
+    def _stamped(self, order: Send | Answer, stamps: CoordinatorStamps, send: Callable[..., object]) -> None:
+        """Send a message; a release asks for a worker's stamps, if they are to be."""
+        message, worker = order.message, worker_number(order.to)
+        if type(message) is ReleaseMessage and worker is not None:
+            message.stamped = stamps.begins(worker)
+            send(order.to, message)
+            if message.stamped:
+                stamps.answered(worker, message.ticket)
+        else:
+            send(order.to, message)
 
     def _send(self, order: Send) -> None:
         if order.to == FIRST_SERVER:
@@ -166,6 +182,7 @@ class Coordinator:
             if self._stamps is not None:
                 self._stamps.workers = self.live.run.peers.stamps
                 order.message.facts["stamps"] = self._stamps.facts()
-        self._socket.send(order.to, order.message)
-        if self._stamps is not None:
-            self._stamp_answer(self._stamps, order)
+        if self._stamps is None:
+            self._socket.send(order.to, order.message)
+        else:
+            self._stamped(order, self._stamps, self._socket.send)

@@ -252,8 +252,8 @@ class UsageReport(Message, kind=41):
 class StampsReport(Message, kind=49):
     """When a worker's messages were received, created and sent, and its clock's differences; see `stamps`."""
 
-    rows: list[tuple[float, ...]]
-    said: list[tuple[float, ...]]
+    rows: str
+    said: str
     clocks: list[tuple[float, float]]
 
 

@@ -22,7 +22,7 @@ _PIECE = struct.Struct("<qI")
 _SUMMAND = struct.Struct("<qIIIddI")
 _TEXTS = struct.Struct("<I")
 _IS_FINITE, _OVERLAPPING = 1, 2
-_SENT, _AGGREGATE, _PUSHES = 1, 2, 4
+_SENT, _AGGREGATE, _PUSHES, _STAMPED = 1, 2, 4, 8
 _STATISTICS = TypeAdapter(dict[str, float], config=ConfigDict(strict=True))
 _ORDERS = TypeAdapter(dict[str, Any])
 _STRINGS = TypeAdapter(list[str], config=ConfigDict(strict=True))
@@ -104,8 +104,8 @@ class ReleaseMessage(Message, kind=2):
     """Tells a worker to take steps of so many samples from a version, or to push.
 
     `sent` says that something comes with it: the model, a `fragment` of it, or the last commit's
-    `aggregate`; `epoch` gives the rate of the worker's own steps. A server that is not the first sends only
-    ticket and payload.
+    `aggregate`; `epoch` gives the rate of the worker's own steps; `stamped` asks for the worker's stamps of
+    what it does until the next release. A server that is not the first sends only ticket and payload.
     """
 
     ticket: int
@@ -118,6 +118,7 @@ class ReleaseMessage(Message, kind=2):
     fragment: int = -1
     orders: dict[str, Any] = field(default_factory=dict)
     payload: Tensor | None = None
+    stamped: bool = False
 
     @classmethod
     def of(cls, release: Release, samples: int, payload: Tensor | None = None) -> ReleaseMessage:
@@ -138,6 +139,7 @@ class ReleaseMessage(Message, kind=2):
     def encode(self) -> tuple[bytes, Tensor | None]:
         """Pack the body."""
         flags = self.sent * _SENT + self.aggregate * _AGGREGATE + (self.then == "push") * _PUSHES
+        flags += self.stamped * _STAMPED
         body = _RELEASE.pack(self.ticket, self.version, self.samples, self.epoch, flags, self.fragment)
         return body + json.dumps(self.orders).encode() if self.orders else body, self.payload
 
@@ -148,7 +150,8 @@ class ReleaseMessage(Message, kind=2):
         ticket, version, samples, epoch, flags, fragment = _RELEASE.unpack_from(body)
         then: Literal["step", "push"] = "push" if flags & _PUSHES else "step"
         sent, aggregate = bool(flags & _SENT), bool(flags & _AGGREGATE)
-        return cls(ticket, version, samples, sent, aggregate, then, epoch, fragment, orders, payload)
+        facts = ticket, version, samples, sent, aggregate, then, epoch, fragment, orders, payload
+        return cls(*facts, bool(flags & _STAMPED))
 
 
 class RingPiece(Message, kind=3):

@@ -95,6 +95,7 @@ class Worker:
         self._usage = Usage(worker)
         experiment = workload.experiment
         self._stamps = WorkerStamps(experiment.threads) if experiment.connection.stamps else None
+        self._noting: WorkerStamps | None = None  # they, where the last release asked for stamps
         self._handlers: dict[type[Message], Callable[..., None]] = {
             msg.StopRun: self._stop,
             msg.StartTraining: self._start_training,
@@ -146,7 +147,7 @@ class Worker:
     def _report_stamps(self, stamps: WorkerStamps) -> None:
         """Look at the clocks once more, and send the coordinator what was noted."""
         stamps.clock(*self._clock.synchronise(self.mailbox))
-        self.mailbox.send(msg.StampsReport(stamps.rows, stamps.said, stamps.clocks))
+        self.mailbox.send(msg.StampsReport(**stamps.facts()))
 
     # ---------------------------------------------------------------- from one release to the next
 
@@ -190,8 +191,8 @@ class Worker:
         """Compute a step and return what to do then; None if it has become void."""
         loop, model = self.loop, self.model
         assert loop is not None
-        stamps = self._stamps
-        cpu = 0.0 if stamps is None else stamps.begin()
+        stamps = self._noting
+        cpu_s = 0.0 if stamps is None else stamps.cpu()
         began = time.perf_counter()
         if loop.chunk:
             self.trainer.assign(self.worker, loop.chunk)
@@ -202,13 +203,13 @@ class Worker:
         computed = time.perf_counter() - began
         self._usage.add(read, computed - read)
         if stamps is not None:
-            stamps.computed(cpu)
+            cpu_s = stamps.cpu() - cpu_s
         paced_s = self._machine.more_s(self._clock, began, computed, samples)
         if self._interrupted(paced_s):
             return None
         compute_s = time.perf_counter() - began
         if stamps is not None:
-            stamps.done(compute_s, paced_s)
+            stamps.step(began, compute_s, paced_s, cpu_s)
         model.stepped(result, samples, self.lr)
         overlapped = self._overlapped
         if overlapped is not None and loop.takes_answer(stepped=True):
@@ -257,8 +258,8 @@ class Worker:
         else:
             vote = decision.ticket, decision.value, decision.samples, decision.compute_s
             self.mailbox.send(msg.VoteMessage(*vote))
-        if self._stamps is not None:
-            self._stamps.sent_word(decision.ticket, isinstance(decision, ev.Vote))
+        if self._noting is not None:
+            self._noting.sent_word(decision.ticket, isinstance(decision, ev.Vote))
 
     def _push(self, overlapping: bool) -> None:
         assert self.loop is not None
@@ -268,8 +269,8 @@ class Worker:
         if self._corruptions is not None:
             payload = self._corruptions.of(self.worker, push.ticket, payload, push.fragment)
         self.exchange.push(push, payload, self.model.buffers)
-        if self._stamps is not None:
-            self._stamps.sent(push.ticket)
+        if self._noting is not None:
+            self._noting.sent(push.ticket)
 
     # ---------------------------------------------------------------- messages of the coordinator
 
@@ -278,8 +279,9 @@ class Worker:
             message = self.mailbox.next(LOOK_S)
             if isinstance(message, ReleaseMessage):
                 self._halted = False
-                if self._stamps is not None:
-                    self._stamps.received()
+                self._noting = self._stamps if message.stamped else None
+                if self._noting is not None:
+                    self._noting.received()
                 return message
             if message is not None:
                 self._handle(message)
