@@ -221,13 +221,16 @@ def test_every_reason_is_in_the_list_and_all_of_the_list_occur():
         for name in ("every_step", "local_sgd")
     ]
     known["communication"].append(BareLocal())
-    seen = set()
-    drawn = (dict(zip(DOMAINS, parts, strict=True)) for parts in itertools.product(*known.values()))
-    for parts in itertools.chain(drawn, OF_PUSHES.values()):
-        for reason in misfits(unchecked(**parts)):
-            (row,) = [row for row, text in ROWS.items() if text in reason]
-            seen.add(row)
-    assert seen == set(ROWS)
+    reasons = set()
+    composition = unchecked(**{domain: parts[0] for domain, parts in known.items()})
+    for parts in itertools.product(*known.values()):
+        vars(composition).update(zip(known, parts, strict=True))  # 400,000 are slow to make
+        reasons.update(misfits(composition))
+    for parts in OF_PUSHES.values():
+        reasons.update(misfits(unchecked(**parts)))
+    rows = [[row for row, text in ROWS.items() if text in reason] for reason in reasons]
+    assert [found for found in rows if len(found) != 1] == []
+    assert {row for (row,) in rows} == set(ROWS)
 
 
 def test_every_row_has_a_test():
