@@ -10,8 +10,13 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+import forked_kernels
 
 from psbench.system.insides import defer_grammar
 
@@ -37,6 +42,16 @@ def small(source: str, sizes: Mapping[str, str]) -> str:
         if found != 1:
             raise ValueError(f"the cell sets {name} {found} times, not once")
     return source
+
+
+def pytest_configure(config: Any) -> None:
+    """Have the notebooks' kernels forked; once, in the process that starts those that run tests."""
+    if sys.platform != "linux" or hasattr(config, "workerinput"):
+        return
+    folder = tempfile.TemporaryDirectory()
+    kernels = forked_kernels.use(Path(folder.name))
+    config.add_cleanup(folder.cleanup)
+    config.add_cleanup(kernels.communicate)  # which closes its standard input, and so ends it
 
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:
