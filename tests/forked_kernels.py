@@ -1,8 +1,8 @@
 """Kernels for the notebooks of a test run, forked from one process that has imported what they all import.
 
-Importing torch, altair and psbench is 3 s of CPU, for each of seventeen kernels. `use` starts that process, and
-has Jupyter take this module for the kernel `python3`: what Jupyter starts then stays a process of its own, which
-asks for a fork, hands signals on to it, and ends with it.
+Importing torch, altair and psbench takes 3 s of CPU, for each of seventeen kernels. `use` starts it,
+and has Jupyter take this module for the kernel `python3`: what Jupyter starts then stays a process of its
+own, which asks for a fork, hands signals on to it, and ends with it.
 """
 
 import json
@@ -17,11 +17,14 @@ from pathlib import Path
 
 #: where the process listens, for what Jupyter starts
 _PATH = "PSBENCH_KERNELS"
-_IMPORTED = ("torch", "altair", "pandas", "ipykernel.kernelapp", "psbench.runs.execution", "psbench_widgets.lab")
+_IMPORTED = (
+    *("torch", "altair", "pandas", "ipykernel.kernelapp"),
+    *("psbench.runs.execution", "psbench_widgets.lab"),
+)
 
 
 def use(folder: Path) -> subprocess.Popen[bytes]:
-    """Have notebooks that this process and its children run take forked kernels; they end with what is returned.
+    """Have the notebooks of this process and its children take forked kernels; they end with the result.
 
     Parameters
     ----------
