@@ -162,7 +162,7 @@ class Experiment(Specification):
         except ValidationError as error:
             raise explain(error, type(self), "experiment") from None
         for composition in self.strategy.compositions:
-            if doubt := doubt_of_optimizer(composition, self.optimizer.name):
+            if doubt := doubt_of_optimizer(composition, self.optimizer.name, self.optimizer.lr):
                 warnings.warn(f"strategy {composition.name!r}: {doubt}", DoubtfulComposition, stacklevel=2)
         for name in ("optimizer", "inner_optimizer"):
             if doubt := self._doubt_of_schedule(getattr(self, name)):
@@ -233,6 +233,14 @@ class Experiment(Specification):
         if value is not None and not _ADDRESS.fullmatch(value):
             raise ParameterError(f"scheduler: {value!r} is not an address such as tcp://192.168.0.10:8786")
         return value
+
+    @model_validator(mode="after")
+    def _has_a_usual_rate(self) -> Self:
+        """Give a strategy with steps of its own the rate that is usual for these, unless one was given."""
+        usual = {each.aggregation.usual_lr for each in self.strategy.compositions}
+        if "optimizer" not in self.model_fields_set and len(usual) == 1 and all(usual):
+            self.__dict__["optimizer"] = self.optimizer.model_copy(update={"lr": usual.pop()})
+        return self
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -53,6 +53,8 @@ class Aggregation(Part):
     withstands_nan: ClassVar[bool] = False
     #: whether `update` takes steps of its own, and of the experiment's optimizer reads the rate alone
     own_steps: ClassVar[bool] = False
+    #: the rate that is usual for such steps, and an experiment's unless it gives an optimizer; 0 if none is
+    usual_lr: ClassVar[float] = 0.0
     #: what a push carries: a gradient, the worker's parameters, or the difference that its steps made, which
     #: is the model that it received less the one that it has now: like a gradient, a direction of descent
     payload: ClassVar[PayloadKind] = "gradient"
@@ -80,6 +82,16 @@ class Aggregation(Part):
     def shares_rate(self) -> bool:
         """Whether its weights share the learning rate out among the pushes, as 1/staleness does."""
         return False
+
+    def doubt_of_rates(self, lr: float) -> str:
+        """Return what of the part's rates, or of the optimizer's, is probably not intended; or nothing."""
+        if not self.usual_lr or lr <= 3 * self.usual_lr:
+            return ""
+        return (
+            f"the optimizer's rate, {lr:g}, is {lr / self.usual_lr:.0f} times what is usual for the steps of "
+            f"{self.name}, each of which moves an entry by about the rate; give optimizer.lr = "
+            f"{self.usual_lr:g}"
+        )
 
     @property
     def effective_outer_rate(self) -> float | None:

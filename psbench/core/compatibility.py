@@ -281,8 +281,10 @@ def doubts(strategy: Composition) -> list[str]:
     return [doubt for doubtful, doubt in checks if doubtful]
 
 
-def doubt_of_optimizer(strategy: Composition, optimizer: str) -> str:
-    """Return what of an optimizer is probably not intended under a composition; empty if nothing is."""
+def doubt_of_optimizer(strategy: Composition, optimizer: str, lr: float) -> str:
+    """Return what of an optimizer and its rate is probably not intended; empty if nothing is."""
+    if doubt := strategy.aggregation.doubt_of_rates(lr):
+        return doubt
     if not strategy.communication.overlaps or strategy.communication.local or optimizer == "sgd":
         return ""
     return (

@@ -24,6 +24,7 @@ from psbench.strategies.consistency import Grace
 from psbench.testing import toy_experiment
 from psbench.training.local_model import LocalModel
 from psbench.training.server import Server
+from psbench.training.trainer import StepResult
 
 TWO = torch.tensor([1.0, -2.0])
 
@@ -295,6 +296,17 @@ def test_an_elastic_move_is_the_papers():
     centre, (worker,) = exchanged(0.25, (0.0, 8.0), (4.0, 0.0))
     torch.testing.assert_close(centre, torch.tensor([1.0, 6.0]))  # x + alpha (w - x)
     torch.testing.assert_close(worker, torch.tensor([3.0, 2.0]))  # w - alpha (w - x)
+
+
+def test_eamsgd_keeps_nesterovs_momentum_over_elastic_moves():
+    worker = LocalModel(ps.strategies.easgd(elastic_rate=0.25), SGD(lr=0.1, momentum=0.9, nesterov=True))
+    worker.load(torch.tensor([8.0]), torch.zeros(0), 0.1)
+    for gradient in (1.0, 2.0):
+        worker.stepped(StepResult(torch.tensor([gradient]), torch.zeros(0), 0.0), 4, 0.1)
+        worker.payload()
+        worker.load(worker.parameters.clone(), torch.zeros(0), 0.1)  # of a centre that is where it is
+    # v = 1, then .9 + 2; w <- w - .1 (g + .9 v)
+    torch.testing.assert_close(worker.parameters, torch.tensor([8 - 0.1 * 1.9 - 0.1 * (2 + 0.9 * 2.9)]))
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.1, 0.5, 0.9])

@@ -7,7 +7,7 @@ from vectors import decided, pushed
 import psbench as ps
 from psbench.backends.replay import replay
 from psbench.core.log import Kind
-from psbench.errors import ParameterError
+from psbench.errors import DoubtfulComposition, ParameterError
 from psbench.optimization.optimizer import SGD
 from psbench.strategies.aggregation import OneBitAdam
 from psbench.testing import toy_experiment
@@ -122,6 +122,16 @@ def test_the_rate_and_its_schedule_are_the_experiments():
         moved.append(own.parameters)
     torch.testing.assert_close(moved[0] / 10, moved[1])
     torch.testing.assert_close(moved[0] * 2, moved[2])
+
+
+def test_a_rate_for_other_steps_is_doubted_and_not_the_default():
+    assert ps.Experiment(strategy="one_bit_adam").optimizer.lr == 1e-3
+    assert ps.Experiment(strategy="bsp").optimizer.lr == 0.1
+    with pytest.warns(DoubtfulComposition, match="rate, 0.01, is 10 times what is usual .* optimizer.lr"):
+        ps.Experiment(strategy="one_bit_adam", optimizer={"name": "sgd", "lr": 0.01})
+    with pytest.warns(DoubtfulComposition, match="a step of yogi .* give outer_lr = 0.1"):
+        ps.Experiment(strategy={"name": "diloco", "outer_optimizer": "yogi"})
+    ps.Experiment(strategy={"name": "fedadam", "outer_optimizer": "yogi"})
 
 
 @pytest.mark.parametrize(

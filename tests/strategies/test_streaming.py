@@ -64,6 +64,7 @@ def test_each_entry_is_in_one_fragment_and_none_is_empty(sizes, count, pattern):
     [
         ({"local_steps": 20, "num_fragments": 3}, "no multiple of num_fragments, 3; the nearest is 21"),
         ({"local_steps": 6, "num_fragments": 3, "overlap": 2}, "use at most 1"),
+        ({"takes": "change", "mixing": 0.2}, "'change' mixes nothing"),
         ({"aggregation": "mean"}, "steps kept on the worker would be lost"),
         ({"consistency": "asp"}, "asp has no barrier"),
         ({"consistency": "k_batch_asp", "aggregation": "fedbuff"}, "takes pushes of several together"),
@@ -223,6 +224,30 @@ def test_without_mixing_the_steps_meanwhile_are_forgotten():
         step(worker, 1.0, 1.0, 1.0, 1.0)
         worker.load(torch.tensor([7.0, 8.0]), NONE, 1.0, fragment=0)
         assert worker.parameters.tolist() == expected
+
+
+def test_the_delta_rule_keeps_the_steps_meanwhile():
+    made = ps.strategies.streaming_diloco(local_steps=4, num_fragments=2, takes="change")
+    worker, _ = worker_of(made, (1.0, 2.0, 2.0, 4.0))
+    step(worker, 0.5, 0.5, 0.5, 0.5)
+    worker.payload(fragment=0)  # at .5 and 3.5
+    step(worker, 1.0, 1.0, 1.0, 1.0)
+    worker.load(torch.tensor([7.0, 8.0]), NONE, 1.0, fragment=0)
+    assert worker.parameters.tolist() == [7.0 - 1.0, 0.5, 0.5, 8.0 - 1.0]
+    assert worker.payload(fragment=0).tolist() == [1.0, 1.0]  # in the next mean, too
+    worker.load(torch.tensor([3.0, 3.0]), NONE, 1.0, fragment=0)
+    assert worker.parameters[0] == 3.0
+
+
+def test_the_delta_rule_changes_nothing_alone_and_is_the_average_at_once():
+    """What one worker sends is what comes back; and no step is made meanwhile."""
+    alone = {"cluster": {"workers": 1, "step_time": "constant"}, "stop": {"epochs": 3}}
+    averaging = streaming(num_fragments=1, takes="change", **PLAIN)
+    one, other = run(averaging | {"overlap": 3}, **alone), run("bsp", **alone)
+    torch.testing.assert_close(one.parameters, other.parameters, rtol=1e-4, atol=1e-5)
+    mixed = streaming(num_fragments=1, overlap=0, mixing=0.0, **PLAIN)
+    ours, theirs = run(averaging | {"overlap": 0}), run(mixed)
+    torch.testing.assert_close(ours.parameters, theirs.parameters, rtol=1e-4, atol=1e-5)
 
 
 def test_numbers_and_vectors_of_a_state_are_each_fragments_own():

@@ -28,7 +28,7 @@ class OneBitAdam(Mean):
     Each tensor of it travels as q_i = sign(c_i) norm(c_i) / sqrt(n), with e_i <- c_i - q_i. So does in effect
     what they come to, with what that has lost before: s = mean q_i + e, m <- sign(s) norm(s) / sqrt(n),
     e <- s - m. In both phases w <- w - lr (m / (sqrt(v) + epsilon) + weight_decay w), with lr the rate of the
-    experiment's optimizer, of which nothing else is used: 1e-3 is usual for Adam.
+    experiment's optimizer, of which nothing else is used: 1e-3, as is usual for Adam, unless one is given.
 
     Parameters
     ----------
@@ -61,6 +61,7 @@ class OneBitAdam(Mean):
     name: ClassVar[str] = "one_bit_adam"
     source: ClassVar[str] = SOURCE
     own_steps: ClassVar[bool] = True
+    usual_lr: ClassVar[float] = 1e-3
 
     # DeepSpeed: 100,000, the paper 15 to 20 % of all steps; a laptop's runs have 500 to 2,000 updates
     freeze_step: int = parameter(

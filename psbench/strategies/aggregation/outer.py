@@ -22,6 +22,10 @@ def nesterov(mean: Vector, velocity: Vector, beta: float) -> Vector:
     return mean.add(velocity, alpha=beta)
 
 
+#: Reddi et al. (2021), as Flower has it
+_USUAL_ADAPTIVE = 0.1
+
+
 class Outer(Aggregation):
     """Take the mean difference D of the workers' local steps as the gradient of an outer optimizer.
 
@@ -85,6 +89,15 @@ class Outer(Aggregation):
         if self.outer_optimizer in ("adam", "yogi"):
             return None
         return self.outer_lr / (1.0 - (self.outer_momentum if self.outer_optimizer != "plain" else 0.0))
+
+    def doubt_of_rates(self, lr: float) -> str:
+        """Doubt Nesterov's rate of steps that move an entry by about the rate."""
+        if self.outer_optimizer not in ("adam", "yogi") or self.outer_lr <= 3 * _USUAL_ADAPTIVE:
+            return ""
+        return (
+            f"outer_lr = {self.outer_lr:g} is for steps along the mean difference, and a step of "
+            f"{self.outer_optimizer} moves an entry by about the rate; give outer_lr = {_USUAL_ADAPTIVE:g}"
+        )
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Weigh each difference by its samples."""

@@ -76,6 +76,9 @@ class Fragments(OwnSteps):
         that is there earlier is kept until then.
     mixing : float, 0 <= alpha <= 1
         alpha: the share of its own value that a worker keeps. 0 forgets what the tau steps did there.
+    takes : "mixture" or "change"
+        The mixture above, or w_p <- w_p + g_p - (w_p as it was pushed), the delta rule of hivemind: what the
+        tau steps did there is kept, and alpha is not used.
     first_push : "after_all" or "after_share"
         Whether the first push is after H steps, as in the paper's example, or after H/P, as in torchft.
 
@@ -83,7 +86,8 @@ class Fragments(OwnSteps):
     -----
     Reduces to: `local_sgd` with momentum that is kept (DiLoCo, with `outer`), with one fragment, no overlap
     and alpha = 0; workers that never hear of each other with alpha = 1. Bytes in H steps are DiLoCo's; the
-    peak is one P-th.
+    peak is one P-th. The change is alpha = 0 without overlap. With one fragment and a plain outer step of 1
+    it is hivemind's averaging of states while peers step on, without its matchmaking.
     With no overlap and P > 1 the other fragments keep what they have done, and the rate of each step is that
     of the epoch at the last answer. Without a barrier (`asp` or `ssp`, with `fedbuff`) every worker goes
     through the fragments by itself, and is answered at once.
@@ -94,7 +98,8 @@ class Fragments(OwnSteps):
     Source
     ------
     Douillard et al. (2025), "Streaming DiLoCo with overlapping communication: Towards a Distributed Free
-    Lunch", Alg. 2. The paper: H of 30 and 100, P of 3 layers each, tau of 1 to 10, alpha of .5 and 0.
+    Lunch", Alg. 2; the change: the state averager of hivemind's source (`delta_rule_averaging`).
+    The paper: H of 30 and 100, P of 3 layers each, tau of 1 to 10, alpha of .5 and 0.
 
     Examples
     --------
@@ -115,6 +120,9 @@ class Fragments(OwnSteps):
     )
     overlap: int = parameter(1, "steps while a push is under way", unit="steps", source=SOURCE, ge=0)
     mixing: float = parameter(0.5, "share of its own value that a worker keeps", source=SOURCE, ge=0, le=1)
+    takes: Literal["mixture", "change"] = parameter(
+        "mixture", "what a worker makes of the new value: a mixture with its own, or its change added"
+    )
     first_push: Literal["after_all", "after_share"] = parameter(
         "after_all", "the first push: after H steps, or after the share of one fragment", source=SOURCE
     )
@@ -138,6 +146,8 @@ class Fragments(OwnSteps):
                 f"overlap: {self.overlap} steps, and the next fragment is pushed after {share} "
                 f"(local_steps / num_fragments); use at most {share - 1}"
             )
+        if self.takes == "change" and self.mixing != type(self).model_fields["mixing"].default:
+            raise ParameterError(f"mixing: {self.mixing}, and takes: 'change' mixes nothing; leave one out")
         return self
 
     @property
@@ -217,13 +227,20 @@ class Fragments(OwnSteps):
 
     def begin(self, w: Vector, model: Vector, state: State, own: WorkerStep) -> None:
         """Mix what all have agreed on with the own value; a worker that has none takes it over."""
-        if "agreed" not in state or not self.mixing:
+        if self.takes == "change" and state.number("sent"):
+            w.add_(model - state["pushed"])
+        elif "agreed" not in state or not self.mixing or self.takes == "change":
             w.copy_(model)
         else:
             w.mul_(self.mixing).add_(model, alpha=1.0 - self.mixing)
         state.vector("agreed").copy_(model)
+        if self.takes == "change":
+            state["sent"] = 0
 
     def payload(self, w: Vector, state: State, own: WorkerStep) -> Vector:
         """Return how far the own steps have moved the fragment from what all have agreed on."""
+        if self.takes == "change":
+            state.vector("pushed").copy_(w)
+            state["sent"] = 1
         difference: Vector = state["agreed"] - w
         return difference
