@@ -16,7 +16,7 @@ from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.framing import State
 from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, REPLICA, worker_number
 from psbench.backends.dask.record import Record
-from psbench.core.events import COLLECTIVE
+from psbench.core.events import COLLECTIVE, Push
 from psbench.core.log import EventLog, Kind
 from psbench.core.view import Status
 from psbench.testing.invariants import BrokenContract, Invariants
@@ -113,11 +113,15 @@ class Checks:
         pushed = {
             push.worker
             for push in self._live.run.view.pending.values()
-            if push.id >= self._first_push or f"push/{push.id}/payload" in self._first_tensors
+            if push.id >= self._first_push or self._has_again(push)
         }
         left_out = pushed - {*order.members} - {worker_number(name) for name in self._incidents}
         if left_out:
             raise BrokenContract(f"ring {order.ring} is without {sorted(left_out)}, who have pushed")
+
+    def _has_again(self, push: Push) -> bool:
+        """Whether a worker was given what it had to add at the checkpoint: it was here to be given it."""
+        return push.worker in self._begin and f"push/{push.id}/payload" in self._first_tensors
 
     def _release(self, name: str, message: msg.ReleaseMessage, has_replica: bool) -> None:
         worker = worker_number(name)
