@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from psbench.results.run import Run
 from psbench.seeds import Streams
 from psbench.specfile import read_yaml
 from psbench.system.files import atomic_write
+from psbench.twin.between_runs import between_runs
 from psbench.twin.exchanges import exchanges_of
 from psbench.twin.fit import Fitted, MeasuredLink, fit
 
@@ -46,6 +48,8 @@ class Calibration:
         What the runs did not identify, with its bound; how the fit was made.
     experiment : dict
         The specification that was run.
+    between_runs : float
+        By how much a run's seconds deviate from its twin's beyond the luck of seeds; see `between_runs`.
     """
 
     cluster: Mapping[str, Any]
@@ -56,6 +60,7 @@ class Calibration:
     unknown: tuple[str, ...]
     remarks: tuple[str, ...]
     experiment: Mapping[str, Any]
+    between_runs: float = 0.0
 
     @classmethod
     def of(cls, runs: Sequence[Run], link: MeasuredLink | None = None) -> Calibration:
@@ -77,6 +82,15 @@ class Calibration:
                     )
         limits = min(int(each.min()) for each in samples), max(int(each.max()) for each in samples)
         strategies = ", ".join(f"{run.experiment.title} ({len(run.log)} rows)" for run in runs)
+        deviation, free = between_runs(runs, found.cluster)
+        if free:
+            found.remarks.append(
+                f"between runs: they deviate from their twins by {deviation:.1%}, beside seeds ({free} free)"
+            )
+        else:
+            found.unknown.append(
+                "between runs: each probe was run once, so bands lack what differs from one to the next"
+            )
         remarks = (f"runs: {strategies}", *found.remarks)
         return cls(
             cluster=found.cluster,
@@ -87,6 +101,7 @@ class Calibration:
             unknown=tuple(found.unknown),
             remarks=remarks,
             experiment=spec,
+            between_runs=_four(deviation),
         )
 
     def to_yaml(self, path: Path) -> None:
@@ -101,6 +116,7 @@ class Calibration:
             "not_identified": list(self.unknown),
             "remarks": list(self.remarks),
             "fitted": {name: _plain(each) for name, each in self.fitted.items()},
+            "between_runs": self.between_runs,
             "cluster": dict(self.cluster),
             "experiment": {key: value for key, value in self.experiment.items() if key not in _NOT_KEPT},
         }
@@ -131,6 +147,7 @@ class Calibration:
             low, high = plain["holds_for"]["samples_of_a_worker"]
             fitted = {name: _fitted(each) for name, each in plain["fitted"].items()}
             sizes = int(plain["holds_for"]["workers"]), int(plain["holds_for"]["samples_of_the_data"])
+            deviation = float(plain.get("between_runs", 0.0))  # profiles of before have none
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{path}: {error} is missing or no number; calibrate again") from None
         make_cluster(plain["cluster"])
@@ -143,6 +160,7 @@ class Calibration:
             unknown=tuple(plain["not_identified"]),
             remarks=tuple(plain["remarks"]),
             experiment=plain["experiment"],
+            between_runs=deviation,
         )
 
     def experiment_of(self, strategy: Any, settings: Mapping[str, Any] | None = None) -> Experiment:
@@ -172,9 +190,10 @@ class Calibration:
         return experiment
 
     def drawn(self, seed: int) -> Calibration:
-        """Return it with each worker's speed drawn from what the measurement leaves open, for a seed.
+        """Return it with speeds and times drawn from what the measurement leaves open, for a seed.
 
-        So a band over seeds has what is not known of the machines in it, and not their variation alone.
+        So a band over seeds has in it what is not known of each worker, and by how much one run differs from
+        the next, and not the variation within a run alone.
         """
         rng, slower = Streams(seed).generator("calibration"), []
         for worker in range(self._probed):
@@ -182,8 +201,19 @@ class Calibration:
             share = 0.0 if fitted is None else (fitted.high - fitted.low) / (2 * _Z90 * fitted.value)
             slower.append(max(0.1, 1.0 + share * float(rng.standard_normal())))
         # workers that stand for the same measured one are as much slower as that
-        speed = [each / slower[worker % self._probed] for worker, each in enumerate(self.cluster["speed"])]
-        return replace(self, cluster={**self.cluster, "speed": speed})
+        whole = math.exp(self.between_runs * float(rng.standard_normal()))
+        speed = [
+            each / slower[worker % self._probed] / whole for worker, each in enumerate(self.cluster["speed"])
+        ]
+        cluster = {**self.cluster, "speed": speed}
+        if "seconds" in (links := self.cluster.get("link_time", {})):
+            cluster["link_time"] = {
+                **links,
+                "seconds": [[each * whole for each in end] for end in links["seconds"]],
+            }
+        if service := self.cluster.get("service"):
+            cluster["service"] = {name: each * whole for name, each in service.items()}
+        return replace(self, cluster=cluster)
 
     @property
     def _probed(self) -> int:
@@ -229,6 +259,10 @@ _NOT_KEPT = (
     "stop",
     "evaluate_every",
 )
+
+
+def _four(value: float) -> float:
+    return float(f"{value:.4g}")
 
 
 def _plain(fitted: Fitted) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from psbench.twin.fit import MeasuredLink
 
 #: global batches of a probe, and the batch of the second one as a share of the first's
 _BATCHES, _SMALLER = 60, 2
+#: how often each probe is run
+_TURNS = 2
 
 
 def probes_of(experiment: Experiment, batches: int = _BATCHES) -> list[Experiment]:
@@ -51,7 +53,9 @@ def calibrate(
     with_links: bool = True,
     on_step: Callable[[str], None] = lambda text: None,
 ) -> Calibration:
-    """Measure the machines of an experiment on Dask: two short runs, and the links between workers.
+    """Measure the machines of an experiment on Dask: short runs, and the links between workers.
+
+    Both probes are run twice, in turns: by how much one run differs from the next belongs into bands.
 
     Parameters
     ----------
@@ -69,9 +73,10 @@ def calibrate(
     ParameterError, BackendError, DataError
     """
     runs = list[Run]()
-    for probe in probes_of(experiment, batches):
-        on_step(f"{probe.title}, {batches} batches of {probe.batch_size} samples")
-        runs.append(run_experiment(with_stamps(probe)))
+    for turn in range(_TURNS):
+        for probe in probes_of(experiment, batches):
+            on_step(f"{probe.title}, {batches} batches of {probe.batch_size} samples")
+            runs.append(run_experiment(with_stamps(probe.but(seed=probe.seed + turn))))
     link = None
     if with_links and experiment.num_workers > 1:
         on_step("links between workers")

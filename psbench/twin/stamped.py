@@ -62,12 +62,15 @@ def stamps_of(run: Run) -> Stamps | None:
         return None
     try:
         names = plain["columns"]
+        pushes = _columns(names["push"], plain["pushes"])
+        if "number" not in pushes:  # a record of before, when all pushes had stamps
+            pushes["number"] = np.arange(len(pushes["worker"]), dtype=np.float64)
         workers = {
             int(name.rpartition(" ")[2]): (_columns(names["worker"], each["rows"]), np.array(each["clocks"]))
             for name, each in plain["workers"].items()
         }
         found = Stamps(
-            _columns(names["push"], plain["pushes"]),
+            pushes,
             _columns(names["answer"], plain["answers"]),
             {worker: rows for worker, (rows, _) in workers.items()},
             _columns(names.get("said", SAID_COLUMNS), plain.get("said", [])),

@@ -39,12 +39,12 @@ def calibrate_command(
         list[Path] | None,
         typer.Option("--from", metavar="RUN", help="Fit to saved runs instead; give it for each."),
     ] = None,
-    batches: Annotated[int, typer.Option(min=20, help="Global batches of each of the two runs.")] = 60,
+    batches: Annotated[int, typer.Option(min=20, help="Global batches of each of the four runs.")] = 60,
     links: Annotated[bool, typer.Option(help="Time messages of several sizes between workers.")] = True,
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where the profile goes.")] = Path("profile.yaml"),
     debug: Debug = False,
 ) -> int:
-    """Measure machines by two short live runs (BSP, and ASP with half the batch), and fit a cluster to them.
+    """Measure machines by short live runs (BSP, and ASP with half the batch, twice each), and fit a cluster.
 
     \b
     Examples:

@@ -113,7 +113,7 @@ class Coordinator:
 
     def _row(self, given: Input, stamps: CoordinatorStamps) -> list[float] | None:
         """Begin the row of a push, a vote or a report that has stamps; None of anything else."""
-        if type(given) is not Received or type(given.message) not in _STAMPED:
+        if type(given) is not Received or not isinstance(given.message, _STAMPED):
             return None
         message, worker = given.message, worker_number(given.sender)
         step_s = message.compute_s / max(1, message.steps) if type(message) is PushMessage else None
