@@ -93,7 +93,7 @@ def test_a_file_of_ones_own_that_is_called_as_a_package_elsewhere_is_own(tmp_pat
     assert answer(tmp_path, PYTHONPATH=path) == ["mine", "False"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="needs the packages of a virtual environment")
 def test_a_network_is_sent_where_torch_lies_in_its_own_folder(tmp_path):
     """The interpreter has no package of its own: all of them are in a folder as of a module system."""

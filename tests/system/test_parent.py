@@ -41,13 +41,9 @@ if __name__ == "__main__":
 LONG_S = 120.0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # pools that import torch, and compute until they are found
 @pytest.mark.parametrize(
-    ("program", "number"),
-    [
-        pytest.param(FUZZ, 2, id="fuzz"),
-        pytest.param(STEPS, 4, id="steps", marks=pytest.mark.nightly),  # three pools that import torch
-    ],
+    ("program", "number"), [pytest.param(FUZZ, 2, id="fuzz"), pytest.param(STEPS, 4, id="steps")]
 )
 def test_processes_end_with_a_parent_that_is_killed(program, number, tmp_path):
     script = tmp_path / "script.py"
