@@ -389,7 +389,7 @@ def test_cores_are_not_fitted_where_steps_do_not_slow_each_other(crowded):
     assert any("at least 4 cores" in each for each in found.unknown)
 
 
-def test_short_steps_have_stamps_in_stretches_and_cores_are_found_from_them(crowded):
+def test_cores_are_found_from_the_stamps_of_stretches_of_short_steps(crowded):
     """Steps of .25 ms: one stretch in four, of both workers at once; of 1 ms and more: all."""
     for step_s, every in ((2.5e-4, 4), (1e-3, 1), (1e-9, 16)):
         stamps = CoordinatorStamps(workers=2)
