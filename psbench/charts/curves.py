@@ -12,6 +12,7 @@ from psbench.charts.colours import CurveLook, looks
 from psbench.charts.names import TITLES
 from psbench.charts.source import Data, labels_of, source, thin
 from psbench.charts.ticks import time_axis
+from psbench.errors import UnknownName
 from psbench.metrics import interval
 
 #: what a curve may be drawn against: column and title
@@ -21,6 +22,8 @@ AXES = {
     "updates": "updates (versions of the model)",
     "bytes": "bytes sent, up and down",
 }
+#: other names of axes: those of what `compare` may make equal
+_QUANTITIES = {"time": "time_s", "samples": "epoch"}
 
 #: what a curve may show: column and (axis title, format of its numbers)
 VALUES = {
@@ -127,6 +130,18 @@ def axes_of(clocks: Sequence[str]) -> dict[str, str]:
         return {name: title for name, title in AXES.items() if name != "time_s"}
     named = {"virtual": "virtual time (s)", "wall": "wall-clock time (s)"}
     return AXES | {"time_s": named.get(clocks[0], AXES["time_s"])}
+
+
+def axis_of(name: str) -> str:
+    """Return the column of an axis, by its name in `AXES` or that of a quantity.
+
+    >>> axis_of("samples")
+    'epoch'
+    """
+    found = _QUANTITIES.get(name, name)
+    if found not in AXES:
+        raise UnknownName("axis", name, [*AXES, *_QUANTITIES])
+    return found
 
 
 def _x(x: str, axes: Mapping[str, str], table: Data) -> alt.X:

@@ -56,13 +56,13 @@ def run_chart(run: RunRecord, *names: str, x: str = "time_s", width: int = 640) 
     *names : str
         Which charts, in this order; without names all but "sequence" and "labels".
     x : str
-        What curves are drawn against: "time_s", "epoch", "updates" or "bytes".
+        What curves are drawn against: "time_s" (or "time"), "epoch" (or "samples"), "updates" or "bytes".
     width : int, pixels
 
     Raises
     ------
     UnknownName
-        If the run has no chart of that name.
+        If the run has no chart of that name, or there is no such axis.
     """
     figures = [*curves([run], [tables.label_of(run)], x=x), *worker_figures(run)]
     has_server = not (run.log.rows()["kind"] == Kind.MIX).any()  # which the diagram draws in its middle

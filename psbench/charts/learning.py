@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from psbench.charts import tables
-from psbench.charts.curves import AXES, axes_of, curve, with_seeds
+from psbench.charts.curves import AXES, axes_of, axis_of, curve, with_seeds
 from psbench.charts.figure import Figure
 from psbench.metrics import clock_of
 from psbench.metrics.record import RunRecord
@@ -27,14 +27,14 @@ def curves(
     runs, labels : sequences of the same length
     strategies : mapping of label to strategy, optional
         Gives the colours; the label itself if not given.
-    x : one of `AXES`
+    x : one of `AXES`, or "time" or "samples"
 
     Notes
     -----
     Of runs on several clocks (simulated and live) each figure against time comes once for each clock, and
     one against anything else has no time to choose from.
     """
-    names = list(dict.fromkeys(labels))
+    x, names = axis_of(x), list(dict.fromkeys(labels))
     known = [(strategies or {}).get(name, name) for name in names]
     clocks = list(dict.fromkeys(clock_of(run.meta) for run in runs))
     if len(clocks) == 1 or x != "time_s":

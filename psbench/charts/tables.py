@@ -61,7 +61,7 @@ def time_use_table(runs: Iterable[RunRecord], **row: object) -> pd.DataFrame:
     for run in runs:
         for (_, phase), lasted in metrics.time_use(run.log).items():
             seconds[phase] += lasted
-    whole = sum(seconds.values())
+    whole = sum(seconds.values()) or 1.0  # a run that is cut before its first step has no time to share
     return pd.DataFrame(
         [{**row, "phase": phase, "fraction": lasted / whole} for phase, lasted in seconds.items()]
     )

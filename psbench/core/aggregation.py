@@ -83,6 +83,12 @@ class Aggregation(Part):
         """Whether its weights share the learning rate out among the pushes, as 1/staleness does."""
         return False
 
+    @property
+    def outer_rate_in_words(self) -> str:
+        """The effective outer rate, behind the workers' rate in a sentence; empty if it is 1 or none."""
+        outer = self.effective_outer_rate
+        return "" if outer is None or outer == 1 else f", effective outer rate {outer:g}"
+
     def doubt_of_rates(self, lr: float) -> str:
         """Return what of the part's rates, or of the optimizer's, is probably not intended; or nothing."""
         if not self.usual_lr or lr <= 3 * self.usual_lr:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +55,8 @@ class Comparison(ShownTable):
         At what equal amount the runs were cut, in words; empty if they are whole.
     early : sequence of str
         Which runs were evaluated long before that.
+    axis : str
+        What curves are drawn against unless another axis is asked for: what is equal, or time.
     """
 
     groups: dict[str, list[Run]]
@@ -64,6 +66,7 @@ class Comparison(ShownTable):
     test: bool = False
     equal: str = ""
     early: Sequence[str] = ()
+    axis: str = "time"
 
     @cached_property
     def summaries(self) -> dict[str, list[dict[str, Any]]]:
@@ -216,16 +219,18 @@ class Comparison(ShownTable):
         return cells_of(self.table(), list(self.differences))
 
     def chart(
-        self, *names: str, x: str = "time_s", width: Width | None = None, style: Style = "screen"
+        self, *names: str, x: str | None = None, width: Width | None = None, style: Style = "screen"
     ) -> Sheet:
         """Return the comparison's charts, as the report shows them; see `charts.comparison_chart`.
 
-        Styles, widths and errors are those of `Run.chart`.
+        Without `x` curves are drawn against `axis`. Styles, widths and errors are those of `Run.chart`.
         """
         from psbench.charts import comparison_chart
         from psbench.charts.display import pixels_of, styled
 
-        sheet = comparison_chart(self.groups, self.strategies, *names, x=x, width=pixels_of(style, width))
+        sheet = comparison_chart(
+            self.groups, self.strategies, *names, x=x or self.axis, width=pixels_of(style, width)
+        )
         return styled(sheet, [text for text in self.warnings if not text.endswith(_FEW)], style, width)
 
     def report(self, path: str | Path) -> Path:
@@ -236,14 +241,11 @@ class Comparison(ShownTable):
 
     def renamed(self, labels: Mapping[str, str]) -> Comparison:
         """Return the comparison with other labels; a label that is not named keeps its own."""
-        return Comparison(
-            {labels.get(label, label): runs for label, runs in self.groups.items()},
-            labels.get(self.baseline, self.baseline),
-            self.target,
-            {labels.get(label, label): texts for label, texts in self.notes.items()},
-            self.test,
-            self.equal,
-            self.early,
+        return replace(
+            self,
+            groups={labels.get(label, label): runs for label, runs in self.groups.items()},
+            baseline=labels.get(self.baseline, self.baseline),
+            notes={labels.get(label, label): texts for label, texts in self.notes.items()},
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -294,6 +296,8 @@ def comparison_of(
         aim = _common(runs)
     wanted = aim.bound if aim is not None and aim.is_accuracy else aim
     comparison = Comparison(groups, baseline or _baseline(groups), wanted, found.notes, test, amount, early)
+    if equal is not None:
+        comparison = replace(comparison, axis=equal)
     if test:
         comparison.tests()  # refuses what cannot be tested
     return comparison

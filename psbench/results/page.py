@@ -101,7 +101,7 @@ def _page(comparison: Compared) -> str:
         swatches=[swatch(look.colour, look.dash) for look in looks.values()],
         remarks=[line for line in comparison.remarks if not line.startswith("warning: ")],
         warnings=comparison.warnings,
-        curves=charts.curves(comparison.runs, labels, strategies),
+        curves=charts.curves(comparison.runs, labels, strategies, comparison.axis),
         between=charts.comparison_figures(groups, strategies) if len(groups) > 1 else [],
         strategies=[_strategy(label, runs, strategies[label]) for label, runs in groups.items()],
         shards=_shards(comparison),

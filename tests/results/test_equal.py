@@ -53,6 +53,10 @@ def test_the_charts_and_the_report_are_of_the_cut_runs(runs, tmp_path):
     assert compared.frame("curves")["bytes"].max() <= min(
         evaluations(run.log)["bytes"].iloc[-1] for run in runs
     )
+    assert '"title": "bytes sent' in compared.chart("val_accuracy").to_json()
+    assert '"title": "epochs' in compared.chart("val_accuracy", x="samples").to_json()
+    with pytest.raises(UnknownName, match="unknown axis 'steps'"):
+        compared.chart(x="steps")
     assert "equal bytes" in compared.report(tmp_path / "r.html").read_text().split("<script>")[0]
 
 
@@ -62,6 +66,9 @@ def test_a_run_that_is_evaluated_too_seldom_is_said(runs):
         "evaluate more often" in text for text in ps.compare([*runs[2:4], seldom], equal="time").warnings
     )
     assert not any("evaluate more often" in text for text in ps.compare(runs, equal="samples").warnings)
+    at_its_start = ps.compare([runs[4], seldom], equal="bytes")
+    assert min(evaluations(run.log)["epoch"].iloc[-1] for run in at_its_start.runs) == 0
+    assert at_its_start.chart("time_use", "val_accuracy")
 
 
 def test_what_is_not_equal_for_all_is_refused(runs):

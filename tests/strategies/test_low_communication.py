@@ -96,6 +96,7 @@ def test_the_effective_outer_rate_is_what_a_constant_difference_moves_by(optimiz
 def test_a_comparison_says_the_effective_outer_rate():
     run = ps.run(ps.Experiment(strategy="diloco", stop={"updates": 1}))
     assert "effective outer rate 7" in run.summary()["lr_convention"]
+    assert "outer rate 0.1 of adam" in ps.strategies.fedadam().aggregation.outer_rate_in_words
 
 
 TINY = {"data": "digits", "cluster": {"workers": 3}, "stop": {"epochs": 2}, "batch_size": 96, "seed": 3}

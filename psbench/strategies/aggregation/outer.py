@@ -24,6 +24,7 @@ def nesterov(mean: Vector, velocity: Vector, beta: float) -> Vector:
 
 #: Reddi et al. (2021), as Flower has it
 _USUAL_ADAPTIVE = 0.1
+_ADAPTIVE = ("adam", "yogi")
 
 
 class Outer(Aggregation):
@@ -86,13 +87,21 @@ class Outer(Aggregation):
     @property
     def effective_outer_rate(self) -> float | None:
         """lr/(1 - beta); of adam and yogi it follows the size of the differences."""
-        if self.outer_optimizer in ("adam", "yogi"):
+        if self.outer_optimizer in _ADAPTIVE:
             return None
         return self.outer_lr / (1.0 - (self.outer_momentum if self.outer_optimizer != "plain" else 0.0))
 
+    @property
+    def outer_rate_in_words(self) -> str:
+        """That of an adaptive step has no fixed effective one."""
+        if self.outer_optimizer not in _ADAPTIVE:
+            return super().outer_rate_in_words
+        rate = f"outer rate {self.outer_lr:g} of {self.outer_optimizer}"
+        return f", {rate} (the effective one follows the differences)"
+
     def doubt_of_rates(self, lr: float) -> str:
         """Doubt Nesterov's rate of steps that move an entry by about the rate."""
-        if self.outer_optimizer not in ("adam", "yogi") or self.outer_lr <= 3 * _USUAL_ADAPTIVE:
+        if self.outer_optimizer not in _ADAPTIVE or self.outer_lr <= 3 * _USUAL_ADAPTIVE:
             return ""
         return (
             f"outer_lr = {self.outer_lr:g} is for steps along the mean difference, and a step of "
