@@ -11,8 +11,9 @@ import psbench as ps
 from psbench.backends.control import Control
 from psbench.errors import Interrupted
 from psbench.results.comparison import Comparison
+from psbench.results.comparison_table import as_text
 from psbench.results.run import Run
-from psbench.results.text import two_digits
+from psbench.results.text import table_text, two_digits
 from psbench.testing import toy_experiment
 
 
@@ -204,6 +205,27 @@ def test_the_first_ctrl_c_ends_a_loop_over_runs(tmp_path):
 )
 def test_a_spread_has_two_digits_and_no_exponent_where_it_is_large(number, text):
     assert two_digits(number) == text
+
+
+def test_a_result_has_its_interval_unless_that_is_only_rounding():
+    shown = {
+        half: as_text({"time_s": 2.5, "time_s_ci": half}, "time_s", deviation=False)
+        for half in (0.5, 2.5e-12)
+    }
+    assert shown == {0.5: "2.5 ± 0.5", 2.5e-12: "2.5"}
+    assert as_text({"time_s": 2.5, "time_s_ci": 0.0, "time_s_sd": 0.0}, "time_s") == "2.5 ± 0 (0)"
+
+
+def test_a_table_that_is_too_wide_has_a_column_for_each_row():
+    headings = ["strategy", "seconds", "updates", "accuracy"]
+    text = table_text(headings, [["asp", "1" * 12, "2" * 12, "3" * 12]], [], width=30)
+    found = dict(line.split() for line in text.splitlines() if line[:1].isalpha())
+    assert found == {"strategy": "asp", "seconds": "1" * 12, "updates": "2" * 12, "accuracy": "3" * 12}
+
+
+def test_runs_that_are_compared_with_none_are_not_too_few():
+    assert ps.compare([made("bsp")]).warnings == []
+    assert any("seeds" in each for each in ps.compare([made("bsp"), made("asp")]).warnings)
 
 
 def test_rates_of_one_strategy_that_differ_name_their_runs() -> None:

@@ -32,6 +32,16 @@ def drawn():
     }
 
 
+def test_a_difference_that_never_varies_is_certain():
+    """There is nothing that chance could have done: p is 0, and 1 where there is no difference."""
+    runs = {
+        "bsp": _runs([1.0, 2.0, 4.0], [0.5, 0.25, 0.75]),
+        "asp": _runs([2.0, 4.0, 8.0], [0.5, 0.25, 0.75]),
+    }
+    found = paired_tests(runs, "bsp", {}).set_index("measure")
+    assert found["p"].to_dict() == {"time": 0.0, "validation accuracy": 1.0}
+
+
 def test_each_row_is_that_of_scipy(drawn):
     found = paired_tests(drawn, "bsp", {}).set_index(["strategy", "measure"])
     assert len(found) == 4
