@@ -80,11 +80,11 @@ def calibrate(
     link = None
     if with_links and experiment.num_workers > 1:
         on_step("links between workers")
-        link = _measured_link(experiment.but(backend="dask"))
+        link = measured_link(experiment.but(backend="dask"))
     return Calibration.of(runs, link)
 
 
-def _measured_link(experiment: Experiment) -> MeasuredLink | None:
+def measured_link(experiment: Experiment) -> MeasuredLink | None:
     """Return the median link between Dask workers; None if there are not two, or they are cut off."""
     from statistics import median
 

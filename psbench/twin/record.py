@@ -15,7 +15,8 @@ from psbench.experiment import Experiment
 from psbench.results.run import Run
 from psbench.runs.execution import run as run_experiment
 from psbench.system.files import atomic_write
-from psbench.twin.probe import probes_of, with_stamps
+from psbench.twin.fit import MeasuredLink
+from psbench.twin.probe import measured_link, probes_of, with_stamps
 
 #: machines that are emulated by waiting, so that cores that others use matter less: seconds at speed 1
 SLOW_MACHINES: Mapping[str, Any] = {
@@ -69,6 +70,8 @@ class Recorded:
         Why runs were not obtained.
     load : float
         The machine's load before, by `os.getloadavg` over its cores.
+    link : MeasuredLink or None
+        The links between workers, where machines are given; those of emulated ones are of no concern.
     """
 
     runs: dict[str, list[Run]] = field(default_factory=dict)
@@ -76,6 +79,7 @@ class Recorded:
     load: float = 0.0
     seconds: float = 0.0
     emulated: bool = True
+    link: MeasuredLink | None = None
 
     def save(self, folder: Path) -> None:
         """Write all runs to a folder, and last what makes it a record."""
@@ -84,7 +88,7 @@ class Recorded:
                 run.save(folder / name / str(number), overwrite=True)
         counts = {name: len(runs) for name, runs in self.runs.items()}
         facts = {"version": _VERSION, "runs": counts, "failed": self.failed, "load": self.load}
-        facts |= {"seconds": self.seconds, "emulated": self.emulated}
+        facts |= {"seconds": self.seconds, "emulated": self.emulated, "link": self.link}
         with atomic_write(folder / "twin.json") as file:
             file.write(json.dumps(facts, indent=1).encode())
 
@@ -108,6 +112,10 @@ class Recorded:
             name: [Run.load(folder / name / str(number)) for number in range(count)]
             for name, count in counts.items()
         }
+        if (plain := facts.get("link")) is not None:  # by size, whose bytes are text in JSON
+            latency_s, mbit_s, seconds = plain
+            by_size = {int(size): values for size, values in seconds.items()}
+            facts["link"] = MeasuredLink(latency_s, mbit_s, by_size)
         return cls(runs, **facts)
 
 
@@ -167,6 +175,9 @@ class _Recorder:
         found, sizes, began = self._found, self._sizes, time.monotonic()
         found.load = os.getloadavg()[0] / (os.cpu_count() or 1)
         experiment = self._given or emulated(sizes.workers)
+        if self._given is not None and experiment.num_workers > 1:
+            self._say("links between workers")
+            found.link = measured_link(experiment.but(backend="dask"))
         # before and after the others: a machine whose load changes is measured as it was on average
         self._probe("fit", experiment)
         for _ in range(sizes.repeats):

@@ -17,7 +17,7 @@ from psbench.metrics import idle
 from psbench.results.run import Run
 from psbench.runs.execution import run as run_experiment
 from psbench.twin.calibration import Calibration
-from psbench.twin.exchanges import last_version
+from psbench.twin.exchanges import exchanges_of, last_version
 from psbench.twin.measures import Band, Measures, measures_of
 from psbench.twin.record import DIGITS, FITTED, Recorded
 from psbench.twin.replayed import played_again, without_gradients
@@ -51,6 +51,11 @@ class LiveAndTwin(NamedTuple):
         Whether a push and an answer have the same bytes.
     covered : float
         Share of the live runs inside of the 90 % band.
+    live_epoch_s, predicted_epoch_s : float
+        Seconds of as many samples as there are data.
+    step_error, message_error : float or None
+        Of the mean seconds of a step, and of a push and an answer together: predicted over live, less 1. They
+        tell where an error is from. None if workers compute while they send.
     """
 
     part: str
@@ -69,6 +74,8 @@ class LiveAndTwin(NamedTuple):
     covered: float
     live_epoch_s: float
     predicted_epoch_s: float
+    step_error: float | None = None
+    message_error: float | None = None
 
 
 @dataclass
@@ -107,6 +114,7 @@ class Validation:
             "failed": self.failed,
             "noise_floor": self.noise_floor,
             "winner": self.winners(),
+            "verdicts": [*self.verdicts()],
         }
 
     @property
@@ -152,9 +160,23 @@ class Validation:
                 within = f"{len(rows) - len(wrong)} of {len(rows)} within 5 % or twice the noise"
                 beyond = f" (not {', '.join(wrong)})" if wrong else ""
                 yield f"({part}) {what}: {within}{beyond}; {covered:.0%} of live runs in bands"
+        for cell in self.cells:
+            if abs(cell.error) > self.allowed(cell):
+                yield f"not reached: {cell.name}, {cell.error:+.1%}: {self._cause(cell)}"
         if found := self.winners():
             told = f", which is {found['behind']:.1%} behind live: {'right' if found['right'] else 'WRONG'}"
             yield f"(c) quickest an epoch: {found['live']} live, {found['predicted']} predicted{told}"
+
+    def _cause(self, cell: LiveAndTwin) -> str:
+        """Return what of a cell is otherwise in its twin, in words."""
+        replay = self.replays.get(cell.name)
+        said = "" if replay is None else f"with its own times {replay:+.2%}, so "
+        if cell.step_error is None or cell.message_error is None:
+            return f"{said}its workers compute while they send, and what took longer is not told"
+        return (
+            f"{said}the twin's steps are {cell.step_error:+.1%} and its messages {cell.message_error:+.1%} "
+            "off those of the live runs"
+        )
 
     def _line(self, cell: LiveAndTwin) -> str:
         mark = " " if abs(cell.error) <= self.allowed(cell) else "!"
@@ -192,7 +214,7 @@ class _Validator:
 
     def validate(self) -> Validation:
         found, runs = self._found, self._recorded.runs
-        calibration = Calibration.of(runs["fit"])
+        calibration = Calibration.of(runs["fit"], self._recorded.link)
         for key, live in runs.items():
             kind, _, name = key.partition("/")
             if kind == "live":
@@ -247,6 +269,8 @@ class _Validator:
             covered=statistics.fmean(each in band for each in seconds),
             live_epoch_s=_mean(live, "sample_s") * DIGITS,
             predicted_epoch_s=_mean(twins, "sample_s") * DIGITS,
+            step_error=_error_of("compute_s", runs, played),
+            message_error=_error_of("up_s", runs, played),
         )
 
     def _twin(self, live: Experiment, calibration: Calibration, seed: int) -> Experiment:
@@ -280,6 +304,19 @@ def _idle_by_reason(runs: Sequence[Run]) -> dict[str, float]:
             each = 100 * float(share) / run.experiment.num_workers / len(runs)
             found[str(reason)] = found.get(str(reason), 0.0) + each
     return found
+
+
+def _error_of(what: str, live: Sequence[Run], twins: Sequence[Run]) -> float | None:
+    """Return by how much a step, or (`up_s`) a push and an answer together, take longer in twins; a share."""
+    means = []
+    try:
+        for runs in (live, twins):
+            found = [exchanges_of(run.log).settled() for run in runs]
+            of = [each.compute_s if what == "compute_s" else each.up_s + each.down_s for each in found]
+            means.append(statistics.fmean(float(each.mean()) for each in of if len(each)))
+    except DataError:
+        return None
+    return means[1] / means[0] - 1.0
 
 
 def _less(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:

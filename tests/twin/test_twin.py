@@ -270,8 +270,10 @@ def test_recorded_runs_are_judged_again_and_drawn(tmp_path):
     for run in runs:
         run.meta["coordinator"] = {"pushes": 240, "serving_s": 0.048, "handled_s": 0.072}
     live = [ps.run(PLAIN.but(strategy="k_bsp", seed=seed, stop={"epochs": 6})) for seed in (5, 6)]
-    Recorded({"fit": runs, "live/k-sync": live}, load=0.5).save(tmp_path)
-    found = validate(Recorded.read(tmp_path), seeds=2)
+    link = MeasuredLink(1e-3, 1e6, {0: [1e-3], 10**6: [9e-3]})
+    Recorded({"fit": runs, "live/k-sync": live}, load=0.5, link=link).save(tmp_path)
+    assert Recorded.read(tmp_path).link == link
+    found = validate(Recorded({"fit": runs, "live/k-sync": live}), seeds=2)
     (cell,) = found.cells
     assert (cell.part, cell.repeats, cell.bytes_equal) == ("c", 2, True)
     assert abs(cell.error) < found.allowed(cell) < 0.2

@@ -149,6 +149,7 @@ def twin_command(
     quick: Annotated[
         bool, typer.Option("--quick", help="Two live repeats of each, in place of five.")
     ] = False,
+    batches: Annotated[int, typer.Option(min=20, help="Global batches of each live run.")] = 150,
     recorded: Annotated[
         Path | None,
         typer.Option("--from", metavar="FOLDER", help="Fit and judge runs again that --out has kept."),
@@ -175,20 +176,22 @@ def twin_command(
     values = {"backend": "dask"} | read_settings(settings) | given(scheduler=scheduler)
     experiment = read_experiment(spec, values) if spec or settings or scheduler else None
     with starting("psbench: loading torch and Dask"):
-        from psbench.system.files import check_writable
+        from psbench.system.files import atomic_write, check_writable
         from psbench.twin.pictures import write_report
         from psbench.twin.record import Recorded, Sizes, record
         from psbench.twin.validate import validate
     if out is not None:
         check_writable(out.parent)
-    sizes = Sizes() if quick else Sizes(repeats=5, seeds=20)
+    sizes = Sizes(batches) if quick else Sizes(batches, repeats=5, seeds=20)
     runs = record(experiment, sizes, on_step=say) if recorded is None else Recorded.read(recorded)
     if out is not None and recorded is None:
         runs.save(out)
     found = validate(runs, sizes.seeds)
     print(as_json_text(found.plain()) if as_json else found)
     if out is not None:
-        say(f"wrote {write_report(found, out / 'report.html')}")
+        with atomic_write(out / "results.json") as file:
+            file.write(as_json_text(found.plain()).encode())
+        say(f"wrote {write_report(found, out / 'report.html')}, and {out / 'results.json'}")
     return FAILED if any(abs(error) >= 0.01 for error in found.replays.values()) else 0
 
 
