@@ -144,7 +144,9 @@ def _of_csv(path: Path) -> Spans:
     columns = ["worker", "step", "begin", "end"]
     try:
         frame = pd.read_csv(path)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise DataError(f"{path}: {(error.strerror or 'it cannot be read').lower()}") from None
+    except ValueError as error:
         raise DataError(f"{path}: is no CSV file ({str(error).splitlines()[0]})") from None
     if missing := [name for name in columns if name not in frame.columns]:
         raise DataError(f"{path}: has no column {missing[0]!r}; expected {', '.join(columns)}")

@@ -203,7 +203,7 @@ def diagnose_command(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write its workers as a cluster, which --set cluster=... takes."),
+        typer.Option(metavar="FILE", help="Write its workers as a specification with that cluster, for psbench run."),
     ] = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -227,4 +227,5 @@ def diagnose_command(
     if out is not None:
         cluster_of(meetings, out)
         say(f"wrote {out}, without links: what is known of them goes beside its step_time")
+        say(f"play another strategy on it: psbench run {out} --set strategy=ssp --set timing_only=true")
     return 0
