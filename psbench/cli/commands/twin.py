@@ -203,7 +203,7 @@ def diagnose_command(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write its workers as a specification with that cluster, for psbench run."),
+        typer.Option(metavar="FILE", help="Write its workers as a cluster, for psbench run."),
     ] = None,
     as_json: Json = False,
     debug: Debug = False,
