@@ -271,7 +271,12 @@ def trade_chart(data: Data, title: str = TITLES["trade"]) -> alt.LayerChart:
     x = alt.X("per_100_s:Q", title="time for 100 gradients", scale=alt.Scale(zero=False), axis=axis)
     # words below a point stay clear of the axis
     room = alt.Scale(padding=18)
-    y = alt.Y("staleness:Q", title="mean staleness (versions)", axis=alt.Axis(tickCount=4), scale=room)
+    fewer = "datum.value < 0"  # than none is no staleness
+    shown = {"condition": {"test": fewer, "value": 0}, "value": 1}
+    marks = alt.Axis(
+        tickCount=4, labelExpr=f"{fewer} ? '' : datum.label", gridOpacity=shown, tickOpacity=shown
+    )
+    y = alt.Y("staleness:Q", title="mean staleness (versions)", axis=marks, scale=room)
     tooltip = [
         alt.Tooltip("label:N"),
         alt.Tooltip("per_100_s:Q", format=".4~r"),

@@ -40,9 +40,19 @@ def budgets(groups: Mapping[str, Sequence[Run]]) -> str:
     different = {json.dumps(budget_of(run), sort_keys=True) for runs in groups.values() for run in runs}
     each = {label: in_words(budget_of(runs[0])) for label, runs in groups.items()}
     if len(different) > 1:
-        return "unequal budgets: " + "; ".join(f"{label}: {words}" for label, words in each.items())
+        return f"unequal budgets: {by_value(each)}"
     words = next(iter(each.values()))
     return f"equal budget: {words}" if len(groups) > 1 else words
+
+
+def by_value(values: Mapping[str, str]) -> str:
+    """Return which labels have each value.
+
+    >>> by_value({"bsp": "c1", "ssp": "c1", "asp": "c2"})
+    'c1 (bsp, ssp); c2 (asp)'
+    """
+    labels = {value: [label for label in values if values[label] == value] for value in values.values()}
+    return "; ".join(f"{value} ({', '.join(its)})" for value, its in labels.items())
 
 
 def no_speed_up(runs: Sequence[Run], base: Sequence[Run], equal: str = "") -> str:

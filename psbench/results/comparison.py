@@ -14,7 +14,7 @@ from psbench.core.target import Aim, Target, plain_target, target_of
 from psbench.errors import ParameterError
 from psbench.metrics import clock_of, end_of, evaluations
 from psbench.results import remarks
-from psbench.results.budget import budgets, no_speed_up
+from psbench.results.budget import budgets, by_value, no_speed_up
 from psbench.results.comparison_table import cells_of, measured, table_of
 from psbench.results.equal import cut_equal
 from psbench.results.groups import differences, group
@@ -32,6 +32,8 @@ _BASELINES = ("all_reduce", "bsp")
 _BUDGET = ("stop", "batch_size")
 #: fields that make accuracies and losses those of another task
 _TASK = ("data", "model")
+#: letters of a remark on what differs; what is longer is in the table
+_LONGEST = 200
 #: true of most first looks, so that charts leave it to the table
 _FEW = "fewer than three seeds: differences may be chance"
 
@@ -153,11 +155,14 @@ class Comparison(ShownTable):
 
     def _differing(self) -> list[str]:
         """Say which fields differ beside the strategy, and where; the budget has a line of its own."""
-        return [
-            f"not the same {name.replace('_', ' ')}: {_by_value(values)}"
-            for name, values in self.differences.items()
-            if name not in _BUDGET
-        ]
+        lines = []
+        for name, values in self.differences.items():
+            words = by_value(values)
+            if len(words) > _LONGEST:
+                words = f"{len(set(values.values()))} values, in its column"
+            if name not in _BUDGET:
+                lines.append(f"not the same {name.replace('_', ' ')}: {words}")
+        return lines
 
     def _speed_ups(self) -> list[str]:
         """Say what speed-ups refer to, and why some, or all, are missing."""
@@ -324,13 +329,3 @@ def _common(runs: Sequence[Run]) -> Target | None:
     if any("val_accuracy" not in frame or frame["val_accuracy"].isna().all() for frame in frames):
         return None
     return target_of(int(min(frame["val_accuracy"].max() for frame in frames) * 1000) / 1000)
-
-
-def _by_value(values: Mapping[str, str]) -> str:
-    """Return which labels have each value.
-
-    >>> _by_value({"bsp": "c1", "ssp": "c1", "asp": "c2"})
-    'c1 (bsp, ssp), c2 (asp)'
-    """
-    labels = {value: [label for label in values if values[label] == value] for value in values.values()}
-    return ", ".join(f"{value} ({', '.join(its)})" for value, its in labels.items())

@@ -110,6 +110,7 @@ class ChartView {
     if (!spec || !Object.keys(spec).length) return this.look();
     try {
       this.narrow = this.isNarrow();
+      this.embeddedAt = this.canvas.clientWidth;
       this.columns = legendColumns(this.canvas.clientWidth, longestLabel(spec));
       const themed = {
         ...withWrappedLegend(spec, Math.floor((this.canvas.clientWidth - 36) / LETTER)),
@@ -246,7 +247,9 @@ class ChartView {
     if (!this.view || !width || Math.abs(width - (this.width ?? 0)) < 2) return;
     this.width = width;
     const columns = legendColumns(width, longestLabel(this.model.get("spec") ?? {}));
-    if (this.isNarrow() !== this.narrow || columns !== this.columns) return this.embed();
+    // beside bars, names have a share of the width
+    const isCut = fieldOf(this.model.get("spec"), "y") === "label" && width > 1.2 * this.embeddedAt;
+    if (this.isNarrow() !== this.narrow || columns !== this.columns || isCut) return this.embed();
     if (this.model.get("spec")?.width === "container")
       this.view
         .width(width)
@@ -370,7 +373,8 @@ function withWrappedLegend(part, letters) {
 
 function wrapped(label, letters) {
   const lines = [""];
-  for (const word of String(label).split(" ")) {
+  // a number stays beside its unit
+  for (const word of String(label).split(/ (?!s\b|ms\b)/)) {
     const longer = `${lines.at(-1)} ${word}`.trim();
     longer.length <= letters || !lines.at(-1) ? (lines[lines.length - 1] = longer) : lines.push(word);
   }

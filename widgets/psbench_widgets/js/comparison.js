@@ -13,6 +13,7 @@ const FIRST = [
   "idle",
   "seeds",
 ];
+const LONG = 24; // letters: what is longer is in the fold before all others
 const LAST = [
   "updates",
   "MB sent",
@@ -67,6 +68,7 @@ export class ComparisonTable {
 
   rank(column) {
     const head = this.table.headings[column];
+    if (this.table.rows.some((row) => row[column].length > LONG)) return FIRST.length + LAST.length + 1;
     const last = LAST.indexOf(head);
     return FIRST.includes(head) ? FIRST.indexOf(head) : last < 0 ? FIRST.length : FIRST.length + 1 + last;
   }
