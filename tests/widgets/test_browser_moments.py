@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +15,13 @@ from oracles.moment import moment
 from psbench import Experiment
 from psbench.core.log import Kind
 from psbench.metrics.recording import Recording, recording
+from psbench.metrics.rows import end_of
 from psbench_widgets import Lab, film
 from psbench_widgets.film import part_of
 
 from .direct import Direct
 from .panel import rows
-from .test_browser_student import AUDIT, WIDER, WIDTHS
+from .test_browser_student import AUDIT, CUT, WIDER, WIDTHS
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -135,15 +137,16 @@ def test_a_run_under_way_and_a_long_one_are_shown_as_they_were(panel: Direct, sc
     sentences = truth(whole, played["now"])
     assert (sentences[0] if sentences else "At this moment no worker waits") in played["why"]
     # at the edges of a piece, too, a wait has its whole length
-    for time in web.evaluate(
+    for border in web.evaluate(
         "() => { const r = document.querySelector('.psb-lab').stage.films[0].recording;"
         " return [r.begin, r.end]; }"
     ):
-        web.evaluate("(t) => document.querySelector('.psb-lab').stage.go(t, true)", time)
+        web.evaluate("(t) => document.querySelector('.psb-lab').stage.go(t, true)", border)
         panel.settle(100)
         for sentence in truth(whole, seen(panel)["now"])[:1]:
             assert sentence in seen(panel)["why"]
     panel.shot(screenshots / "lab-long.png")
+    assert web.evaluate(AUDIT) == []  # large numbers of versions and steps, too
     assert panel.errors() == []
     assert panel.lab._error == ""
 
@@ -156,8 +159,6 @@ NAMES = [
     "a worker that dies: strategy_switch",
     "data that differs: ssp, speed [1, 1, 1, 0.33]",
 ]
-LEGENDS = """() => [...document.querySelectorAll('.psb-compare svg .role-legend-label text, .psb-compare svg'
-  + ' .role-legend-label tspan')].map((e) => e.textContent).filter((t) => t.includes('…'))"""
 
 
 @pytest.fixture(scope="module")
@@ -258,12 +259,37 @@ def test_a_switch_is_a_phase_of_its_own_and_long_names_are_not_cut(short: Direct
         web.click(".psb-tab-compare")
         short.settle(900)
         short.shot(screenshots / f"lab-names-{width}.png")
-        assert web.evaluate(LEGENDS) == []
+        assert web.evaluate(CUT) == []
         assert web.evaluate(WIDER) == []
         assert web.evaluate(AUDIT) == []
         assert set(web.locator(".psb-name").all_text_contents()) == set(NAMES)
     assert short.errors() == []
     assert short.lab._error == ""
+
+
+def test_a_switch_by_hand_lands_where_the_watched_run_was(short: Direct) -> None:
+    """At ten seconds of the run in a second, which the run alone would pass a hundred times as fast."""
+    web = short.web
+    manual = {"name": "strategy_switch", "rule": {"name": "manual"}}
+    short.lab.experiment = LONG.but(strategy=manual)
+    short.settle(200)
+    web.select_option(".psb-pace", "10")
+    web.click(".psb-run")
+    short.wait(
+        "(key) => { const { stage } = document.querySelector('.psb-lab');"
+        " return stage.films[0].recording.about.key === key && stage.end > 2; }",
+        argument=f"run {len(short.lab.runs)}",
+    )
+    log = short.lab._bridge.current.log
+    before, began = end_of(log.rows()), time.monotonic()
+    web.click(".psb-switch")
+    short.wait("() => document.querySelector('.psb-words').textContent.includes(' asp: ')")
+    most = before + 10 * (time.monotonic() - began) + 1
+    web.click(".psb-stop")
+    short.over("stopped")
+    web.select_option(".psb-pace", "fast")
+    (switched,) = [each["time_s"] for each in short.lab.finished[-1].summary()["switches"]]
+    assert before <= switched <= most
 
 
 #: what a frame takes while it plays: calls that draw on a canvas, and elements that are put into the page
@@ -325,6 +351,9 @@ def test_five_hundred_workers_are_one_screen(short: Direct, screenshots: Path) -
         "() => [...document.querySelectorAll('.psb-watch .psb-slot, .psb-stage')].map((e) => e.offsetHeight)"
     )
     assert max(short.web.evaluate(heights)) < 500
+    # the bounds are not played for so many, and those of the machines before are not shown
+    assert "grey" not in short.web.text_content("[data-key=trade] .psb-chart-note")
+    assert [row["label"] for row in rows(short.lab, "trade")] == ["this run"]
     waiting = {row["worker"] for row in rows(short.lab, "time_use")}
     assert len(waiting) == 10
     drawn = """() => { const { timeline } = document.querySelector('.psb-lab').stage.films[0];

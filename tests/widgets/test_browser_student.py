@@ -54,8 +54,9 @@ WIDER = """() => [...document.querySelectorAll('.psb-compare .psb-scroll')]
   .map((e) => `${e.scrollWidth} of ${e.clientWidth}`)"""
 
 
-CUT = """() => [...document.querySelectorAll('.role-legend-label text, .role-legend-label tspan')]
-  .filter((e) => e.checkVisibility() && e.textContent.includes('…')).map((e) => e.textContent)"""
+CUT = """() => [...document.querySelectorAll('.role-legend-label text, .role-legend-label tspan,'
+  + ' .role-axis-label text')]
+  .filter((e) => e.checkVisibility() && e.textContent.endsWith('…')).map((e) => e.textContent)"""
 
 
 class Presses:
@@ -151,10 +152,22 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     assert under[3] == "4 ahead"
     panel.shot(screenshots / "lab-wait-light.png")
 
+    # the moment is drawn over charts of the run's time alone: the second curve is of another one
+    first_wait = panel.web.evaluate("document.querySelector('.psb-lab').stage.now")
+    go = "(t) => { document.querySelector('.psb-lab').stage.go(t, true); }"
+    panel.web.evaluate(go, np.mean([*took.values()]))
+    marks = {key: f"[data-key={key}] .psb-mark-now" for key in ("val_accuracy", "trade")}
+    assert [panel.web.locator(mark).count() for mark in marks.values()] == [1, 0]
+    panel.web.evaluate(go, first_wait)
+    panel.settle()
+
     student.press(".psb-fork")
     panel.over("run 2 finished")
     panel.wait("() => document.querySelectorAll('.psb-film').length === 2")
     assert "asp at" in panel.web.text_content(".psb-first-curve svg")
+    above = panel.web.locator(".psb-machine-place > :first-child").all_text_contents()
+    assert above[0] == "one slow worker"
+    assert above[1].startswith("one slow worker -> asp at ")
     panel.shot(screenshots / "lab-fork-light.png")
     student.press(".psb-tab-compare")
     panel.wait("() => document.querySelectorAll('.psb-comparison tbody tr').length === 2")

@@ -45,7 +45,7 @@ export function chartConfig(narrow = false, width = 0, longest = 0) {
   };
   const columns = legendColumns(width, longest);
   if (columns) legend.columns = columns;
-  const labelLimit = Math.max(180, 0.45 * width);
+  const labelLimit = Math.max(180, 0.55 * width);
   const axis = { ...base.axis, labelOverlap: true, labelSeparation: 8, labelLimit };
   return {
     ...base,
