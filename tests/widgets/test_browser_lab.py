@@ -39,6 +39,8 @@ ROWS = "(key) => Number(document.querySelector(`.psb-slot[data-key=${key}] .psb-
 def panel(page: Page, name: str, cells: list[str] = CELLS) -> Any:
     """Open a notebook with a panel that is ready to run."""
     page.open(name, cells)
+    # no test runs on for what is drawn next
+    page.jupyter.execute("from psbench_widgets import run_view; run_view.SHARE = 0.3")
     page.page.keyboard.press("Control+b")  # the file browser takes room that a panel can use
     page.run_all()
     page.page.wait_for_selector(".psb-lab button.psb-run:enabled")
