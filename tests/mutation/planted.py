@@ -21,7 +21,9 @@ from psbench.strategies.aggregation.dyn_sgd_versioned import DynSGDVersioned
 from psbench.strategies.aggregation.federated import FedBuff
 from psbench.strategies.aggregation.mean import Mean
 from psbench.strategies.aggregation.model_average import MovesToMean
+from psbench.strategies.aggregation.one_bit_adam import OneBitAdam
 from psbench.strategies.aggregation.outer import Outer
+from psbench.strategies.aggregation.power_sgd import PowerSGD
 from psbench.strategies.aggregation.robust import Median
 from psbench.strategies.aggregation.staleness import _ByStaleness
 from psbench.strategies.communication.elastic import Elastic
@@ -178,6 +180,11 @@ COMPUTED = {
     "an exchange does not keep the sum": Fault(
         MovesToMean, "update", "mean.add(x, alpha=keep)", "mean.add(x, alpha=0.99 * keep)"
     ),
+    "half of what power_sgd leaves out is lost": Fault(
+        *(PowerSGD, "left_out", "each.of(mine) - each.of(total.vector)"),
+        "0.5 * (each.of(mine) - each.of(total.vector))",
+    ),
+    "1-bit adam owes momentum and not gradients": Fault(OneBitAdam, "left_out", " / (1.0 - self.beta1)", ""),
     "gradients under way are lost with the answer": Fault(
         OSP, "begin", "model if unpushed is None else model - own.lr * unpushed", "model"
     ),
@@ -245,6 +252,10 @@ UNDER: dict[str, Any] = {
     "a stale gradient is corrected towards its base": "dc_asgd",
     "a worker goes less far than its centre": "easgd",
     "an exchange does not keep the sum": "easgd",
+    "half of what power_sgd leaves out is lost": {
+        **{"name": "power_sgd", "start_iter": 0, "min_compression_rate": 1.0}
+    },
+    "1-bit adam owes momentum and not gradients": {"name": "one_bit_adam", "freeze_step": 2},
     "gradients under way are lost with the answer": "osp",
     "the batch after a hand-over is the one before": {
         **_SWITCH,

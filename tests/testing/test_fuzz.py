@@ -178,6 +178,21 @@ def test_a_sum_that_an_exchange_does_not_keep_is_found(monkeypatch):
     assert "after their exchange" in failures("easgd")
 
 
+def test_what_an_exchange_loses_of_the_pushes_is_found(monkeypatch):
+    words = "half of what power_sgd leaves out is lost"
+    assert failures(UNDER[words]) == ""
+
+    def forgets_half(u):
+        moved = power_sgd(u)
+        u.model.left = [0.5 * owed for owed in u.model.left]
+        return moved
+
+    fault, power_sgd = FAULTS[words], arithmetic.power_sgd
+    monkeypatch.setattr(fault.owner, fault.name, fault.made())
+    monkeypatch.setitem(arithmetic.UPDATES, "power_sgd", forgets_half)
+    assert "the pushes less what is left out of them" in failures(UNDER[words])
+
+
 @pytest.mark.slow
 def test_strategies_that_should_be_equal_and_make_other_models_are_found(monkeypatch):
     pair = PAIRS["diloco(H=1, plain, 1) = bsp"]

@@ -50,7 +50,9 @@ class OneBitAdam(Mean):
     worker. Our reading: each sends all its signs to all, (k - 1) n bits, as much for two workers and k/2
     times as much for k; then all have the same e, and it needs no owner. The scale of the sum is of a whole
     tensor, not of a piece, and no worker's own signs are spared. Servers (`summing_servers`) hand on all
-    signs too, (k + 1) n bits a worker. DeepSpeed freezes after 100,000 steps.
+    signs too, (k + 1) n bits a worker. If each held e of its slice, it would scale its pieces of tensors by
+    itself, and iterates would depend on the number of servers; a residual that servers do hold, sliced as the
+    model is, is that of `double_squeeze`. DeepSpeed freezes after 100,000 steps.
 
     Examples
     --------

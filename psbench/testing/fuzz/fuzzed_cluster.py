@@ -211,7 +211,8 @@ class FuzzedCluster:
             raise BrokenContract(f"version {apply.version} weighs its pushes {list(apply.weights)}")
         self._counted += sum(push.samples for push in apply.pushes)
         if self.vectors is not None:
-            self.vectors.apply(apply)
+            seen = self.view.workers
+            self.vectors.apply(apply, {number for number in seen if seen[number].status is Status.GONE})
 
     def _cancel(self, cancel: act.Cancel | act.Drop) -> None:
         self.workers[cancel.worker].drop_work()

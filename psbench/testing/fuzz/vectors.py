@@ -2,12 +2,14 @@
 
 A gradient is of small whole numbers, and an eighth of the model that it was computed on: a worker that has
 the wrong version pushes something else. Whatever servers and workers compute is computed again by the model.
+What an exchange leaves out of a push is part of the worker's next one, and lost with the worker.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Collection
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -28,10 +30,13 @@ from psbench.training.local_model import LocalModel
 from psbench.training.server import Server
 from psbench.training.trainer import StepResult
 
-ENTRIES = 3
+#: of the model: one tensor, which an exchange may compress if there is one
+SHAPE, SHAPE_EXCHANGED = (3,), (3, 2)
 #: entries beyond which rounding is not small any more
 _LARGEST = 1e6
 _NONE = torch.zeros(0)
+#: of each worker, what its next push is to carry beside
+Owed: TypeAlias = dict[int, Tensor]
 #: vectors of numbers between -3 and 3
 _WHOLE = tuple(
     torch.tensor([first, second, third], dtype=torch.float64)
@@ -53,12 +58,15 @@ def unequal(one: Array, other: Array) -> bool:
 class WorkerVectors:
     """A worker's vectors: those of the package, and those that the model expects."""
 
-    def __init__(self, composition: Strategy, optimizer: SGD, number: int, schedule: Schedule) -> None:
+    def __init__(
+        self, composition: Strategy, optimizer: SGD, number: int, schedule: Schedule, owed: Owed, entries: int
+    ) -> None:
         self._optimizer, self._number, self._seed = optimizer, number, schedule.seed
+        self._owed, self._entries = owed, entries
         self._composition = composition
         withstands = composition.aggregation.withstands_nan
         self._has_nan = schedule.wrong and withstands and noise(self._seed, 105, number) < 0.3
-        self._fragments = some_fragments(composition, range(ENTRIES))
+        self._fragments = some_fragments(composition, range(entries))
         self.real = LocalModel(composition, optimizer, self._fragments)
         self.model = arithmetic.Worker(composition, optimizer.momentum)
         self._lr = self._optimizer.rate(0.0)
@@ -90,8 +98,9 @@ class WorkerVectors:
     def step(self, samples: int) -> None:
         """Compute a gradient."""
         self._steps += 1
-        which = int(noise(self._seed, 106, self._number, self._steps) * len(_WHOLE))
-        gradient = _WHOLE[which].add(self.real.parameters, alpha=0.125)
+        draws = [noise(self._seed, 106 + i, self._number, self._steps) for i in range(self._entries // 3)]
+        whole = torch.cat([_WHOLE[int(draw * len(_WHOLE))] for draw in draws])
+        gradient = whole.add(self.real.parameters, alpha=0.125)
         if self._has_nan and self._steps % 5 == 0:
             gradient[0] = math.nan
         self.real.stepped(StepResult(gradient, _NONE, 0.0), samples, self._lr)
@@ -112,7 +121,8 @@ class WorkerVectors:
             raise BrokenContract(
                 f"{who} pushes {payload.tolist()}, but by the rules it is {expected.tolist()}"
             )
-        return payload
+        owed = self._owed.pop(self._number, None)
+        return payload if owed is None else payload + owed
 
     @property
     def own(self) -> Tensor:
@@ -131,34 +141,41 @@ class Vectors:
 
     Attributes
     ----------
-    versions : list of float64 arrays, (ENTRIES,)
+    versions : list of float64 arrays, (entries,)
         Every version of the model.
     payloads : dict of push to tensor
+    owed : dict of worker to tensor
+        What exchanges have left out of its pushes, to be added to its next one.
     """
 
     def __init__(self, schedule: Schedule, strategy: AnyStrategy) -> None:
         self._strategy, self._schedule = strategy, schedule
         momentum = schedule.momentum or 0.0
         self._optimizer = SGD(lr=RATE, momentum=momentum, milestones=(2.0, 4.0), gamma=0.5)
-        start = torch.arange(1.0, ENTRIES + 1, dtype=torch.float64)
+        exchanges = any(each.aggregation.exchanges for each in strategy.compositions)
+        self._shape = SHAPE_EXCHANGED if exchanges else SHAPE
+        start = torch.arange(1.0, math.prod(self._shape) + 1, dtype=torch.float64)
+        self._entries = range(len(start))
         self._composition = strategy.compositions[0]
         self._server = self._new_server(start)
         self.versions = [start.numpy()]
-        self._model = arithmetic.Model(start.numpy())
+        self._model = arithmetic.Model(start.numpy(), self._shape)
         self._last: tuple[act.Apply, Array, Array] | None = None  # with the version before, and the push
         self.payloads: dict[int, Tensor] = {}
+        self.owed: Owed = {}
 
     def _new_server(self, start: Tensor) -> Server:
         part = self._composition.aggregation
-        return Server(start, _NONE, self._optimizer, 1, part, self._fragments, shapes=[(ENTRIES,)])
+        return Server(start, _NONE, self._optimizer, 1, part, self._fragments, shapes=[self._shape])
 
     @property
     def _fragments(self) -> list[Some]:
-        return some_fragments(self._composition, range(ENTRIES))
+        return some_fragments(self._composition, self._entries)
 
     def half(self, number: int) -> WorkerVectors:
         """Return the vectors of a worker that has none."""
-        return WorkerVectors(self._composition, self._optimizer, number, self._schedule)
+        own = self._composition, self._optimizer, number, self._schedule
+        return WorkerVectors(*own, self.owed, len(self._entries))
 
     def carried(self, release: act.Release) -> tuple[Tensor, ...]:
         """Return the vectors that a release carries."""
@@ -171,8 +188,8 @@ class Vectors:
             return (self._fragments[release.fragment].of(self._server.parameters),)
         return (self._server.parameters.clone(),)
 
-    def apply(self, apply: act.Apply) -> None:
-        """Make the next version, and compare."""
+    def apply(self, apply: act.Apply, gone: Collection[int]) -> None:
+        """Make the next version, and compare; workers that are `gone` are owed nothing."""
         part = self._composition.aggregation
         given = [
             Given(self.payloads[push.id].numpy(), weight, self.versions[push.base_version])
@@ -188,6 +205,7 @@ class Vectors:
             totals = self._server.exchange(pushes, apply.numbers)
             if not all(torch.equal(each.vector, totals[0].vector) for each in totals):
                 raise BrokenContract(f"{part.name}: members of one exchange come to different vectors")
+            left = [self._server.left_out(push.vector, totals[0], apply.numbers) for push in pushes]
             pushes = totals[:1]
         elif self._composition.placement.collective:  # a ring adds up
             total = torch.from_numpy(np.sum([each.weight * each.vector for each in given], axis=0))
@@ -212,8 +230,35 @@ class Vectors:
                 f"{self._model.x.tolist()}"
             )
         self._model.x = found  # so that rounding does not add up
+        if part.exchanges:
+            self._leave_out(apply, totals[0].vector, left, gone)
         self._last = apply, before, given[0].vector
         self.versions.append(found)
+
+    def _leave_out(
+        self, apply: act.Apply, total: Tensor, left: list[Tensor | None], gone: Collection[int]
+    ) -> None:
+        """Leave with the workers what an exchange owes them, and check that nothing of the pushes is lost."""
+        name, sent = self._composition.aggregation.name, torch.zeros_like(total)
+        rules: list[Array | None] = [*self._model.left] or [None] * len(left)
+        for push, weight, owed, rule in zip(apply.pushes, apply.weights, left, rules, strict=True):
+            pushed = self.payloads[push.id]
+            if owed is None and rule is None:
+                sent.add_(pushed, alpha=weight)
+                continue
+            if owed is None or rule is None or unequal(owed.numpy(), rule):
+                raise BrokenContract(
+                    f"{name}: leaves {owed} out of worker {push.worker}'s push, but by the rules it is {rule}"
+                )
+            sent.add_(pushed - owed, alpha=weight)
+            if push.worker not in gone:
+                self.owed[push.worker] = owed
+        keeps = self._composition.aggregation.conserves_sums and any(owed is not None for owed in left)
+        if keeps and unequal(sent.numpy(), total.numpy()):
+            raise BrokenContract(
+                f"{name}: the pushes less what is left out of them come to {sent.tolist()}, and the "
+                f"aggregate is {total.tolist()}"
+            )
 
     def check_sum(self, worker: int, own: Array) -> None:
         """Check the sum of both models after an exchange, for parts that say that they conserve it.
@@ -247,7 +292,9 @@ class Vectors:
         if handover.forgets_momentum:
             self._server.forget_momentum()
             self._model.forget()
-        self._composition = self._strategy.compositions[handover.to]
+        before, self._composition = self._composition, self._strategy.compositions[handover.to]
+        if self._composition.forgets_residual(before):
+            self.owed.clear()
         self._server.use(self._composition.aggregation, self._fragments)
         self._last = None
 

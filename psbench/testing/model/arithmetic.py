@@ -7,13 +7,14 @@ hyper-parameters and declarations.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from psbench.core.strategy import Strategy
+from psbench.seeds import Streams
 
 #: a float64 array, (entries,); `Any`, as are the hyper-parameters that it is multiplied by
 Array: TypeAlias = Any
@@ -49,8 +50,9 @@ class SGD:
 class Model:
     """The servers' vector, and all that its updates remember."""
 
-    def __init__(self, x: Array) -> None:
-        self.x, self.optimizer = x, SGD()
+    def __init__(self, x: Array, shape: Sequence[int] = ()) -> None:
+        self.x, self.optimizer, self.shape = x, SGD(), shape
+        self.left: list[Array] = []  # what the last exchange has left out of each push
         self.memory: dict[Any, Any] = {}  # of the aggregation's rule
         self.part = ""
 
@@ -70,7 +72,7 @@ class Model:
         """Make the next version, of all entries or of those in some places."""
         if part.name != self.part:
             self.part, self.memory = part.name, {}
-        update = UPDATES.get(part.name, weighted_sum)
+        update, self.left = UPDATES.get(part.name, weighted_sum), []
         whole, memory = self.x, self.memory
         if places is not None:
             self.x, self.memory = whole[places], memory.setdefault(tuple(places), {})
@@ -142,7 +144,9 @@ def one_bit_adam(u: Update) -> Array:
     if u.numbers["version"] < own.freeze_step:
         m, v = b1 * m + (1 - b1) * u.total, b2 * v + (1 - b2) * u.total**2
     else:
-        s = sum(p.weight * signs(p.vector * (1 - b1) + b1 * m) for p in u.pushes) + lost
+        own_ms = [p.vector * (1 - b1) + b1 * m for p in u.pushes]
+        u.model.left = [(own_m - signs(own_m)) / (1 - b1) for own_m in own_ms]
+        s = sum(p.weight * signs(own_m) for p, own_m in zip(u.pushes, own_ms, strict=True)) + lost
         m, lost = np.where(v > 0, signs(s), 0.0), s - signs(s)
     u.memory.update(m=m, v=v, lost=lost)
     rate = u.lr
@@ -153,6 +157,39 @@ def signs(vector: Array) -> Array:
     """Return the root mean square, as a 32-bit float, with the sign of each entry."""
     scale = float(np.float32(np.linalg.norm(vector) / math.sqrt(len(vector))))
     return np.where(vector < 0, -scale, scale)
+
+
+def power_sgd(u: Update) -> Array:
+    """PowerSGD, Alg. 1, of the one tensor, as a matrix; what is linear in the pushes is so in their sum."""
+    own, shape, version = u.own, u.model.shape, int(u.numbers["version"])
+    if len(shape) < 2 or version < own.start_iter:
+        return weighted_sum(u)
+    (rows, columns), whole = shape, u.total.reshape(shape)
+    rank = min(own.rank, rows, columns)
+    if (rows + columns) * rank * own.min_compression_rate >= rows * columns:
+        return weighted_sum(u)
+    q = u.memory.get("q", np.zeros((columns, rank))) if own.warm_start else np.zeros((columns, rank))
+    if not q.any(axis=0).all():
+        drawn = Streams(own.first_draw).generator("power_sgd", 0, version).standard_normal((columns, rank))
+        q = np.where(q.any(axis=0), q, drawn)
+    p = orthogonal(whole @ orthogonal(q, own.epsilon), own.epsilon)
+    u.memory["q"] = whole.T @ p
+    out = (p @ u.memory["q"].T).ravel()
+    if own.error_feedback:
+        u.model.left = [push.vector - out for push in u.pushes]
+    return u.along(out)
+
+
+def orthogonal(matrix: Array, epsilon: float) -> Array:
+    """Return the columns, each without its part along those before it, and of length 1; one of these is 0."""
+    found: list[Array] = []
+    for whole in matrix.T:
+        column = whole
+        for before in 2 * found:
+            column = column - before * (before @ column)
+        alone = np.linalg.norm(column) > 1e-6 * np.linalg.norm(whole)
+        found.append(column * alone / (np.linalg.norm(column) + epsilon))
+    return np.array(found).T
 
 
 def robust(u: Update) -> Array:
@@ -311,7 +348,7 @@ UPDATES: dict[str, Callable[[Update], Array]] = {
     "exchange": exchange,
     "block_momentum": block_momentum,
     "one_bit_adam": one_bit_adam,
-    "power_sgd": weighted_sum,  # of the few entries of a schedule, which are no matrix
+    "power_sgd": power_sgd,
     **dict.fromkeys(("median", "trimmed_mean"), robust),
     "delay_compensated": delay_compensated,
     "delayed_nesterov": delayed_nesterov,
