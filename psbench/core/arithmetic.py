@@ -107,6 +107,8 @@ class Step:
 
     def sum(self, pushes: Sequence[Pushed]) -> Vector:
         """Return sum_i weight_i vector_i, added up in that order; do not change it in place."""
+        if len(pushes) == 1 and pushes[0].weight == 1.0:
+            return pushes[0].vector
         return weighted_sum([push.vector for push in pushes], [push.weight for push in pushes])
 
     def stack(self, pushes: Sequence[Pushed]) -> Vector:

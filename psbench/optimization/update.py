@@ -137,7 +137,8 @@ class SGDUpdate:
 
     def step(self, gradient: Tensor, lr: float) -> None:
         """See `OptimizerSteps`."""
-        gradient = _decayed(gradient, self._parameters, self._weight_decay)
+        if self._weight_decay[0]:
+            gradient = _decayed(gradient, self._parameters, self._weight_decay)
         if self._momentum:
             gradient = self._with_momentum(gradient)
         self._parameters.add_(gradient, alpha=-lr)

@@ -34,6 +34,7 @@ from psbench.testing import toy_experiment
 from psbench.training.local_model import LocalModel
 from psbench.training.memory import vectors_of_a_worker
 from psbench.training.server import Server, kept_vectors
+from psbench.training.trainer import StepResult
 from psbench.training.workload import Workload
 
 LOCAL = {"name": "local_sgd", "local_steps": 3}
@@ -285,3 +286,15 @@ def test_what_does_not_exist_is_refused_when_the_strategy_is_made():
     take_out("own_models")
     with pytest.raises(ParameterError, match=r"own_models: pushes carry models, .*; define 'update'"):
         Strategy(consistency="bsp", communication=LOCAL, aggregation=Models())
+
+
+def test_a_plain_push_is_copied_nowhere(monkeypatch):
+    """The gradient of a step is what travels, and what travelled is what the optimizer steps along."""
+    worker, gradient, along = LocalModel(make_strategy("asp"), SGD(lr=0.1)), torch.ones(3), []
+    worker.load(torch.zeros(3), torch.zeros(0), 0.1)
+    worker.stepped(StepResult(gradient, torch.zeros(0), 0.0), 4, 0.1)
+    sent = worker.payload()
+    server = Server(torch.zeros(3), torch.zeros(0), SGD(lr=0.1), 4)
+    monkeypatch.setattr(server._update, "step", lambda direction, lr: along.append(direction))
+    server.apply(pushed([sent]))
+    assert [sent.data_ptr(), along[0].data_ptr()] == [gradient.data_ptr()] * 2

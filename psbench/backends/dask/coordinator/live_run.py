@@ -399,7 +399,7 @@ class LiveRun:
 
     def _handle(self, event: ev.Event) -> Script[None]:
         run = self.run
-        if not (self.membership.is_possible(event) or self._returns(event)):
+        if type(event) is not ev.Push and not (self.membership.is_possible(event) or self._returns(event)):
             return
         if self.pushes.diverges(event):
             return
@@ -417,7 +417,7 @@ class LiveRun:
             if run.engine.measuring:
                 self._left.add(event.worker)
         yield from self.answers.perform(actions)
-        if not run.engine.measuring:
+        if self._left and not run.engine.measuring:
             self._left.clear()
         self.pushes.discard_void()
         if type(event) is ev.Evaluated:
