@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from threaded_run import ThreadedRun
 
 import psbench as ps
 from psbench.errors import ParameterError
@@ -86,5 +87,12 @@ def test_replicas_and_a_server_take_the_same_steps_and_slices_are_refused(name):
     toy = {"optimizer": {"name": name, "weight_decay": 0.01}, "stop": {"updates": 5}}
     ring, server = (ps.run(toy_experiment(each, **toy)) for each in ("all_reduce", "bsp"))
     assert torch.equal(ring.parameters, server.parameters)
+    two = {"cluster": {"workers": 2, "step_time": "constant"}, "batch_size": 16, "model": "mlp"}
+    inner = {"inner_optimizer": toy["optimizer"], "stop": {"updates": 3}}
+    for values in ({"strategy": "all_reduce"} | toy, {"strategy": "diloco"} | inner):
+        simulated = ps.run(toy_experiment(**values | two))
+        live = ThreadedRun(toy_experiment(**values | two, backend="dask")).run()
+        assert torch.equal(simulated.parameters, live.parameters)
+        assert ps.replay(simulated) == len(simulated.log)
     with pytest.raises(ParameterError, match=r"each of the 2 servers of 'bsp' holds a part; use servers: 1"):
         toy_experiment({"name": "bsp", "servers": 2}, **toy)
