@@ -39,12 +39,17 @@ class Fitted(NamedTuple):
 class MeasuredLink(NamedTuple):
     """Links between workers as measured by `psbench doctor`: one way, and the rate of the largest messages.
 
-    `seconds`: one way, of messages by their bytes (0: of next to none), a value for each link.
+    `seconds`: one way, of messages by their bytes (0: of next to none), a value for each end of each link.
+    `up_mbit_s`, `down_mbit_s`: to a worker and back from it, each link alone; `at_once_mbit_s`: to one worker
+    from all others together. 0: not measured.
     """
 
     latency_s: float
     mbit_s: float
     seconds: Mapping[int, Sequence[float]] = {}
+    up_mbit_s: float = 0.0
+    down_mbit_s: float = 0.0
+    at_once_mbit_s: float = 0.0
 
 
 @dataclass
@@ -287,6 +292,14 @@ def _fit_links(
     found.cluster["latency_s"] = _rounded(typical if link is None else link.latency_s)
     found.cluster |= {"bandwidth_mbit_s": _rounded(rate), "server_bandwidth_mbit_s": _rounded(rate)}
     found.cluster |= {"server_latency_s": found.cluster["latency_s"], "link_sharing": "equal"}
+    if link is not None and link.up_mbit_s:
+        together = (
+            f"{link.at_once_mbit_s:.4g} to one from all at once"
+            if link.at_once_mbit_s
+            else "two workers only"
+        )
+        alone = f"{link.up_mbit_s:.4g} to a worker and {link.down_mbit_s:.4g} back, alone"
+        found.remarks.append(f"links, Mbit/s of the largest message: {alone}; {together}")
     if classes is not None:
         found.unknown += classes.unknown
         for (begin_bytes, mbit_s), (low, high) in zip(rates, classes.between, strict=True):

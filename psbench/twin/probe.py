@@ -90,12 +90,15 @@ def measured_link(experiment: Experiment) -> MeasuredLink | None:
 
     from psbench.backends.dask.doctor import diagnose
 
-    links = [link for link in diagnose(experiment).links.values() if link is not None]
+    found = diagnose(experiment)
+    links = [link for link in found.links.values() if link is not None]
     if not links:
         return None
     rate = median(min(link.up_mbit_s, link.down_mbit_s) for link in links)
     seconds = {0: [link.latency_s for link in links]}
     for link in links:
-        for num_bytes, took_s in link.by_size:
-            seconds.setdefault(num_bytes, []).append(took_s)
-    return MeasuredLink(median(seconds[0]), rate, seconds)
+        for num_bytes, *both in link.by_size:
+            seconds.setdefault(num_bytes, []).extend(both)
+    ways = median(link.up_mbit_s for link in links), median(link.down_mbit_s for link in links)
+    together = sum(link.up_mbit_s for link in found.at_once.values() if link is not None)
+    return MeasuredLink(median(seconds[0]), rate, seconds, *ways, together)

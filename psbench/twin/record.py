@@ -113,9 +113,9 @@ class Recorded:
             for name, count in counts.items()
         }
         if (plain := facts.get("link")) is not None:  # by size, whose bytes are text in JSON
-            latency_s, mbit_s, seconds = plain
+            latency_s, mbit_s, seconds, *more = plain
             by_size = {int(size): values for size, values in seconds.items()}
-            facts["link"] = MeasuredLink(latency_s, mbit_s, by_size)
+            facts["link"] = MeasuredLink(latency_s, mbit_s, by_size, *more)
         return cls(runs, **facts)
 
 

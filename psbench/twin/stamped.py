@@ -186,6 +186,14 @@ def _under_way(begin: Array, end: Array) -> Array:
     return found
 
 
+def _beside(begin: Array, end: Array) -> Array:
+    """Return how many other steps were under way while each was, on average."""
+    moments = np.sort(np.concatenate([begin, end]))
+    sums = np.concatenate([[0.0], np.cumsum(np.diff(moments) * _under_way(begin, end)[:-1])])
+    both: Array = np.interp(end, moments, sums) - np.interp(begin, moments, sums)
+    return np.maximum(0.0, both / np.maximum(end - begin, 1e-9) - 1.0)
+
+
 def _share(begin: Array, end: Array, cores: float) -> Array:
     """Return the seconds of a core that each step has had, of so many cores in equal shares."""
     moments = np.sort(np.concatenate([begin, end]))
@@ -221,6 +229,12 @@ def in_words(stamps: Sequence[Stamps], cost_s: float) -> list[str]:
         + (f"; within a run they may take {_WITHIN} times that: over 2 %" if above else ""),
         f"clocks: before and after a run at most {apart * 1e6:.3g} us apart",
     ]
+    beside = np.concatenate([_beside(*_spans(each)[:2]) for each in stamps])
+    cpu, paced = (sum(float(_spans(each)[at].sum()) for each in stamps) for at in (2, 3))
+    computed = float(steps.sum()) - paced
+    each_ms = f"{cpu / len(steps) * 1e3:.3g} ms of CPU in {computed / len(steps) * 1e3:.3g} ms (mean)"
+    busy = f"{beside.mean():.2g} others compute meanwhile, at most {beside.max():.2g}"
+    lines.append(f"steps: {each_ms}; {busy}")
     if (waiting >= 0).all():
         lines.append(f"queue: a push found {waiting.mean():.2g} others waiting, at most {waiting.max():.0f}")
     if len(took := np.concatenate([_words_s(each) for each in stamps])):

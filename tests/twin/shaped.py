@@ -12,6 +12,7 @@ import fcntl
 import heapq
 import os
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -113,6 +114,7 @@ def main() -> int:
     parser.add_argument("--out", required=True, help="where runs, report and results go")
     parser.add_argument("--quick", action="store_true", help="two repeats in place of five")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces go
     dask = [sys.executable, "-m", "dask"]
     address = "tcp://10.77.0.1:8786"
     with machines(asked.workers + 1, asked.delay_ms / 1e3, asked.mbit) as enter, ExitStack() as stack:

@@ -373,6 +373,8 @@ def test_cores_that_workers_share_are_found_and_fewer_workers_predicted(crowded)
     runs, plain = crowded
     found = Calibration.of(runs)
     assert found.cluster["cores"] == pytest.approx(2.0, abs=0.1)
+    (busy,) = (each for each in found.remarks if each.startswith("steps: ") and "others compute" in each)
+    assert 2 < float(re.search(r"; (\S+) others", busy)[1]) <= 3  # of four workers that hardly wait
     assert found.cluster["seconds_per_step"] == pytest.approx(5e-3, rel=0.02)
     for workers in (2, 4):
         fewer = {"cluster.workers": workers, "batch_size": 32 * workers}

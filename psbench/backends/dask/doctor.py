@@ -48,13 +48,13 @@ _TRIM = ("MALLOC_TRIM_THRESHOLD_", "65536")
 class Link(NamedTuple):
     """A connection between two Dask workers: one way, and to the second and back from it.
 
-    `by_size`: bytes, and the seconds of a message of so many, one way, the mean of both.
+    `by_size`: bytes, and the seconds of a message of so many to the second, and back from it.
     """
 
     latency_s: float
     up_mbit_s: float
     down_mbit_s: float
-    by_size: tuple[tuple[int, float], ...] = ()
+    by_size: tuple[tuple[int, float, float], ...] = ()
 
 
 class MeasuredSteps(NamedTuple):
@@ -67,10 +67,14 @@ class MeasuredSteps(NamedTuple):
 
 @dataclass
 class Diagnosis:
-    """What was found; `problems` in words. Links are by (from, to), steps by Dask worker."""
+    """What was found; `problems` in words. Links are by (from, to), steps by Dask worker.
+
+    `links` were timed one after another; `at_once` are those to the first worker, all at the same time.
+    """
 
     workers: list[str]
     links: dict[tuple[str, str], Link | None] = field(default_factory=dict)
+    at_once: dict[tuple[str, str], Link | None] = field(default_factory=dict)
     steps: dict[str, MeasuredSteps] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
@@ -210,6 +214,10 @@ class _Doctor:
                 for other in others:
                     timing = self._start(other, _time_link, address)
                     found.links[other, worker] = self._result(timing, other)
+                if worker == found.workers[0] and len(others) > 1:
+                    timings = {other: self._start(other, _time_link, address) for other in others}
+                    for other, timing in timings.items():
+                        found.at_once[other, worker] = self._result(timing, other)
         found.problems += bad_links(found.links)
 
     def _on(self, worker: str, task: Callable[..., Any], *arguments: Any) -> Any:
@@ -293,14 +301,14 @@ def _time_link(address: Address) -> Link | None:
         round_trip = seconds(msg.AskClock(), _PINGS)
         if math.isnan(round_trip):
             return None
-        by_size = list[tuple[int, float]]()
+        by_size = list[tuple[int, float, float]]()
         for entries in _SIZES:
             vector = {"vector": torch.zeros(entries)}
             up = seconds(msg.StateReply(0, vector), _TRANSFERS)
             down = seconds(msg.SendState(entries, False), _TRANSFERS)
             if math.isnan(up + down):
                 return None
-            by_size.append((4 * entries, (up + down - round_trip) / 2))
+            by_size.append((4 * entries, up - round_trip / 2, down - round_trip / 2))
             if entries > _SIZES[0] and max(up, down) - round_trip > _LONG_S:
                 break
     megabits, pure = 32 * entries / 1e6, [max(whole / 10, whole - round_trip) for whole in (up, down)]

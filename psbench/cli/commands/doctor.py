@@ -70,12 +70,21 @@ def doctor_command(
 
 
 def _plain(found: Diagnosis, cluster: dict[str, Any]) -> dict[str, Any]:
-    links = [
-        {"from": start, "to": end} | ({} if link is None else link._asdict())
-        for (start, end), link in found.links.items()
-    ]
+    links, at_once = (
+        [
+            {"from": start, "to": end} | ({} if link is None else link._asdict())
+            for (start, end), link in some.items()
+        ]
+        for some in (found.links, found.at_once)
+    )
     steps = [{"worker": worker} | each._asdict() for worker, each in found.steps.items()]
-    return {"links": links, "steps": steps, "problems": found.problems, "cluster": cluster}
+    return {
+        "links": links,
+        "at_once": at_once,
+        "steps": steps,
+        "problems": found.problems,
+        "cluster": cluster,
+    }
 
 
 def _text(found: Diagnosis) -> str:
@@ -86,8 +95,10 @@ def _text(found: Diagnosis) -> str:
     for (start, end), link in found.links.items():
         what = "unreachable"
         if link is not None:
-            rates = f"{link.up_mbit_s:.0f} Mbit/s up, {link.down_mbit_s:.0f} down"
-            what = f"{1e3 * link.latency_s:.3g} ms, {rates}"
+            both = f"{link.up_mbit_s:.0f} Mbit/s up, {link.down_mbit_s:.0f} down"
+            what = f"{1e3 * link.latency_s:.3g} ms, {both}"
         lines.append(f"  {start} to {end}: {what}")
+    if rates := [link.up_mbit_s for link in found.at_once.values() if link is not None]:
+        lines.append(f"  {len(rates)} at once to {found.workers[0]}: {sum(rates):.0f} Mbit/s together")
     lines += [f"would go wrong: {problem}" for problem in found.problems] or ["nothing would go wrong"]
     return "\n".join(lines)

@@ -28,6 +28,8 @@ def test_a_cluster_is_measured_and_the_simulator_takes_it(
     assert len(found["steps"]) == 6
     assert len({(link["from"], link["to"]) for link in found["links"]}) == 30
     assert all(link["latency_s"] > 0 and link["up_mbit_s"] > 0 for link in found["links"])
+    assert {len(each) for link in found["links"] for each in link["by_size"]} == {3}  # bytes, up, down
+    assert len({link["from"] for link in found["at_once"]} | {link["to"] for link in found["at_once"]}) == 6
     cluster = yaml.safe_load(file.read_text())["cluster"]
     assert max(cluster["speed"]) == 1.0
     simulated = run(Experiment(cluster=cluster, stop={"updates": 3}, strategy="bsp"))
