@@ -10,7 +10,7 @@ import torch
 from threaded_run import Killed, ThreadedRun
 
 import psbench as ps
-from psbench.backends.dask.protocol.messages import PressWorker, RequestStop
+from psbench.backends.dask.protocol.messages import PressWorker, RoleLeaves
 from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.dask.worker.worker import Worker
 from psbench.errors import ParameterError, ServerLost
@@ -150,7 +150,7 @@ def test_a_lost_share_is_a_lost_server():
     assert "its share of the model with it" in str(done.error)
 
 
-def test_no_worker_is_lost_by_hand():
+def test_no_worker_is_lost_by_hand_and_one_that_retires_moves_the_run():
     asked: list[str] = []
 
     def on_rows(done: ThreadedRun, client: Any) -> None:
@@ -158,8 +158,9 @@ def test_no_worker_is_lost_by_hand():
             asked.append("lost")
             client.send(PressWorker(1, "lost", 1.0))
         if done.incidents:
-            client.send(RequestStop(checkpoint=False))
+            client.send(RoleLeaves("worker 1"))
 
     done = live("fsdp", on_rows=on_rows, stop={"updates": 10**9})
     assert done.error is None
     assert "its share of the model is nowhere else" in done.incidents[0]
+    assert done.checkpoints  # from which the client goes on elsewhere
