@@ -72,6 +72,7 @@ class Checks:
         self._begin: set[int] = set()  # the workers with which training began
         self._unready: set[str] = set()  # processes that have connected and are not ready
         self._lost_by_hand: set[int] = set()
+        self._back_by_hand: set[int] = set()
         self._has_outcome = False
         self._lost_by_then: set[int] = set()  # workers, when the outcome was sent
         self._late: set[str] = set()  # processes that connected when the run had ended
@@ -143,7 +144,10 @@ class Checks:
         """Take note of a message that the coordinator reads next."""
         worker = worker_number(sender)
         if isinstance(message, msg.PressWorker) and message.what in ("lost", "back"):
-            (self._lost_by_hand.add if message.what == "lost" else self._lost_by_hand.discard)(message.worker)
+            sides = self._lost_by_hand, self._back_by_hand
+            to, of = sides if message.what == "lost" else sides[::-1]
+            to.add(message.worker)
+            of.discard(message.worker)
         if isinstance(message, msg.Hello):
             self._unready.add(sender)
             if worker is not None:
@@ -246,6 +250,8 @@ class Checks:
 
     def _is_planned_away(self, worker: int) -> bool:
         """Whether the experiment has a worker away now: it joins later, or has failed and is not back yet."""
+        if worker in self._back_by_hand:
+            return False
         cluster, now = self._experiment.cluster, self._live.run.now
         late = any(join.worker == worker and now < join.at_s for join in cluster.joins)
         return late or any(

@@ -536,6 +536,27 @@ def test_what_waits_for_a_ring_is_in_a_checkpoint() -> None:
     assert run.log.of_kind(Kind.APPLY)["worker"][:2].tolist() == [0, 1]
 
 
+def test_a_release_that_is_not_sent_brings_no_model() -> None:
+    """A worker failed as planned in its last ring: the end waited for the model that it was to send then."""
+    of = workload(
+        {"name": "selsync", "delta": 0.0, "placement": "all_reduce"},
+        cluster=FAILS,
+        stop={"updates": 1},
+        recovery={"min_workers": 1},
+    )
+    run = world(of)
+    settle(run)
+    for name in ("worker 0", "worker 1"):
+        run.end_step(name)
+        settle(run)
+    run.workers["worker 0"].live()
+    assert all(each.in_full_ring for each in run.workers.values())
+    run.pass_time(0.6)
+    run.heal(looks=True)
+    assert run.outcome is not None
+    assert len(run.log.of_kind(Kind.APPLY)["row"]) == 2
+
+
 def test_events_that_waited_are_in_a_checkpoint() -> None:
     of = workload("asp")
     run = world(of)
@@ -642,7 +663,7 @@ class ForgetsWhoLeft(LiveRun):
 
     def _use(self, *given: Any) -> None:
         self.actions_use(*given)
-        self.run.store.leave = lambda worker: None  # type: ignore[method-assign]
+        self.run.store.leave = lambda *_: None  # type: ignore[method-assign]
 
 
 class AsksTheDead(LiveRun):
@@ -650,7 +671,7 @@ class AsksTheDead(LiveRun):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.checkpoints.leave = self.averaging.leave = lambda worker: None  # type: ignore[method-assign]
+        self.checkpoints.leave = self.averaging.leave = lambda *_: None  # type: ignore[method-assign]
 
 
 class DropsEvaluations(LiveRun):

@@ -120,6 +120,7 @@ class ActionPerformer:
     def _release(self, release: act.Release) -> None:
         view = self._view
         if self._is_of_lost(release):
+            self._evaluation.do_without_model(release.worker)
             return
         if self._holds_versions:
             in_use = {w.base_version for w in view.workers.values()} | {release.load}

@@ -63,6 +63,11 @@ class Evaluation:
             going = {a.worker for a in actions if type(a) is act.Release and a.then == "step"} & {*here}
             self._asked = self._averaging.ask(self._with_models() - going, going)
 
+    def do_without_model(self, worker: int) -> None:
+        """Wait for no model of a worker whose release, with which it was asked for, is not sent."""
+        if self._asked is not None:
+            self._averaging.leave(worker, self._asked)
+
     def after_answer(self) -> None:
         """Forget the models that were asked for an answer that is performed."""
         self._asked = None

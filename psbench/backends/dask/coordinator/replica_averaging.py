@@ -82,11 +82,11 @@ class ReplicaAveraging:
             request.models[worker] = model
             self._settle(tag)
 
-    def leave(self, worker: int) -> None:
-        """Wait no longer for a worker."""
-        for tag in list(self._requests):
-            self._requests[tag].expected.discard(worker)
-            self._settle(tag)
+    def leave(self, worker: int, tag: int | None = None) -> None:
+        """Wait no longer for a worker; with a tag, under that one alone."""
+        for each in list(self._requests) if tag is None else [tag]:
+            self._requests[each].expected.discard(worker)
+            self._settle(each)
 
     def _settle(self, tag: int) -> None:
         request = self._requests[tag]
