@@ -293,13 +293,9 @@ def _fit_links(
     found.cluster |= {"bandwidth_mbit_s": _rounded(rate), "server_bandwidth_mbit_s": _rounded(rate)}
     found.cluster |= {"server_latency_s": found.cluster["latency_s"], "link_sharing": "equal"}
     if link is not None and link.up_mbit_s:
-        together = (
-            f"{link.at_once_mbit_s:.4g} to one from all at once"
-            if link.at_once_mbit_s
-            else "two workers only"
-        )
-        alone = f"{link.up_mbit_s:.4g} to a worker and {link.down_mbit_s:.4g} back, alone"
-        found.remarks.append(f"links, Mbit/s of the largest message: {alone}; {together}")
+        said = f"{link.up_mbit_s:.4g} to a worker and {link.down_mbit_s:.4g} back, each alone"
+        said += f"; {link.at_once_mbit_s:.4g} to one from all at once" if link.at_once_mbit_s else ""
+        found.remarks.append(f"links, Mbit/s of the largest message: {said}")
     if classes is not None:
         found.unknown += classes.unknown
         for (begin_bytes, mbit_s), (low, high) in zip(rates, classes.between, strict=True):
