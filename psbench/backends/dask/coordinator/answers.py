@@ -71,7 +71,7 @@ class Answers:
     def _perform_each(self, actions: Sequence[Action]) -> Script[bool]:
         """Perform actions, and return whether the run goes on."""
         run = self._run
-        if run.ending.status:
+        if run.ending:
             self.unanswered = self.unanswered or any(type(action) is Release for action in actions)
             return False
         for action in actions:
