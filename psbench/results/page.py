@@ -59,6 +59,10 @@ class Compared(Protocol):
     def warnings(self) -> list[str]:
         """What a reader must know before believing a difference."""
 
+    @property
+    def axis(self) -> str:
+        """What curves are drawn against."""
+
     def table(self) -> pd.DataFrame:
         """Return one row per label."""
 
