@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -13,6 +14,7 @@ import numpy as np
 
 from psbench.errors import DoubtfulComposition, UnknownName
 from psbench.experiment import Experiment
+from psbench.papers.cost import cost
 from psbench.papers.schema import Paper, PublishedNumber, Scale
 from psbench.seeds import Streams
 
@@ -29,7 +31,7 @@ _START_S = 8.0
 #: draws of the assumed numbers
 DRAWS = 12
 #: seeds of a row's results, unless asked for others
-SEEDS: dict[Scale, int] = {"smoke": 1, "quick": 3, "full": 3}
+SEEDS: dict[Scale, int] = {"smoke": 1, "quick": 5, "medium": 5, "full": 5}
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class PaperCell:
     target_of, target : what times to a target refer to
     seconds : float
         CPU seconds that it is expected to take.
+    source : str
+        What they were computed from; empty if they were measured.
     """
 
     paper: str
@@ -57,6 +61,7 @@ class PaperCell:
     target: float | None
     seconds: float
     memory_mb: float
+    source: str = ""
 
     @property
     def key(self) -> str:
@@ -68,13 +73,15 @@ class PaperCell:
 def rows_of(paper: Paper, scale: Scale, table: str | None = None) -> list[PublishedNumber]:
     """Return the rows of a paper, or of one table or figure.
 
+    At scale medium they are those of claims of which a row at least is run there.
+
     Raises
     ------
     UnknownName
         If there is no such table; upper and lower case, spaces and points are ignored.
     """
     if table is None:
-        return list(paper.rows)
+        return _of_claims_at(paper, scale) if scale == "medium" else list(paper.rows)
     exhibits = list(dict.fromkeys(row.exhibit for row in paper.rows))
     found = [name for name in exhibits if _slug(name) == _slug(table)]
     if not found:
@@ -82,10 +89,16 @@ def rows_of(paper: Paper, scale: Scale, table: str | None = None) -> list[Publis
     return [row for row in paper.rows if row.exhibit in found]
 
 
+def _of_claims_at(paper: Paper, scale: Scale) -> list[PublishedNumber]:
+    run = {row.row for row in paper.rows if runs_at(paper, row, scale)}
+    kept = {name for claim in paper.claims if run & set(claim.rows) for name in claim.rows}
+    return [row for row in paper.rows if row.row in kept]
+
+
 def runs_at(paper: Paper, row: PublishedNumber, scale: Scale) -> bool:
     """Return whether a row is run at a scale."""
     names = filter(None, (row.experiment, row.baseline))
-    return not row.reason and all(scale in paper.experiments[name].scales for name in names)
+    return not row.reason and all(paper.has(name, scale) for name in names)
 
 
 def seeds_of(paper: Paper, name: str, scale: Scale, asked: int | None) -> int:
@@ -95,13 +108,16 @@ def seeds_of(paper: Paper, name: str, scale: Scale, asked: int | None) -> int:
 
 
 def results(paper: Paper, scale: Scale, seeds: int | None, table: str | None = None) -> list[PaperCell]:
-    """Return the runs that the rows, and the figures of a whole paper, compare."""
+    """Return the runs that the rows, and the figures of a whole paper, compare.
+
+    All experiments with one seed come before those with the next, so that what is stopped can be judged.
+    """
     cells = [
         _cell(paper, name, scale, seed, "result", "")
         for name in _needed(paper, scale, table)
         for seed in range(seeds_of(paper, name, scale, seeds))
     ]
-    return _unique(cells)
+    return sorted(_unique(cells), key=lambda cell: cell.seed)
 
 
 def tuning(paper: Paper, scale: Scale, table: str | None = None) -> list[PaperCell]:
@@ -109,7 +125,7 @@ def tuning(paper: Paper, scale: Scale, table: str | None = None) -> list[PaperCe
     cells = [
         _cell(paper, name, scale, TUNING_SEED, "tuning", f"{factor:g}", {"optimizer.lr": factor})
         for name in _needed(paper, scale, table)
-        if _is_tuned(paper, name)
+        if _is_tuned(paper, name, scale)
         for factor in paper.rates
     ]
     return _unique(cells)
@@ -163,8 +179,8 @@ def _drawn(paper: Paper, name: str, number: int) -> dict[str, float]:
     return factors
 
 
-def _is_tuned(paper: Paper, name: str) -> bool:
-    return paper.setups[paper.experiments[name].setup].tuned
+def _is_tuned(paper: Paper, name: str, scale: Scale) -> bool:
+    return scale in paper.setups[paper.experiments[name].setup].tuned
 
 
 def _needed(paper: Paper, scale: Scale, table: str | None) -> list[str]:
@@ -173,7 +189,7 @@ def _needed(paper: Paper, scale: Scale, table: str | None) -> list[str]:
     used = {name for row in rows for name in (row.experiment, row.baseline) if runs_at(paper, row, scale)}
     if table is None:
         drawn = (name for d in paper.drawings for name in (*d.experiments, d.baseline) if name)
-        used |= {name for name in drawn if scale in paper.experiments[name].scales}
+        used |= {name for name in drawn if paper.has(name, scale)}
     return [name for name in paper.experiments if name in used]
 
 
@@ -222,6 +238,7 @@ def _cell(
 ) -> PaperCell:
     setup = paper.setups[paper.experiments[name].setup]
     experiment = experiment_of(paper, name, scale, seed, factors)
+    expected = cost(setup, scale, experiment)
     return PaperCell(
         paper=paper.name,
         experiment=name,
@@ -231,8 +248,9 @@ def _cell(
         spec=json.dumps(_deciding(experiment), sort_keys=True),
         target_of=setup.target_of,
         target=setup.target.get(scale),
-        seconds=setup.seconds[scale],
+        seconds=expected.seconds,
         memory_mb=setup.memory_mb,
+        source=expected.source,
     )
 
 
@@ -275,3 +293,21 @@ def lines(cells: Sequence[PaperCell]) -> Iterator[str]:
     for role, word in words.items():
         if count := sum(cell.role == role for cell in cells):
             yield f"{count} {word}"
+
+
+def sources(cells: Sequence[PaperCell]) -> Iterator[str]:
+    """Yield what a forecast was computed from, a line for each of its products, with the number of runs."""
+    for source, count in Counter(cell.source for cell in cells if cell.source).items():
+        yield f"  {count} run{'s' if count > 1 else ''}: {source}"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds in words.
+
+    >>> duration(40), duration(150), duration(9000), duration(468000)
+    ('40 s', '2.5 min', '2.5 h', '130 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    value, unit = (seconds / 60, "min") if seconds < 5400 else (seconds / 3600, "h")
+    return f"{value:.1f} {unit}" if value < 10 else f"{value:.0f} {unit}"

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from psbench.core.specification import problem
 from psbench.errors import DataError, UnknownName
-from psbench.papers.schema import Paper
+from psbench.papers.schema import Paper, Scale
 
 #: in the order in which `--all` runs them
 NAMES = (
@@ -97,6 +97,6 @@ def parse(name: str, content: dict[str, Any], table: str) -> Paper:
         raise DataError(f"paper {name!r}: {where}: {problem(first)}") from None
 
 
-def stored(name: str) -> Path:
-    """Return the file of the quick runs of a paper that come with psbench; it may not exist."""
-    return Path(str(_FILES)) / name / "quick.parquet"
+def stored(name: str, scale: Scale = "quick") -> Path:
+    """Return the file of the runs of a paper that come with psbench; it may not exist."""
+    return Path(str(_FILES)) / name / f"{scale}.parquet"

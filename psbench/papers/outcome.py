@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from psbench.papers.cells import draws, experiment_of, rows_of, runs_at
+from psbench.papers.cells import PaperCell, draws, experiment_of, results, rows_of, runs_at, seeds_of
 from psbench.papers.claim import JUDGED, Claim, Kind
 from psbench.papers.closed_forms import evaluate
 from psbench.papers.estimates import Estimate, estimate
@@ -222,10 +222,11 @@ class Reproduction:
         return sorted(found, key=lambda record: record.seed)
 
     def number(self, row: PublishedNumber, role: str = "result") -> Estimate | None:
-        """Return our estimate for a row; None if a run is missing, or all of them say nothing."""
-        names = [row.experiment, *filter(None, [row.baseline])]
-        groups = [self.runs(name, role) for name in names]
-        if not all(groups) or len({tuple(r.seed for r in group) for group in groups}) > 1:
+        """Return our estimate for a row, of the seeds that all its runs have; None if there is none."""
+        groups = [self.runs(name, role) for name in self._names(row)]
+        seeds = set.intersection(*({run.seed for run in group} for group in groups))
+        groups = [[run for run in group if run.seed in seeds] for group in groups]
+        if not seeds:
             return None
         return estimate(
             row.form, *([measured(record.measures, row.measure) for record in group] for group in groups)
@@ -272,11 +273,23 @@ class Reproduction:
             flags=tuple(self._flags(row, ours)),
         )
 
+    def unfinished(self) -> list[PaperCell]:
+        """Return the results that are planned and have no record."""
+        done = {
+            (record.experiment, record.seed) for record in self.records.values() if record.role == "result"
+        }
+        planned = results(self.paper, self.scale, self.seeds, self.table)
+        return [cell for cell in planned if (cell.experiment, cell.seed) not in done]
+
+    @staticmethod
+    def _names(row: PublishedNumber) -> list[str]:
+        return [row.experiment, *filter(None, [row.baseline])]
+
     def _why_none(self, row: PublishedNumber) -> str:
-        names = [row.experiment, *filter(None, [row.baseline])]
+        names = self._names(row)
         if why := next((self.missing[name] for name in names if name in self.missing), ""):
             return why
-        if len({tuple(run.seed for run in self.runs(name)) for name in names} | {()}) != 2:
+        if not set.intersection(*({run.seed for run in self.runs(name)} for name in names)):
             return "not run yet, or not with the same seeds"
         if row.measure in TARGETS:
             return "no run reached the target, so nothing can be said"
@@ -316,6 +329,9 @@ class Reproduction:
             yield f"the baseline never reached its target in {ours.bounds} of {ours.seeds} seeds: {side} this"
         if ours.seeds < 2:
             yield "one seed: no interval"
+        planned = min(seeds_of(self.paper, name, self.scale, self.seeds) for name in self._names(row))
+        if ours.seeds < planned:
+            yield f"{ours.seeds} of {planned} seeds were run"
         if row.baseline and self._are_the_same(row):
             yield "the two gave the same models, bit by bit: here they do not differ"
         yield from self._suspicions(row)

@@ -67,17 +67,31 @@ _SUSPICION = (
 )
 
 
-def write_page(path: Path, found: Sequence[Reproduction]) -> Path:
-    """Write the report, whole or not at all, and return its path."""
-    claims = [row for one in found for row in claim_cells(_of(one, "claim", "conditional"))]
+#: what numbers about accuracy are of, by scale
+_SIZES: dict[str, str] = {
+    "smoke": "all numbers about accuracy are of runs of a second",
+    "quick": "most numbers about accuracy are of small data and small networks in the place of CIFAR",
+    "medium": "numbers about accuracy are of a part of CIFAR-10, small networks and few epochs",
+    "full": "some numbers about accuracy are of other data or networks than the paper's, where that is said",
+}
+
+
+def write_page(path: Path, found: Sequence[Reproduction], beside: Sequence[Reproduction] = ()) -> Path:
+    """Write the report, whole or not at all, and return its path.
+
+    `beside` are the same papers at another scale, whose verdicts are shown with those of `found`.
+    """
     text = page(
         "papers.html",
         title="Published results, and ours",
         abstract=_abstract(found),
         counts=_counts(found),
-        claims=(CLAIM_HEADINGS, claims),
+        claim_headings=CLAIM_HEADINGS,
+        claims=[(one.paper.title, claim_cells(_of(one, "claim", "conditional"))) for one in found],
         rules=[*_RULES, *([_RATES] if any(one.rates for one in found) else []), _SUSPICION],
-        papers=[_paper(each) for each in found],
+        papers=[
+            _paper(each, next((b for b in beside if b.paper.name == each.paper.name), None)) for each in found
+        ],
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as file:
@@ -99,9 +113,9 @@ def _abstract(found: Sequence[Reproduction]) -> list[str]:
         f"Of {papers}, {len(claims)} claims are put to the test: {counts_line(found)}.",
         f"Given something that the papers leave open: {counts_line(found, 'conditional')}. "
         f"Checks of our own: {counts_line(found, 'check')}.",
-        "Time is simulated on machines like those of the papers, and gradients are real; but most numbers "
-        "about accuracy are of small data and small networks in the place of CIFAR, so they show whether an "
-        "effect appears there, and not how large it is in the paper.",
+        "Time is simulated on machines like those of the papers, and gradients are real; but "
+        f"{_SIZES[found[0].scale]}, so they show whether an effect appears there, and not how large it is in "
+        "the paper.",
         f"Made with {sum(len(one.records) for one in found)} runs, at scale {found[0].scale}. "
         f"This page: {machine()}.",
     ]
@@ -114,15 +128,18 @@ def _counts(found: Sequence[Reproduction]) -> _Table:
     return ["paper", "claims", *COUNTED], counts
 
 
-def _paper(found: Reproduction) -> dict[str, Any]:
+def _paper(found: Reproduction, beside: Reproduction | None = None) -> dict[str, Any]:
     """Return what the template shows of a paper."""
     paper = found.paper
+    other = {} if beside is None else {each.claim.name: each for each in beside.claims}
+    unfinished = [] if beside is None else how_to_run(beside)
     return {
         "title": paper.title,
+        "about": paper.about,
         "source": paper.source,
         "summary": summary(found),
-        "how_to_run": list(how_to_run(found)),
-        "claims": [_claim(each) for each in _of(found, "claim", "conditional")],
+        "how_to_run": [*how_to_run(found), *unfinished],
+        "claims": [_claim(each, other.get(each.claim.name)) for each in _of(found, "claim", "conditional")],
         "apart": _apart(found),
         "figures": figures(found),
         "reading": list(paper.reading),
@@ -136,28 +153,56 @@ def _paper(found: Reproduction) -> dict[str, Any]:
     }
 
 
-def _claim(found: ClaimOutcome) -> dict[str, Any]:
+def _claim(found: ClaimOutcome, other: ClaimOutcome | None) -> dict[str, Any]:
     """Return what the template shows of a claim: the verdict, and theirs and ours in words."""
-    lines = [f"{_named(row)} They: {theirs(row)}. {_mine(found, row)}" for row in found.rows[:12]]
-    if len(found.rows) > 12:
-        lines.append(f"and {len(found.rows) - 12} more, in the appendix.")
     flags = dict.fromkeys(flag for row in found.rows for flag in row.flags)
     return {
         "sentence": sentence(found),
         "verdict": verdict_words(found).capitalize(),
         "why": _why(found),
         "found": found.claim.found,
-        "lines": [*lines, *(f"{_first_up(flag)}." for flag in flags)],
+        "lines": [
+            *_compared(found),
+            *(f"{_first_up(flag)}." for flag in flags),
+            *(["On a part of CIFAR-10: " + _beside(other)] if other is not None else []),
+        ],
     }
+
+
+def _beside(other: ClaimOutcome) -> str:
+    """Return a claim's verdict at another scale, with the rows that were run there, in a line."""
+    run = [row for row in other.rows if row.at(other.claim.rates) is not None]
+    said = [
+        f"{row.published.row}: {ours(row, row.at(other.claim.rates))}, {row.ours.seeds} seeds"
+        for row in run
+        if row.ours
+    ]
+    without = (
+        f" Not run: {len(other.rows) - len(run)} of {len(other.rows)} rows."
+        if len(run) < len(other.rows)
+        else ""
+    )
+    return f"{verdict_words(other)}. {'; '.join(said) or 'Nothing was run'}.{without}"
+
+
+def _compared(found: ClaimOutcome) -> list[str]:
+    """Return what was printed and what was found here, a line for each row."""
+    lines = [f"{_named(row)} Printed: {theirs(row)}. {_mine(found, row)}" for row in found.rows[:12]]
+    if len(found.rows) > 12:
+        lines.append(f"and {len(found.rows) - 12} more, in the appendix.")
+    return lines
 
 
 def _why(found: ClaimOutcome) -> str:
     """Return the tests behind a verdict, in words."""
     if found.test is None:
         return "None of its rows was run."
-    said = [f"p {_p(found.test.agrees)} for it and {_p(found.test.opposes)} against it.", _margin(found)]
+    said = [
+        f"The evidence for it has p {_p(found.test.agrees)}, that against it p {_p(found.test.opposes)}.",
+        _margin(found),
+    ]
     if found.verdict == "contradicted" and found.test.short < found.test.opposes:
-        said.append(f"That it is smaller than that: p {_p(found.test.short)}.")
+        said.append(f"That an effect, if there is one, is smaller than that has p {_p(found.test.short)}.")
     if found.test.there is not None:
         said.append(f"The deviations that are printed give p {_p(found.test.there)}.")
     if found.power is not None:
@@ -208,8 +253,9 @@ def _apart(found: Reproduction) -> _Table:
 
 
 def _assumed(found: Reproduction) -> _Table:
+    drawn = bool(found.sensitivities)
     rows = [
-        [g.name, f"{g.value:g}", f"{g.factors[0]:g} to {g.factors[1]:g}", g.source]
+        [g.name, f"{g.value:g}", f"{g.factors[0]:g} to {g.factors[1]:g}" if drawn else "not drawn", g.source]
         for g in found.paper.guesses
     ]
     return ["what the paper does not say", "assumed", "drawn between factors", "where it is from"], rows

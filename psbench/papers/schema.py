@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable
 from decimal import Decimal
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from psbench.papers.claim import JUDGED, Claim
 
-Scale: TypeAlias = Literal["smoke", "quick", "full"]
-SCALES: tuple[Scale, ...] = ("smoke", "quick", "full")
+#: medium is for claims about accuracy, on CIFAR-10 and in hours; most set-ups have none
+Scale: TypeAlias = Literal["smoke", "quick", "medium", "full"]
+SCALES: tuple[Scale, ...] = get_args(Scale)
 
 #: how two experiments, or one, make the number that is compared; the neutral value says "no effect"
 Form: TypeAlias = Literal["value", "speed_up", "ratio", "difference", "sd_ratio"]
@@ -158,22 +159,24 @@ class SetUp(_Data):
         Fields of an experiment.
     called : str
         The set-up in words.
-    smoke, quick, full : mapping of dotted path to value
+    smoke, quick, medium, full : mapping of dotted path to value
         What is set at each scale.
     differs : mapping of scale to str
-        What is not as in the paper.
+        What is not as in the paper. At a scale that is not among them nothing is run.
     target_of, target : str, mapping of scale to float
         The evaluated value, and where it has to come to, for times to a target.
     seconds : mapping of scale to float
-        CPU seconds of a run, measured on one core: for the forecast.
-    tuned : bool
-        Whether the rates are tried: each experiment gets the same number of trials.
+        CPU seconds of a run, measured on one core: for the forecast. Where a scale is not among them they are
+        computed (`psbench.papers.cost`).
+    tuned : tuple of scale
+        Where rates are tried: each experiment gets the same number of trials.
     """
 
     spec: dict[str, Any]
     called: str = ""
     smoke: dict[str, Any] = Field(default_factory=dict)
     quick: dict[str, Any] = Field(default_factory=dict)
+    medium: dict[str, Any] = Field(default_factory=dict)
     full: dict[str, Any] = Field(default_factory=dict)
     differs: dict[Scale, str]
     target_of: str = "val_accuracy"
@@ -182,7 +185,7 @@ class SetUp(_Data):
     memory_mb: float = 400.0
     #: where another number than the scale's: the paper's own number of runs, say
     seeds: dict[Scale, int] = Field(default_factory=dict)
-    tuned: bool = False
+    tuned: tuple[Scale, ...] = ()
 
 
 class Planned(_Data):
@@ -192,8 +195,9 @@ class Planned(_Data):
     spec: dict[str, Any] = Field(default_factory=dict)
     smoke: dict[str, Any] = Field(default_factory=dict)
     quick: dict[str, Any] = Field(default_factory=dict)
+    medium: dict[str, Any] = Field(default_factory=dict)
     full: dict[str, Any] = Field(default_factory=dict)
-    #: the scales at which it makes sense
+    #: the scales at which it makes sense, of those of its set-up
     scales: tuple[Scale, ...] = SCALES
 
 
@@ -253,6 +257,8 @@ class Paper(_Data):
     name: str
     title: str
     source: str
+    #: what it is about, for a reader who has not read it
+    about: str = Field(min_length=40, pattern=r"\.$")
     reading: tuple[str, ...]
     setups: dict[str, SetUp]
     experiments: dict[str, Planned]
@@ -265,6 +271,11 @@ class Paper(_Data):
     drawings: tuple[Drawing, ...] = ()
     claims: tuple[Claim, ...]
     rows: tuple[PublishedNumber, ...]
+
+    def has(self, experiment: str, scale: Scale) -> bool:
+        """Return whether an experiment is run at a scale."""
+        planned = self.experiments[experiment]
+        return scale in planned.scales and scale in self.setups[planned.setup].differs
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Self:

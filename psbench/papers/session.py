@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from psbench.errors import DataError
 from psbench.experiment import Experiment
 from psbench.papers import cells as planning
-from psbench.papers.cells import PaperCell
+from psbench.papers.cells import PaperCell, duration
 from psbench.papers.library import load, stored
 from psbench.papers.outcome import Reproduction, best_rates
 from psbench.papers.records import PaperRecord, Store, read_records
@@ -54,13 +54,18 @@ class Plan:
         most_s, _ = planning.forecast([*self.cells, *more], processes)
         rates = ", ".join(f"{rate:g}" for rate in self.paper.rates)
         trials = sum(cell.role == "tuning" for cell in self.cells)
+        if not self.cells:
+            return [f"{self.paper.name}, scale {self.scale}: there is nothing to run"]
+        least = "" if all(cell.seconds for cell in self.cells) else "at least "
         lines = [
             f"{self.paper.name}, scale {self.scale}: "
             + ", ".join(planning.lines(self.cells))
             + (f", up to {len(more)} results at the best rates" if more else ""),
-            f"expected: {_duration(least_s)}{f' to {_duration(most_s)}' if more else ''} with {processes} "
-            f"processes, {memory:.0f} MB",
+            f"expected: {least}{duration(least_s)}{f' to {duration(most_s)}' if more else ''} with "
+            f"{processes} processes, {memory:.0f} MB",
         ]
+        if computed := [*planning.sources([*self.cells, *more])]:
+            lines += ["computed, a run, on one core (other runs were measured):", *computed]
         if trials:
             lines.append(
                 f"each experiment that is tuned gets {len(self.paper.rates)} trials: rates x {rates}"
@@ -113,8 +118,8 @@ def from_records(paper: Paper, scale: Scale, records: Sequence[PaperRecord]) -> 
     return Reproduction(paper, scale, None, {record.key: record for record in records})
 
 
-def stored_records(name: str) -> list[PaperRecord]:
-    """Return the quick runs of a paper that come with psbench.
+def stored_records(name: str, scale: Scale = "quick") -> list[PaperRecord]:
+    """Return the runs of a paper that come with psbench.
 
     Raises
     ------
@@ -123,16 +128,17 @@ def stored_records(name: str) -> list[PaperRecord]:
         If there are none.
     """
     load(name)  # refuses what is none
-    path = stored(name)
+    path = stored(name, scale)
     if not path.is_file():
         raise DataError(
-            f"paper {name!r}: no runs come with psbench; run `psbench reproduce {name}`, give --out"
+            f"paper {name!r}: no runs of scale {scale} come with psbench; "
+            f"run `psbench reproduce {name} --scale {scale}`, give --out"
         )
     return read_records(path)
 
 
-def stored_reproduction(name: str) -> Reproduction:
-    """Return what the quick runs of a paper came to that come with psbench.
+def stored_reproduction(name: str, scale: Scale = "quick") -> Reproduction:
+    """Return what the runs of a paper came to that come with psbench.
 
     Raises
     ------
@@ -140,20 +146,30 @@ def stored_reproduction(name: str) -> Reproduction:
     DataError
         If none come with it.
     """
-    return from_records(load(name), "quick", stored_records(name))
+    return from_records(load(name), scale, stored_records(name, scale))
 
 
-def draw(records: Sequence[PaperRecord], seed: int) -> PaperRecord:
-    """Return one of the records by chance.
+def draw(records: Sequence[PaperRecord], seed: int, without: Collection[str] = ()) -> PaperRecord:
+    """Return one of the records by chance, of none of the data sets in `without`.
 
     Raises
     ------
     DataError
         If there is none.
     """
-    if not records:
-        raise DataError("verify: there is no stored run; reproduce the paper first")
-    return random.Random(seed).choice(sorted(records, key=lambda record: record.key))
+    left = [record for record in records if data_of(record) not in without]
+    if not left:
+        raise DataError(
+            f"verify: all stored runs are of {', '.join(without)}; give --data DIR"
+            if records
+            else "verify: there is no stored run; reproduce the paper first"
+        )
+    return random.Random(seed).choice(sorted(left, key=lambda record: record.key))
+
+
+def data_of(record: PaperRecord) -> str:
+    """Return the data set of a record."""
+    return str(json.loads(record.spec)["data"]["name"])
 
 
 def again(record: PaperRecord) -> tuple[str, str | None]:
@@ -164,15 +180,3 @@ def again(record: PaperRecord) -> tuple[str, str | None]:
 
 def _reasons(missing: Sequence[Missing]) -> dict[str, str]:
     return {each.cell.experiment: each.reason for each in missing}
-
-
-def _duration(seconds: float) -> str:
-    """Return seconds in words.
-
-    >>> _duration(40), _duration(150), _duration(9000), _duration(468000)
-    ('40 s', '2.5 min', '2.5 h', '130 h')
-    """
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    value, unit = (seconds / 60, "min") if seconds < 5400 else (seconds / 3600, "h")
-    return f"{value:.1f} {unit}" if value < 10 else f"{value:.0f} {unit}"

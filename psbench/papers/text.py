@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from psbench.papers.cells import duration, forecast, runs_at
 from psbench.papers.claim import JUDGED, Kind
 from psbench.papers.estimates import Estimate
 from psbench.papers.outcome import ClaimOutcome, Reproduction, RowOutcome
-from psbench.papers.schema import PublishedNumber
+from psbench.papers.schema import SCALES, PublishedNumber
 from psbench.papers.verdict import VERDICTS, Verdict
 
 CLAIM_HEADINGS = ("claim", "theirs", "ours, with its 95 % interval", "verdict")
@@ -56,9 +57,7 @@ def cells(outcomes: Sequence[RowOutcome]) -> list[list[str]]:
             theirs(outcome),
             ours(outcome, outcome.ours),
             ours(outcome, outcome.best),
-            ""
-            if outcome.theory is None
-            else f"{outcome.published.factor * outcome.theory:.4g}{_unit(outcome)}",
+            _theory(outcome),
         ]
         for outcome in outcomes
     ]
@@ -71,12 +70,12 @@ def _theory(outcome: RowOutcome) -> str:
 
 
 def theirs(outcome: RowOutcome) -> str:
-    """Return what was printed; a statement keeps its sign, such as "> 1 x".
+    """Return what was printed; of a statement in words, such as "more than 1 x".
 
     What a number from a figure may have been misread by is said in words, so that it is no interval.
     """
     published = outcome.published
-    relation = "" if published.relation == "=" else f"{published.relation} "
+    relation = {"=": "", ">": "more than ", "<": "less than "}[published.relation]
     about = "about " if published.reading_error else ""
     return f"{relation}{about}{_short_decimal(published)}{_unit(outcome)}"
 
@@ -146,13 +145,29 @@ def remarks(found: Reproduction) -> list[str]:
 
 def how_to_run(found: Reproduction) -> list[str]:
     """Return what to do about rows that could have been run and were not."""
-    if not found.missing:
-        return []
-    reasons = "; ".join(dict.fromkeys(found.missing.values()))
-    again = f"psbench reproduce {found.paper.name} --scale {found.scale} --data DIR"
-    return [
-        f"{len(found.missing)} experiments of {found.paper.name} were not run: {reasons}",
-        f"to run them: `{again}`, where DIR holds the data sets; what is stored is not run again",
+    paper, lines = found.paper, []
+    again = f"psbench reproduce {paper.name} --scale {found.scale} --data DIR"
+    if found.missing:
+        reasons = "; ".join(dict.fromkeys(found.missing.values()))
+        lines = [
+            f"{len(found.missing)} experiments of {paper.name} were not run: {reasons}",
+            f"to run them: `{again}`, where DIR holds the data sets; what is stored is not run again",
+        ]
+    elif left := found.unfinished():
+        least, _ = forecast(left, 1)
+        lines = [
+            f"{len(left)} runs of {paper.name} were not made: `{again}` makes them, where DIR holds the data "
+            f"sets; expected: {duration(least)} on one core"
+        ]
+    elsewhere: dict[str, list[str]] = {}
+    for row in (outcome.published for outcome in found.outcomes):
+        if not row.reason and not runs_at(paper, row, found.scale):
+            scales = [scale for scale in SCALES[1:] if runs_at(paper, row, scale)]
+            elsewhere.setdefault(" or ".join(scales), []).append(row.row)
+    return lines + [
+        f"not run at scale {found.scale} but at {scales} (`psbench reproduce {paper.name} --scale "
+        f"{scales.split()[0]} --data DIR`): {'; '.join(rows)}"
+        for scales, rows in elsewhere.items()
     ]
 
 
@@ -160,8 +175,8 @@ def _joined(found: ClaimOutcome, say: Callable[[RowOutcome], str]) -> str:
     """Return the texts of a claim's rows, each once; of many the first and the last."""
     texts = list(dict.fromkeys(say(row) for row in found.rows))
     if len(texts) > 4:
-        return f"{texts[0]}; ...; {texts[-1]} ({len(found.rows)} rows)"
-    return "; ".join(texts)
+        return f"{texts[0]};\n...;\n{texts[-1]} ({len(found.rows)} rows)"
+    return ";\n".join(texts)
 
 
 def _short_decimal(published: PublishedNumber) -> str:

@@ -133,6 +133,8 @@ def _effect(claim: Claim, theirs: PublishedNumber, ours: Estimate) -> RowTest:
     if theirs.relation != "=":
         neutral = float(theirs.value) / theirs.factor
     up, down = ours.above(neutral), ours.below(neutral)
+    if ours.low == ours.high == NEUTRAL[theirs.form]:  # as below: nothing can be told from it
+        return RowTest(1.0, 1.0)
     rises = direction(theirs) > 0
     agrees, opposes = (up, down) if rises else (down, up)
     if theirs.relation != "=" or ours.is_censored:

@@ -13,14 +13,23 @@ import pytest
 from psbench.errors import DataError, UnknownName
 from psbench.experiment import Experiment
 from psbench.papers import cells
+from psbench.papers.claim import JUDGED
 from psbench.papers.closed_forms import FORMULAS
 from psbench.papers.figures import figures
 from psbench.papers.library import FILES, NAMES, load, parse, stored
 from psbench.papers.measures import TARGETS, measure
 from psbench.papers.page import _paper, write_page
 from psbench.papers.schema import SCALES
-from psbench.papers.session import stored_reproduction
-from psbench.papers.text import COUNTED, counts_line, readme_row, sentence, summary, verdict_words
+from psbench.papers.session import plan, stored_reproduction
+from psbench.papers.text import (
+    COUNTED,
+    counts_line,
+    how_to_run,
+    readme_row,
+    sentence,
+    summary,
+    verdict_words,
+)
 from psbench.runs.execution import run
 
 PAPERS = [load(name) for name in NAMES]
@@ -38,12 +47,14 @@ def test_every_row_has_a_place_and_runs_or_a_reason(paper):
 @names
 def test_what_differs_is_said_at_every_scale(paper):
     for name, setup in paper.setups.items():
-        assert set(setup.differs) == set(setup.seconds) == set(SCALES), name
+        assert {*setup.differs, "medium"} == set(SCALES), name
+        assert {"smoke", "quick"} <= set(setup.seconds), name  # measured, not computed
+        assert bool(setup.medium) <= ("medium" in setup.differs), name
         assert len(setup.called) > 3, name
 
 
 @names
-@pytest.mark.parametrize("scale", ["smoke", "quick"])
+@pytest.mark.parametrize("scale", ["smoke", "quick", "medium"])
 def test_every_experiment_is_valid(paper, scale):
     """Nothing is found to be wrong after hours of running."""
     planned = cells.results(paper, scale, 1)
@@ -138,6 +149,40 @@ def test_what_comes_with_psbench_is_of_this_plan(paper):
             assert seeds == [*range(cells.seeds_of(paper, name, "quick", None))], (name, role)
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if stored(name, "medium").is_file()])
+def test_stored_runs_of_medium_are_of_its_plan_and_what_was_not_run_is_said(name):
+    found = stored_reproduction(name, "medium")
+    planned = {(cell.experiment, cell.seed): cell.spec for cell in cells.results(found.paper, "medium", None)}
+    done = {(record.experiment, record.seed): record.spec for record in found.records.values()}
+    assert done
+    assert {key: _whole(spec) for key, spec in done.items()} == {key: _whole(planned[key]) for key in done}
+    left = [*{*planned} - {*done}]
+    assert len(found.unfinished()) == len(left)
+    if left:
+        assert f"`psbench reproduce {name} --scale medium --data DIR` makes them" in how_to_run(found)[0]
+    assert {claim.claim.kind for claim in found.claims} <= {*JUDGED, "evidence"}
+
+
+def test_a_forecast_says_what_it_was_computed_from():
+    """ResNet-20 takes 5.3 ms an image: 10,000 of them 20 times are 1,060 s."""
+    cell = next(
+        c for c in cells.results(load("strategy_switch"), "medium", 1) if c.experiment == "c1_b1_ar_acc"
+    )
+    assert (cell.seconds, cell.source) == (1060, "200,000 images x 5.3 ms (resnet20)")
+    words = plan(load("thesis"), "full", 1).words(2)
+    assert words[1].startswith("expected: at least ")
+    assert "  9 runs: not known: logistic on synthetic_table" in words
+    # twelve workers whose speeds add up to some number of samples a second, at most, for so many seconds
+    most = next(c for c in cells.results(load("hermes"), "full", 1) if c.experiment == "cifar_bsp")
+    speeds = sum(
+        machine.speed
+        for machine in cells.experiment_of(load("hermes"), "cifar_bsp", "full", 0).cluster.machines()
+    )
+    assert most.seconds == pytest.approx(40_000 * speeds / 0.00031 * 0.0024)
+    assert most.source.startswith("at most ")
+    assert plan(load("thesis"), "medium").words(2) == ["thesis, scale medium: there is nothing to run"]
+
+
 def test_the_measurements_show_the_stored_results():
     shown = (Path(__file__).parents[2] / "notebooks/site/measurements.md").read_text(encoding="utf-8")
     found = [stored_reproduction(name) for name in NAMES]
@@ -203,7 +248,14 @@ def test_rates_are_spoken_of_only_where_rates_were_tried(tmp_path):
 CLAIM = {"name": "c", "says": "One is faster than the other.", "rows": ["r"]}
 HEAD = "exhibit,row,place,value,relation,unit,reading_error,experiment,baseline,measure,form,better,reason\n"
 CONTENT = {
-    **{"title": "t", "source": "s", "reading": [], "guesses": [], "claims": [CLAIM]},
+    **{
+        "title": "t",
+        "source": "s",
+        "reading": [],
+        "guesses": [],
+        "claims": [CLAIM],
+        "about": "Whether one is faster than the other, and why.",
+    },
     "setups": {
         "a": {
             "spec": {},

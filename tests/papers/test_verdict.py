@@ -74,6 +74,7 @@ def verdict(theirs, ours, **more):
         (row("-0.9", "difference"), [-0.0088, -0.009, -0.0092], "confirmed"),  # ours are shares
         (row("-0.9", "difference"), [-0.02, -0.021, -0.022], "exceeds"),
         (row("-0.9", "difference"), [0.02, 0.021, 0.022], "contradicted"),  # better is no agreement
+        (row("-1", "difference"), [0.0, 0.0, 0.0], "inconclusive"),  # the same runs, or both at 100 %
         (row("1", relation=">"), [1.2, 1.21, 1.22], "confirmed in direction"),  # no size was printed
         (row("1", relation=">"), [1.0001], "inconclusive"),
         (row("1", relation="<"), [1.2, 1.21, 1.22], "contradicted"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,6 +16,7 @@ from psbench.cli.stopping import terminable
 if TYPE_CHECKING:
     from psbench.papers.outcome import Reproduction
     from psbench.papers.records import PaperRecord
+    from psbench.papers.schema import Scale
     from psbench.runs.sweeps.execution import Progress
 
 _OUT = Path("runs/papers")
@@ -24,7 +25,13 @@ _Paper = Annotated[
     typer.Argument(metavar="PAPER", help="strategy_switch, hermes, adacomm, thesis, ..., or your folder."),
 ]
 _Data = Annotated[
-    Path | None, typer.Option("--data", metavar="DIR", help="Where data sets lie; else PSBENCH_DATA says it.")
+    Path | None,
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        help="Where data sets lie; else PSBENCH_DATA says it. MNIST lies in DIR/MNIST/raw; scale medium "
+        "reads the images of CIFAR-10 in DIR/train/CLASS and DIR/test/CLASS.",
+    ),
 ]
 _Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where runs are stored, and report.html.")]
 
@@ -36,8 +43,11 @@ def reproduce_command(
         str | None, typer.Argument(metavar="TABLE", help='One table or figure, such as "Table III".')
     ] = None,
     scale: Annotated[
-        Literal["smoke", "quick", "full"],
-        typer.Option(help="smoke takes seconds, quick minutes on small data, full is the published size."),
+        Literal["smoke", "quick", "medium", "full"],
+        typer.Option(
+            help="smoke takes seconds, quick minutes on small data, medium hours on a part of CIFAR-10 (the "
+            "claims about accuracy that need more than digits), full is the published size."
+        ),
     ] = "quick",
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Seeds of each row; else as the scale says.")
@@ -47,7 +57,7 @@ def reproduce_command(
         int | None, typer.Option(min=1, help="Runs at the same time; by default one a core.")
     ] = None,
     stored: Annotated[
-        bool, typer.Option("--stored", help="Run nothing: judge the quick runs that come with psbench.")
+        bool, typer.Option("--stored", help="Run nothing: judge the runs that come with psbench.")
     ] = False,
     data: _Data = None,
     out: _Out = _OUT,
@@ -65,6 +75,7 @@ def reproduce_command(
       psbench reproduce hermes "Table III" --seeds 5 --out runs/hermes
       psbench reproduce --all --scale quick --json
       psbench reproduce --all --stored --out runs/stored
+      psbench reproduce sync_switch --scale medium --data DIR
     """  # noqa: D301
     from psbench.papers.cells import rows_of
     from psbench.papers.library import load
@@ -75,7 +86,7 @@ def reproduce_command(
     for each in papers:
         rows_of(each, scale, table)  # a name that cannot be is said before what is large is loaded
     if stored:
-        _refuse_with_stored(table, scale, seeds)
+        names = _stored_papers(names, table, scale, seeds)
     with starting("psbench: loading torch"):
         from psbench.papers.page import write_page
         from psbench.papers.records import write_records
@@ -83,8 +94,11 @@ def reproduce_command(
     from psbench.papers.text import how_to_run
     from psbench.system.cores import cores
 
+    beside = []
     if stored:
-        found = [stored_reproduction(name) for name in names]
+        found = [stored_reproduction(name, scale) for name in names]
+        if scale == "quick":
+            beside = [stored_reproduction(name, "medium") for name in _with_runs(names, "medium")]
     else:
         plans = [plan(each, scale, seeds, table) for each in papers]
         at_once = processes or cores()
@@ -95,7 +109,7 @@ def reproduce_command(
             found = [reproduce(planned, out, at_once, _progress(planned.paper.name)) for planned in plans]
         for done in found:
             write_records(out / f"{done.paper.name}-{scale}.parquet", done.records.values())
-    report = write_page(out / "report.html", found)
+    report = write_page(out / "report.html", found, beside)
     if as_json:
         print(as_json_text(_plain(found)))
     else:
@@ -114,38 +128,61 @@ def verify_command(
         Path | None, typer.Option(metavar="DIR", help="Stored runs; else those that come with psbench.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Draws another run.")] = 0,
+    scale: Annotated[Literal["quick", "medium"], typer.Option(help="Of the runs that come with psbench.")] = (
+        "quick"
+    ),
     data: _Data = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
     """Draw one stored run of a paper by chance, make it again, and compare the digests.
 
-    Some runs are of MNIST, which has to lie in DIR (--data) or where PSBENCH_DATA says.
+    Some runs are of MNIST, which has to lie in DIR (--data) or where PSBENCH_DATA says. Without it another
+    run is drawn, which is said.
 
     \b
     Examples:
-      psbench verify thesis --seed 3
+      psbench verify strategy_switch --seed 3
       psbench verify strategy_switch --seed 3 --data DIR
       psbench verify hermes --out runs/papers
     """  # noqa: D301
     _look_for_data(data)
     (name,) = _asked(paper, False)
-    stored = _stored(name, out)
-    from psbench.papers.session import again, draw
-
-    record = draw(stored, seed)
-    say(
-        f"runs again: {record.experiment}, seed {record.seed} ({record.role} {record.label})".replace(
-            " )", ")"
-        )
-    )
-    digest, params_digest = again(record)
+    stored = _stored(name, out, scale)
+    record, (digest, params_digest) = _drawn_again(stored, seed, data)
     same = (digest, params_digest) == (record.digest, record.params_digest)
     if as_json:
         print(as_json_text({"experiment": record.experiment, "seed": record.seed, "same": same}))
     else:
         print(f"{'the same' if same else 'DIFFERENT'}: log {digest[:16]}, stored {record.digest[:16]}")
     return 0 if same else FAILED
+
+
+def _drawn_again(
+    stored: list[PaperRecord], seed: int, data: Path | None
+) -> tuple[PaperRecord, tuple[str, str | None]]:
+    """Draw a run and make it again; another one where its data set is not there and no folder was named.
+
+    Raises
+    ------
+    DataError
+        If the data sets of all runs are missing.
+    """
+    from psbench.errors import DataError
+    from psbench.papers.session import again, data_of, draw
+
+    without: list[str] = []
+    while True:
+        record = draw(stored, seed, without)
+        role = f"{record.role} {record.label}".strip()
+        say(f"runs again: {record.experiment}, seed {record.seed} ({role})")
+        try:
+            return record, again(record)
+        except DataError as error:
+            if data is not None:
+                raise
+            without.append(data_of(record))
+            say(f"{error}; --data DIR says where data sets lie. Another run is drawn:")
 
 
 def _look_for_data(data: Path | None) -> None:
@@ -165,11 +202,19 @@ def _look_for_data(data: Path | None) -> None:
     os.environ["PSBENCH_DATA"] = str(data)
 
 
-def _refuse_with_stored(table: str | None, scale: str, seeds: int | None) -> None:
+def _stored_papers(names: Sequence[str], table: str | None, scale: Scale, seeds: int | None) -> Sequence[str]:
+    """Return those of several papers that have stored runs of a scale; of one, that one."""
     from psbench.errors import SpecError
 
-    if table is not None or scale != "quick" or seeds is not None:
-        raise SpecError("--stored judges all quick runs of a paper: leave out the table, --scale and --seeds")
+    if table is not None or seeds is not None:
+        raise SpecError("--stored judges all stored runs of a paper: leave out the table and --seeds")
+    return _with_runs(names, scale) or names[:1]
+
+
+def _with_runs(names: Sequence[str], scale: Scale) -> list[str]:
+    from psbench.papers.library import stored
+
+    return [name for name in names if stored(name, scale).is_file()]
 
 
 def _asked(paper: str | None, every: bool) -> tuple[str, ...]:
@@ -181,7 +226,7 @@ def _asked(paper: str | None, every: bool) -> tuple[str, ...]:
     return NAMES if every else (str(paper),)
 
 
-def _stored(name: str, out: Path | None) -> list[PaperRecord]:
+def _stored(name: str, out: Path | None, scale: Scale) -> list[PaperRecord]:
     from psbench.papers.library import load
     from psbench.papers.records import records_in
 
@@ -189,7 +234,7 @@ def _stored(name: str, out: Path | None) -> list[PaperRecord]:
     if out is None:
         from psbench.papers.session import stored_records
 
-        return stored_records(name)
+        return stored_records(name, scale)
     return [record for record in records_in(out) if record.paper == called]
 
 
