@@ -87,7 +87,7 @@ def write_page(path: Path, found: Sequence[Reproduction], beside: Sequence[Repro
         abstract=_abstract(found),
         counts=_counts(found),
         claim_headings=CLAIM_HEADINGS,
-        claims=[(one.paper.title, claim_cells(_of(one, "claim", "conditional"))) for one in found],
+        claims=[(one.paper.title, _in_lines(claim_cells(_of(one, "claim", "conditional")))) for one in found],
         rules=[*_RULES, *([_RATES] if any(one.rates for one in found) else []), _SUSPICION],
         papers=[
             _paper(each, next((b for b in beside if b.paper.name == each.paper.name), None)) for each in found
@@ -119,6 +119,11 @@ def _abstract(found: Sequence[Reproduction]) -> list[str]:
         f"Made with {sum(len(one.records) for one in found)} runs, at scale {found[0].scale}. "
         f"This page: {machine()}.",
     ]
+
+
+def _in_lines(rows: list[list[str]]) -> list[list[str]]:
+    """Return a claim's cells with each number of a row in a line of its own."""
+    return [[says, *(cell.replace("; ", ";\n") for cell in rest)] for says, *rest in rows]
 
 
 def _counts(found: Sequence[Reproduction]) -> _Table:

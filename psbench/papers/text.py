@@ -175,8 +175,8 @@ def _joined(found: ClaimOutcome, say: Callable[[RowOutcome], str]) -> str:
     """Return the texts of a claim's rows, each once; of many the first and the last."""
     texts = list(dict.fromkeys(say(row) for row in found.rows))
     if len(texts) > 4:
-        return f"{texts[0]};\n...;\n{texts[-1]} ({len(found.rows)} rows)"
-    return ";\n".join(texts)
+        return f"{texts[0]}; ...; {texts[-1]} ({len(found.rows)} rows)"
+    return "; ".join(texts)
 
 
 def _short_decimal(published: PublishedNumber) -> str:

@@ -6,11 +6,12 @@ from dataclasses import replace
 import pytest
 
 from psbench.cli import main
-from psbench.papers import cells
+from psbench.errors import DataError
+from psbench.papers import cells, session
 from psbench.papers.library import load
 from psbench.papers.outcome import best_rates
 from psbench.papers.records import Store, read_records, records_in, write_records
-from psbench.papers.session import draw, plan, reproduce, stored_records, stored_reproduction
+from psbench.papers.session import data_of, draw, plan, reproduce, stored_records, stored_reproduction
 from psbench.papers.text import how_to_run
 from psbench.papers.verdict import VERDICTS
 
@@ -90,6 +91,24 @@ def test_verify_takes_the_folder_of_data_sets(capsys, tmp_path, monkeypatch):
     assert "none: there is no such folder" in capsys.readouterr().err
 
 
+def test_verify_draws_another_run_where_data_are_not_there(capsys, monkeypatch):
+    """The help's own example works without MNIST, and says what it left out."""
+    stored = stored_records("strategy_switch")
+    seed = next(n for n in range(99) if data_of(draw(stored, n)) == "mnist")
+
+    def made(record):
+        if data_of(record) == "mnist":
+            raise DataError("mnist: a file is missing")
+        return record.digest, record.params_digest
+
+    monkeypatch.setattr(session, "again", made)
+    assert main(["verify", "strategy_switch", "--seed", str(seed)]) == 0
+    assert "mnist: a file is missing; --data DIR says where data sets lie. An" in capsys.readouterr().err
+    assert data_of(draw(stored, seed, ["mnist"])) != "mnist"
+    with pytest.raises(DataError, match="all stored runs are of mnist; give --data DIR"):
+        draw([draw(stored, seed)], 0, ["mnist"])
+
+
 def test_stored_runs_are_judged_without_running(capsys, tmp_path):
     assert main(["reproduce", "thesis", "--stored", "--out", str(tmp_path), "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
@@ -100,7 +119,9 @@ def test_stored_runs_are_judged_without_running(capsys, tmp_path):
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
     assert main(["reproduce", "thesis", "--stored", "--seeds", "2"]) == 2
-    assert "--stored judges all quick runs" in capsys.readouterr().err
+    assert "--stored judges all stored runs" in capsys.readouterr().err
+    assert main(["reproduce", "thesis", "--stored", "--scale", "full"]) == 2
+    assert "no runs of scale full come with psbench; run `psbench reproduce thesis" in capsys.readouterr().err
 
 
 def test_a_paper_that_is_not_there_is_one_line(capsys):
