@@ -81,7 +81,7 @@ def reproduce_command(
     from psbench.papers.library import load
 
     _look_for_data(data)
-    names = _asked(paper, every)
+    names: Sequence[str] = _asked(paper, every)
     papers = [load(name) for name in names]
     for each in papers:
         rows_of(each, scale, table)  # a name that cannot be is said before what is large is loaded
