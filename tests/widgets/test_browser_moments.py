@@ -281,11 +281,12 @@ def test_a_switch_by_hand_lands_where_the_watched_run_was(short: Direct) -> None
     short.lab.experiment = LONG.but(strategy=manual)
     short.settle(200)
     web.select_option(".psb-pace", "10")
+    number = len(short.lab.runs) + 1
     web.click(".psb-run")
     short.wait(
         "(key) => { const { stage } = document.querySelector('.psb-lab');"
-        " return stage.films[0].recording.about.key === key && stage.end > 2; }",
-        argument=f"run {len(short.lab.runs)}",
+        " return stage.films[0]?.recording.about.key === key && stage.end > 2; }",
+        argument=f"run {number}",
     )
     log = short.lab._bridge.current.log
     before, began = end_of(log.rows()), time.monotonic()
