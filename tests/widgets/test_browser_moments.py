@@ -289,6 +289,10 @@ def test_a_switch_by_hand_lands_where_the_watched_run_was(short: Direct) -> None
         argument=f"run {number}",
     )
     log = short.lab._bridge.current.log
+    for _ in range(3):  # what is shown follows the run, which is far on after so many drawings otherwise
+        shown = web.evaluate("document.querySelector('.psb-lab').stage.end")
+        short.wait("(t) => document.querySelector('.psb-lab').stage.end > t", argument=shown)
+    assert end_of(log.rows()) < 150
     before, began = end_of(log.rows()), time.monotonic()
     web.click(".psb-switch")
     short.wait("() => document.querySelector('.psb-words').textContent.includes(' asp: ')")

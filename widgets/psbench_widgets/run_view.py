@@ -18,11 +18,14 @@ from psbench_widgets.bridge import Job
 from psbench_widgets.figures import Figures, Shown
 from psbench_widgets.film import NEWEST, OF_EACH, bounds_of, moving, part_of
 from psbench_widgets.own_objects import titles_of
+from psbench_widgets.pace import Pace
 from psbench_widgets.run_table import RunEntry
 from psbench_widgets.sweep import machines_of
 
 #: what drawing may take of the time that a run takes
 SHARE = 1 / 60
+#: of the clock's, where the run is held back for those who watch it: what is shown is where it is
+HELD_SHARE = 1 / 4
 #: it is never done more often than this, in seconds: faster than that is not seen
 LEAST_S = 0.1
 #: the second time comes at the latest this many seconds after the first, which has more to prepare
@@ -95,7 +98,7 @@ class RunView:
         self._shown: list[_Film] = []
         self._stop = self._read = 0  # rows of the log that there are, and that are shown
         self._due = self._affordable = 0.0  # by the clock, and by the time that the run has taken
-        self._is_seen, self._is_behind = True, False
+        self._is_seen, self._is_behind, self._was_held = True, False, False
         self._echo = 0, ""
 
     # ---------------------------------------------------------------- a run under way
@@ -146,6 +149,9 @@ class RunView:
                 return
             if self._read == self._stop and not self._is_behind:
                 return
+            held = _is_held_back(job)
+            if held != self._was_held:  # its time is counted by another clock
+                self._was_held, self._affordable = held, 0.0
             if self.is_seen and self._clock(job) < self._affordable:
                 return
             began = time.thread_time()  # not the clock, which also counts what the run takes meanwhile
@@ -156,14 +162,14 @@ class RunView:
             if self.is_seen:
                 self._figures.refresh(self._stop)
                 self._send_newest()
-            pause = (time.thread_time() - began) / SHARE
+            pause = (time.thread_time() - began) / (HELD_SHARE if held else SHARE)
             pause = pause if self._affordable else min(pause, SECOND_S)
             self._due, self._affordable = time.perf_counter() + LEAST_S, self._clock(job) + pause
 
     @staticmethod
     def _clock(job: Job) -> float:
         """Return the seconds that a run takes: of this process, or of the clock if it is elsewhere."""
-        is_here = job.experiment.backend == "simulated"
+        is_here = job.experiment.backend == "simulated" and not _is_held_back(job)
         return time.process_time() if is_here else time.perf_counter()
 
     def _send_newest(self) -> None:
@@ -261,6 +267,11 @@ class RunView:
         words = "stopping" if job.control.stopping else progress.words(experiment.backend)
         shown = {"words": words, "fraction": fraction, "left": left}
         return found | shown | {"beginning": False, "starting": {}}
+
+
+def _is_held_back(job: Job) -> bool:
+    """Whether a run waits for its viewers most of the time, so that drawing costs it nothing."""
+    return isinstance(job.control.pace, Pace) and job.control.pace.kind != "fast"
 
 
 def _film(entry: RunEntry) -> _Film:
