@@ -17,7 +17,7 @@ from psbench.progress import RunProgress
 from psbench.runs.execution import run
 from psbench_widgets import run_view
 from psbench_widgets.bridge import Job
-from psbench_widgets.figures import Figures
+from psbench_widgets.figures import Figures, Shown
 from psbench_widgets.film import _composition
 from psbench_widgets.run_view import RunView
 
@@ -165,3 +165,18 @@ def test_servers_that_add_up_are_drawn_in_the_middle_and_not_as_a_ring() -> None
     places: list[Any] = ["all_reduce", {"name": "summing_servers", "servers": 2}, "parameter_server"]
     drawn = [_composition(ps.strategies.bsp(placement=each)) for each in places]
     assert [(each["collective"], each["servers"]) for each in drawn] == [(True, 1), (False, 2), (False, 1)]
+
+
+def test_the_curve_of_all_bounds_is_behind_runs_on_its_own_machines_only() -> None:
+    figures = Figures()
+    one = Shown("ssp", EventLog(), {"strategy": "ssp", "dataset_size": 1})
+    swept = {"label": ["ASP"], "per_100_s": [1.0], "staleness": [2.0], "order": [7]}
+    figures.show(one, machines="these")
+    figures.show_sweep(swept, "others")  # late: another run is shown by now
+    assert figures._sweep == {}
+    figures.show_sweep(swept, "these")
+    figures.show(one, machines="these")
+    assert figures._sweep == swept
+    figures.show(one, machines="others")
+    assert figures._sweep == {}
+    figures.close()
