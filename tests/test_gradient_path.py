@@ -115,14 +115,15 @@ def files_passed_live(strategy):
 
 
 def test_a_gradient_passes_four_files_in_the_plain_simulator():
-    assert files_passed("asp") == {"trainer", "plain_workers", "cluster", "server"}
+    assert files_passed("asp") == {"trainer", "plain_workers", "simulated_cluster", "server"}
 
 
 @pytest.mark.parametrize(("codec", "servers"), [("top_k", 1), ("top_k", 2), ("qsgd", 2), ("fp16", 2)])
 def test_a_gradient_passes_eight_files_with_local_steps_and_a_codec(codec, servers):
     strategy = strategies.local_sgd(local_steps=2, codec=codec, codec_down=codec, servers=servers)
     worker = {"trainer", "local_workers", "local_model"}
-    assert files_passed(strategy) == worker | {"compression", "codec_state", "codec", "cluster", "server"}
+    others = {"compression", "codec_state", "codec", "simulated_cluster", "server"}
+    assert files_passed(strategy) == worker | others
 
 
 @pytest.mark.parametrize("servers", [1, 2])
