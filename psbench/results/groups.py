@@ -175,12 +175,27 @@ def _in_words(values: Sequence[Any]) -> list[str]:
 def _part_in_words(own: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> str:
     flat = [dict(leaves(rival)) for rival in rivals]
     known = dict(leaves(own))
-    shown = [
-        f"{key} {value:g}" if isinstance(value := known[key], (int, float)) else f"{key} {value}"
-        for key in differing(flat)
-        if key in known
-    ]
+    shown = [_leaf_in_words(key, known[key]) for key in differing(flat) if key in known]
     name = str(own.get("name", ""))
     if not shown:
         return name
     return f"{name} ({', '.join(shown)})" if name else ", ".join(shown)
+
+
+def _leaf_in_words(key: str, value: Any) -> str:
+    """Return a field and its value; of a list of mappings, which `leaves` gives as JSON, what is in each.
+
+    >>> _leaf_in_words("lr", 0.5), _leaf_in_words("failures", "[]")
+    ('lr 0.5', 'no failures')
+    >>> _leaf_in_words("failures", '[{"worker": 1, "at_s": 0.5, "rejoin_s": null}]')
+    'failures: worker 1, at_s 0.5'
+    """
+    if isinstance(value, str) and value.startswith("[{"):
+        each = (
+            ", ".join(_leaf_in_words(*item) for item in mapping.items() if item[1] is not None)
+            for mapping in json.loads(value)
+        )
+        return f"{key}: {'; '.join(each)}"
+    if value == "[]":
+        return f"no {key}"
+    return f"{key} {value:g}" if isinstance(value, (int, float)) else f"{key} {value}"
