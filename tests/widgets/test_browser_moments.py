@@ -260,7 +260,7 @@ def test_a_switch_is_a_phase_of_its_own_and_long_names_are_not_cut(short: Direct
     for number, name in enumerate(NAMES, 1):
         short.lab._on_message(short.lab, {"kind": "rename", "number": number, "name": name}, [])
     short.lab.wait(60)
-    for width in (705, 1366):
+    for width in WIDTHS:
         short.look(width, WIDTHS[width], "light")
         web = short.web
         web.click(".psb-tab-compare")
