@@ -91,7 +91,7 @@ class Player(FuzzedCluster):
         worker.alive = False
         worker.forget()
         if self.vectors is not None:
-            self.vectors.owed.pop(number, None)
+            self.vectors.residuals.pop(number, None)
         self.open_votes.pop(number, None)
         self.unseen_deaths.add(number)
         self.handle(ev.Leave(number, "lost"))

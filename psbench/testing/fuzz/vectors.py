@@ -36,7 +36,7 @@ SHAPE, SHAPE_EXCHANGED = (3,), (3, 2)
 _LARGEST = 1e6
 _NONE = torch.zeros(0)
 #: of each worker, what its next push is to carry beside
-Owed: TypeAlias = dict[int, Tensor]
+Residuals: TypeAlias = dict[int, Tensor]
 #: vectors of numbers between -3 and 3
 _WHOLE = tuple(
     torch.tensor([first, second, third], dtype=torch.float64)
@@ -59,10 +59,16 @@ class WorkerVectors:
     """A worker's vectors: those of the package, and those that the model expects."""
 
     def __init__(
-        self, composition: Strategy, optimizer: SGD, number: int, schedule: Schedule, owed: Owed, entries: int
+        self,
+        composition: Strategy,
+        optimizer: SGD,
+        number: int,
+        schedule: Schedule,
+        residuals: Residuals,
+        entries: int,
     ) -> None:
         self._optimizer, self._number, self._seed = optimizer, number, schedule.seed
-        self._owed, self._entries = owed, entries
+        self._residuals, self._entries = residuals, entries
         self._composition = composition
         withstands = composition.aggregation.withstands_nan
         self._has_nan = schedule.wrong and withstands and noise(self._seed, 105, number) < 0.3
@@ -121,8 +127,8 @@ class WorkerVectors:
             raise BrokenContract(
                 f"{who} pushes {payload.tolist()}, but by the rules it is {expected.tolist()}"
             )
-        owed = self._owed.pop(self._number, None)
-        return payload if owed is None else payload + owed
+        residual = self._residuals.pop(self._number, None)
+        return payload if residual is None else payload + residual
 
     @property
     def own(self) -> Tensor:
@@ -144,7 +150,7 @@ class Vectors:
     versions : list of float64 arrays, (entries,)
         Every version of the model.
     payloads : dict of push to tensor
-    owed : dict of worker to tensor
+    residuals : dict of worker to tensor
         What exchanges have left out of its pushes, to be added to its next one.
     """
 
@@ -162,7 +168,7 @@ class Vectors:
         self._model = arithmetic.Model(start.numpy(), self._shape)
         self._last: tuple[act.Apply, Array, Array] | None = None  # with the version before, and the push
         self.payloads: dict[int, Tensor] = {}
-        self.owed: Owed = {}
+        self.residuals: Residuals = {}
 
     def _new_server(self, start: Tensor) -> Server:
         part = self._composition.aggregation
@@ -175,7 +181,7 @@ class Vectors:
     def half(self, number: int) -> WorkerVectors:
         """Return the vectors of a worker that has none."""
         own = self._composition, self._optimizer, number, self._schedule
-        return WorkerVectors(*own, self.owed, len(self._entries))
+        return WorkerVectors(*own, self.residuals, len(self._entries))
 
     def carried(self, release: act.Release) -> tuple[Tensor, ...]:
         """Return the vectors that a release carries."""
@@ -189,7 +195,7 @@ class Vectors:
         return (self._server.parameters.clone(),)
 
     def apply(self, apply: act.Apply, gone: Collection[int]) -> None:
-        """Make the next version, and compare; workers that are `gone` are owed nothing."""
+        """Make the next version, and compare; workers that are `gone` have no residual."""
         part = self._composition.aggregation
         given = [
             Given(self.payloads[push.id].numpy(), weight, self.versions[push.base_version])
@@ -241,19 +247,20 @@ class Vectors:
         """Leave with the workers what an exchange owes them, and check that nothing of the pushes is lost."""
         name, sent = self._composition.aggregation.name, torch.zeros_like(total)
         rules: list[Array | None] = [*self._model.left] or [None] * len(left)
-        for push, weight, owed, rule in zip(apply.pushes, apply.weights, left, rules, strict=True):
+        for push, weight, residual, rule in zip(apply.pushes, apply.weights, left, rules, strict=True):
             pushed = self.payloads[push.id]
-            if owed is None and rule is None:
+            if residual is None and rule is None:
                 sent.add_(pushed, alpha=weight)
                 continue
-            if owed is None or rule is None or unequal(owed.numpy(), rule):
+            if residual is None or rule is None or unequal(residual.numpy(), rule):
                 raise BrokenContract(
-                    f"{name}: leaves {owed} out of worker {push.worker}'s push, but by the rules it is {rule}"
+                    f"{name}: leaves {residual} out of worker {push.worker}'s push, but by the rules it is "
+                    f"{rule}"
                 )
-            sent.add_(pushed - owed, alpha=weight)
+            sent.add_(pushed - residual, alpha=weight)
             if push.worker not in gone:
-                self.owed[push.worker] = owed
-        keeps = self._composition.aggregation.conserves_sums and any(owed is not None for owed in left)
+                self.residuals[push.worker] = residual
+        keeps = self._composition.aggregation.conserves_sums and any(each is not None for each in left)
         if keeps and unequal(sent.numpy(), total.numpy()):
             raise BrokenContract(
                 f"{name}: the pushes less what is left out of them come to {sent.tolist()}, and the "
@@ -294,7 +301,7 @@ class Vectors:
             self._model.forget()
         before, self._composition = self._composition, self._strategy.compositions[handover.to]
         if self._composition.forgets_residual(before):
-            self.owed.clear()
+            self.residuals.clear()
         self._server.use(self._composition.aggregation, self._fragments)
         self._last = None
 

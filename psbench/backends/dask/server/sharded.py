@@ -61,7 +61,7 @@ class ShardedStore(AllReduceStore):
             self._change(worker, "is lost, and its share of the model with it")
 
     def join(self, worker: int) -> None:
-        """Raise ServerLost: every share would have to be cut anew."""
+        """Raise ServerLost: the shares of all workers would be others."""
         self._change(worker, "joins workers that hold a share of the model each")
 
     def _change(self, worker: int, what: str) -> Never:
