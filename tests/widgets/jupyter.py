@@ -210,13 +210,16 @@ class Page:
 
     def save(self) -> list[dict[str, Any]]:
         """Save the notebook and return its cells."""
-        self.page.keyboard.press("Control+s")  # wherever the focus is: in the panel too
-        self.page.wait_for_selector(".lm-DockPanel-tabBar .lm-mod-current:not(.jp-mod-dirty)")
-        self.page.wait_for_timeout(500)
-        cells: list[dict[str, Any]] = json.loads((self.jupyter.folder / f"{self.name}.ipynb").read_text())[
-            "cells"
-        ]
-        return cells
+        file = f"/api/contents/{self.name}.ipynb"
+
+        def is_written(answer: Any) -> bool:
+            return answer.request.method == "PUT" and file in answer.url
+
+        # the page may say that nothing is left to save while the file is being written
+        with self.page.expect_response(is_written):
+            self.page.keyboard.press("Control+s")  # wherever the focus is: in the panel too
+        notebook = json.loads((self.jupyter.folder / f"{self.name}.ipynb").read_text())
+        return list(notebook["cells"])
 
     def reload(self) -> None:
         """Save the notebook (its outputs would be lost) and load the page anew."""
