@@ -56,8 +56,9 @@ def curve(
     Parameters
     ----------
     data : DataFrame or name of a streamed data set
-        Columns `label`, `x` and `y`; optional `{y}_low` and `{y}_high` (the band) and `event` (a text on
-        rows that mark a switch; such rows need `x` only). Lines are thinned to about 1000 points.
+        Columns `label`, `x` and `y`; optional `{y}_low` and `{y}_high` (the band), `event` (a text on rows
+        that mark a switch; such rows need `x` only) and `is_repeated` (its text is not written). Lines are
+        thinned to about 1000 points.
     y, x : str
         Columns; `VALUES` and `AXES` know their titles.
     labels, strategies : sequence of str, optional
@@ -203,13 +204,17 @@ def _events(base: alt.Chart, x: str, colour: alt.Color, is_falling: bool) -> lis
     )
     # before the line, or after it where there is no room before
     early = f"scale('x', datum['{x}']) < {_ROOM}"
-    text = marked.mark_text(
-        align=alt.expr(f"{early} ? 'left' : 'right'"),
-        dx=alt.expr(f"{early} ? 5 : -5"),
-        dy=4 if is_falling else -4,
-        baseline="top" if is_falling else "bottom",
-        fontWeight=600,
-    ).encode(y=alt.value(0 if is_falling else "height"), text=alt.Text("event:N"))
+    text = (
+        marked.transform_filter("!datum.is_repeated")
+        .mark_text(
+            align=alt.expr(f"{early} ? 'left' : 'right'"),
+            dx=alt.expr(f"{early} ? 5 : -5"),
+            dy=4 if is_falling else -4,
+            baseline="top" if is_falling else "bottom",
+            fontWeight=600,
+        )
+        .encode(y=alt.value(0 if is_falling else "height"), text=alt.Text("event:N"))
+    )
     return [rule, text]
 
 

@@ -79,7 +79,7 @@ def _figures(runs: Sequence[RunRecord], labels: Sequence[str], drawing: _Drawing
     )
     values = [name for name in tables.evaluated(raw) if raw[name].notna().any()]
     table = with_seeds(raw, values) if len(raw) else raw
-    marks = _switch_marks(runs, labels)
+    marks = _switch_marks(runs, labels, drawing.x)
     shown = list(dict.fromkeys(labels))
     figures = []
     for y in values:
@@ -94,25 +94,32 @@ def _note(table: pd.DataFrame, y: str, marks: pd.DataFrame) -> str:
     """Say how to read what several seeds add to a chart."""
     if f"{y}_low" not in table or not table[f"{y}_low"].notna().any():
         return ""
-    switches = "; switches are at their mean over seeds" if len(marks) else ""
+    switches = ", and a dashed line for each seed that switched" if marks["is_repeated"].any() else ""
     return f"Means over seeds, with 95 % intervals as bands{switches}."
 
 
 def _training(
     runs: Sequence[RunRecord], labels: Sequence[str], marks: pd.DataFrame, drawing: _Drawing
 ) -> list[Figure]:
-    """Return the training loss from the pushes, of the first run of each label."""
+    """Return the training loss from the pushes, of the first run of each label, with that run's switches."""
     shown = list(dict.fromkeys(labels))
     table = tables.stacked([tables.training_table(runs[labels.index(name)], name) for name in shown])
     note = "Mean over the samples pushed in the last quarter of an epoch; one seed."
-    return [] if table.empty else [drawing.draw(table, marks, "train_loss", shown, note)]
+    own = marks[marks["seed"] == 0].assign(is_repeated=False)
+    return [] if table.empty else [drawing.draw(table, own, "train_loss", shown, note)]
 
 
-def _switch_marks(runs: Sequence[RunRecord], labels: Sequence[str]) -> pd.DataFrame:
-    """Return where runs switched; over seeds of one label the mean of their n-th switches."""
-    own = [tables.switch_table(run, label) for run, label in zip(runs, labels, strict=True)]
-    found = tables.stacked(own)
-    found[list(AXES)] = found[list(AXES)].astype(float)  # an empty table's columns have no type
-    return (
-        found.groupby(["label", found.index, "event"], sort=False)[list(AXES)].mean().reset_index()[[*found]]
-    )
+def _switch_marks(runs: Sequence[RunRecord], labels: Sequence[str], x: str) -> pd.DataFrame:
+    """Return where each run switched: a switch's columns, `seed` (from 0 for each label) and `is_repeated`.
+
+    Words are written once for the same switch of several seeds, where the first of them is on the axis: the
+    others are repeated.
+    """
+    seeds = [labels[:number].count(label) for number, label in enumerate(labels)]
+    of_each = [
+        tables.switch_table(run, label).assign(seed=seed)
+        for run, label, seed in zip(runs, labels, seeds, strict=True)
+    ]
+    found = tables.stacked(of_each).rename_axis("number").reset_index()
+    first = found.sort_values(x, kind="stable").duplicated(["label", "number", "event"])
+    return found.assign(is_repeated=first).drop(columns="number")

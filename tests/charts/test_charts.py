@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from psbench import charts, metrics
-from psbench.charts import colours
+from psbench.charts import colours, learning
 from psbench.charts.colours import OTHERS, _free
 from psbench.errors import ParameterError
 from psbench.runs.execution import run
@@ -124,6 +124,26 @@ def test_switches_are_marked_in_the_colour_of_their_strategy(runs):
     (switch,) = runs[-1].summary()["switches"]
     assert [(row["label"], row["event"]) for row in marked] == [("strategy_switch", "switch to asp")]
     assert marked[0]["epoch"] == pytest.approx(switch["epoch"], rel=1e-4)
+
+
+def test_each_seed_has_its_own_line_at_a_switch_and_the_words_are_written_once(runs, tiny):
+    both = [runs[-1], run(tiny({"name": "strategy_switch", "rule": {"name": "after", "fraction": 0.2}}, 1))]
+    (figure, *_) = charts.curves(both, ["switching"] * 2)
+    marked = [row for row in rows(figure.spec) if row.get("event")]
+    at = [run.summary()["switches"][0]["time_s"] for run in both]
+    assert at[0] != pytest.approx(at[1])
+    assert [row["time_s"] for row in marked] == pytest.approx(at, rel=1e-4)
+    assert [row["is_repeated"] for row in marked] == [at[0] > at[1], at[1] > at[0]]
+    assert "a dashed line for each seed" in figure.note
+
+
+def test_the_training_loss_of_one_seed_has_only_its_switches(runs):
+    both, clock = [runs[-1], runs[-1]], ["virtual"]
+    drawing = learning._Drawing(["switching"], ["strategy_switch"], "time_s", clock)
+    marks = learning._switch_marks(both, ["switching"] * 2, "time_s")
+    (loss,) = learning._training(both, ["switching"] * 2, marks, drawing)
+    assert len(marks) == 2
+    assert [row["is_repeated"] for row in rows(loss.spec) if row.get("event")] == [False]
 
 
 def test_a_run_that_never_switches_has_no_layers_for_switches(runs):

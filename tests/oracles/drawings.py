@@ -124,20 +124,18 @@ def trained(label: str, run: Run, epochs: float = 0.25) -> Table:
 
 
 def switched(label: str, runs: Sequence[Run]) -> Table:
-    """Return where runs switched: the mean over those that did, of their first switch, second, ..."""
-    of_each = []
-    for run in runs:
+    """Return where each run switched; of the same switch in several runs the first in time has the words."""
+    found: Table = []
+    for seed, run in enumerate(runs):
         rows, names = rows_of(run.log), [c.name for c in run.experiment.strategy.compositions]
-        own = switches_of(rows, len(data_of(run).train_y), names)
-        for switch in own:
-            switch["updates"] = switch["version"]
-        of_each.append(own)
-    found = []
-    for number in range(max(map(len, of_each))):
-        here = [own[number] for own in of_each if number < len(own)]
-        axes = {name: fmean(switch[name] for switch in here) for name in AXES}
-        found.append({"label": label} | axes | {"event": f"switch to {here[0]['to']}"})
-    return found
+        for number, switch in enumerate(switches_of(rows, len(data_of(run).train_y), names)):
+            axes = {name: switch["version" if name == "updates" else name] for name in AXES}
+            event = f"switch to {switch['to']}"
+            found.append({"label": label} | axes | {"event": event, "seed": seed, "number": number})
+    for mark in found:
+        same = [row for row in found if (row["number"], row["event"]) == (mark["number"], mark["event"])]
+        mark["is_repeated"] = mark is not min(same, key=lambda row: row["time_s"])
+    return [{name: value for name, value in mark.items() if name != "number"} for mark in found]
 
 
 def throughput(run: Run, bins: int) -> Table:
