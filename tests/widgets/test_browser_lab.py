@@ -205,6 +205,7 @@ def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, scr
     said = "() => document.querySelector('.psb-answer').textContent"
     web.wait_for_function(f"{said} === 'The kernel was restarted: run this cell again.'")
     assert web.locator("button.psb-run:disabled").count() == 1
+    assert "[]" in page.run_cell(3)  # the page loaded below is to find the new kernel, not one that starts
 
     # a notebook that is opened when its kernel has no panel any more shows the last state
     page.reload()
