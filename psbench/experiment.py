@@ -26,7 +26,7 @@ from psbench.core.target import Target
 from psbench.data import DataSource, as_data
 from psbench.errors import DoubtfulComposition, ParameterError, UnknownName, in_short
 from psbench.models import Model, as_model
-from psbench.optimization import layerwise, muon  # noqa: F401  (their optimizers have names)
+from psbench.optimization import direction, layerwise, muon, suitability  # noqa: F401  (their optimizers have names)
 from psbench.optimization.losses import Loss
 from psbench.optimization.optimizer import Optimizer
 from psbench.optimization.own_functions import as_loss, as_metrics
@@ -165,7 +165,7 @@ class Experiment(Specification):
             if doubt := doubt_of_optimizer(composition, self.optimizer.name, self.optimizer.lr):
                 warnings.warn(f"strategy {composition.name!r}: {doubt}", DoubtfulComposition, stacklevel=2)
         for name in ("optimizer", "inner_optimizer"):
-            if doubt := self._doubt_of_schedule(getattr(self, name)):
+            if doubt := suitability.doubt_of_schedule(getattr(self, name), self.stop.epochs):
                 warnings.warn(f"{name}.schedule: {doubt}", DoubtfulComposition, stacklevel=2)
 
     @field_validator("model", mode="before")
@@ -267,7 +267,7 @@ class Experiment(Specification):
                     "or use the rule 'empirical'"
                 )
         self.sharding.check_data(self.data.name, self.data.num_shards, workers)
-        self._has_momentum_to_reduce()
+        suitability.check_reduced_momentum(self.strategy, self.optimizer)
         for composition in self.strategy.compositions:
             placement = composition.placement
             if placement.adding_servers or not placement.collective:
@@ -294,50 +294,14 @@ class Experiment(Specification):
         watched = self.stop.patience_metric
         if watched is not None:
             self.is_lower_better(self.stop.watched, "stop.patience_metric")
-        self._can_step()
-        self._hears_of_plateaus()
+        self._has_fitting_optimizers()
         if self.timing_only:
             self._can_do_without_gradients()
         return self
 
-    def _can_step(self) -> None:
-        """Refuse an optimizer for workers that take no step, and groups of entries that move."""
-        compositions = self.strategy.compositions
-        if self.inner_optimizer is not None and not any(each.communication.local for each in compositions):
-            raise ParameterError(
-                f"inner_optimizer: no worker of strategy {self.strategy.name!r} steps by itself, so only "
-                "`optimizer` is used; leave it out, or use a strategy with local steps, such as 'diloco'"
-            )
-        own = next((each.aggregation for each in compositions if each.aggregation.own_steps), None)
-        if own is not None and (unread := self.optimizer.beside_the_rate(_usual_optimizer())):
-            raise ParameterError(
-                f"optimizer.{unread}: aggregation {own.name!r} takes steps of its own, at the optimizer's "
-                f"rate, and does not use it; leave it out, or set {own.name!r}'s own fields"
-            )
-        shared = [each for each in compositions if each.placement.num_servers > 1]
-        cut = [each.placement.name for each in compositions if each.placement.gathers]
-        if cut:
-            self._can_share(cut[0])
-        if self.optimizer.per_tensor and shared:
-            raise ParameterError(
-                f"optimizer {self.optimizer.name!r}: scales the step of whole tensors, of which each of the "
-                f"{shared[0].placement.num_servers} servers of {shared[0].name!r} holds a part; use "
-                "servers: 1, or 'all_reduce'"
-            )
-        if self.optimizer.is_grouped and any(each.placement.moves for each in compositions):
-            raise ParameterError(
-                f"optimizer {self.optimizer.name!r}: decay: 'matrices' cannot be sliced over servers whose "
-                "entries move; use reassignment 'never', or leave out decay"
-            )
-
-    def _can_share(self, placement: str) -> None:
-        """Refuse what workers that hold a share of the model each cannot do, or cannot do without."""
-        use = f"under placement {placement!r}; use 'all_reduce'"
-        if self.optimizer.per_tensor:
-            raise ParameterError(
-                f"optimizer {self.optimizer.name!r}: scales the step of whole tensors, of which each worker "
-                f"holds a share {use}"
-            )
+    def _has_fitting_optimizers(self) -> None:
+        strategy, inner = self.strategy, self.inner_optimizer
+        suitability.check_optimizers(strategy, self.optimizer, inner, _usual_optimizer())
         comes_or_goes = {
             "cluster.failures": self.cluster.failures,
             "cluster.joins": self.cluster.joins,
@@ -345,35 +309,12 @@ class Experiment(Specification):
             "recovery.min_workers": self.recovery.min_workers,
             "rule.policy": any(rule.drops for rule in self.rules),
         }
-        if found := [name for name, there in comes_or_goes.items() if there]:
-            raise ParameterError(
-                f"{found[0]}: no worker comes, goes or is dropped where each has a share of the model, as "
-                f"{use}"
-            )
-
-    def _hears_of_plateaus(self) -> None:
-        """Refuse a plateau that no evaluation reaches, or of which who steps at the rate does not hear."""
-        inner, where = self.inner_optimizer, "optimizer.schedule: 'plateau'"
-        if inner is not None and isinstance(inner.schedule, Plateau):
-            raise ParameterError(
-                f"inner_{where}: workers that step by themselves hear of no evaluation; give a schedule by "
-                "epoch, such as 'cosine'"
-            )
-        if self.plateau is None:
-            return
-        for each in self.strategy.compositions:
-            if each.own_steps or each.placement.peer_to_peer:
-                raise ParameterError(
-                    f"{where}: workers of strategy {each.name!r} take steps of their own at the rate, and "
-                    "hear of no evaluation; give a schedule by epoch, such as 'cosine'"
-                )
-        if self.timing_only:
-            raise ParameterError(f"timing_only: nothing is evaluated, but {where} goes by evaluations")
-        if self.stop.epochs is not None and self.evaluate_every > self.stop.epochs:
-            raise ParameterError(
-                f"{where} goes by evaluations, and there is none in {self.stop.epochs:g} epochs if "
-                f"evaluate_every is {self.evaluate_every:g}; evaluate more often"
-            )
+        suitability.check_shares(
+            strategy, self.optimizer, [name for name, has in comes_or_goes.items() if has]
+        )
+        suitability.check_inner_schedule(inner)
+        if self.plateau is not None:
+            suitability.check_plateau(strategy, self.evaluate_every, self.stop.epochs, self.timing_only)
 
     @property
     def plateau(self) -> PlateauRule | None:
@@ -396,30 +337,7 @@ class Experiment(Specification):
         UnknownName, ParameterError
             Naming `asked_by`.
         """
-        lower = self._is_the_better_lower(target.column, asked_by)
-        if lower is None or target.bare == "accuracy" or lower == (target.at_least is None):
-            return
-        raise ParameterError(
-            f"{asked_by}: {target.metric!r} is the better, the {'lower' if lower else 'higher'} it is; give "
-            f"{'at_most' if lower else 'at_least'}"
-        )
-
-    def _is_the_better_lower(self, column: str, rule: str) -> bool | None:
-        """Return whether the smaller of an evaluated value is the better; None if that is not declared.
-
-        Raises
-        ------
-        UnknownName
-            If it is not evaluated.
-        """
-        bare = column.partition("_")[2]
-        known = ["accuracy", "loss", "train_accuracy", "train_loss", *self.metrics]
-        if column.removeprefix("val_") not in known:
-            raise UnknownName(f"metric of {rule}", column.removeprefix("val_"), known)
-        own = self.metrics.get(bare)
-        if bare in ("loss", "accuracy") or own is None:
-            return bare == "loss"
-        return own.lower_is_better
+        direction.check_target(target, self.metrics, asked_by)
 
     def is_lower_better(self, metric: str, asked_by: str) -> bool:
         """Return whether the lower value of a metric is the better one.
@@ -438,14 +356,7 @@ class Experiment(Specification):
         ParameterError
             If the metric does not say so.
         """
-        column = metric if metric.startswith(("val_", "train_")) else f"val_{metric}"
-        found = self._is_the_better_lower(column, asked_by)
-        if found is None:
-            raise ParameterError(
-                f"{asked_by}: is a large {metric.removeprefix('val_')!r} good or bad? Declare it with the "
-                "metric: {function: ..., better: higher}"
-            )
-        return found
+        return direction.is_lower_better(metric, self.metrics, asked_by)
 
     @property
     def patience_is_for_less(self) -> bool:
@@ -460,28 +371,6 @@ class Experiment(Specification):
                     f"stop.tolerance: on dask no process of {composition.name!r} sees the whole model move; "
                     "use a parameter server with servers: 1, 'map_reduce', or the simulated backend"
                 )
-
-    def _doubt_of_schedule(self, optimizer: Optimizer | None) -> str:
-        """Say that a run ends in the middle of its schedule, as one with the usual 30 epochs might."""
-        schedule = None if optimizer is None else optimizer.schedule
-        planned, given = getattr(schedule, "epochs", None), self.stop.epochs
-        if schedule is None or planned is None or given is None or given >= planned:
-            return ""
-        return (
-            f"{schedule.name!r} ends at epoch {planned:g}, and the run at {given:g}, where the rate is "
-            f"{schedule.factor(given):.2g} of its value; give it epochs: {given:g}"
-        )
-
-    def _has_momentum_to_reduce(self) -> None:
-        strategy, optimizer = self.strategy, self.optimizer
-        switches = strategy.switches if isinstance(strategy, SwitchingStrategy) else ()
-        reduced = [switch.momentum for switch in switches if switch.reduces_momentum]
-        if reduced and not optimizer.coefficient:
-            what = "whose momentum is 0" if "momentum" in type(optimizer).model_fields else "which has none"
-            raise ParameterError(
-                f"strategy {strategy.name!r}: momentum {reduced[0]!r} uses a part of the optimizer's "
-                f"momentum, but the optimizer is {optimizer.name!r}, {what}; use 'zero' or 'keep'"
-            )
 
     def _can_do_without_gradients(self) -> None:
         if self.backend != "simulated":

@@ -126,7 +126,7 @@ def test_switches_are_marked_in_the_colour_of_their_strategy(runs):
     assert marked[0]["epoch"] == pytest.approx(switch["epoch"], rel=1e-4)
 
 
-def test_each_seed_has_its_own_line_at_a_switch_and_the_words_are_written_once(runs, tiny):
+def test_each_seed_has_its_own_line_at_a_switch(runs, tiny):
     both = [runs[-1], run(tiny({"name": "strategy_switch", "rule": {"name": "after", "fraction": 0.2}}, 1))]
     (figure, *_) = charts.curves(both, ["switching"] * 2)
     marked = [row for row in rows(figure.spec) if row.get("event")]

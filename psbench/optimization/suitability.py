@@ -1,0 +1,127 @@
+"""Which optimizers and schedules a strategy can do with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
+from psbench.errors import ParameterError
+from psbench.optimization.optimizer import Optimizer
+from psbench.optimization.schedule import Plateau
+
+_PLATEAU = "optimizer.schedule: 'plateau'"
+
+
+def check_optimizers(
+    strategy: AnyStrategy, optimizer: Optimizer, inner: Optimizer | None, usual: Optimizer
+) -> None:
+    """Refuse an optimizer that no process steps with, or that cannot step with the entries a process has.
+
+    Parameters
+    ----------
+    strategy : Strategy or SwitchingStrategy
+    optimizer, inner : Optimizer
+        That of the servers, and that of workers which step by themselves, if it is another.
+    usual : Optimizer
+        What an experiment has that names none: what differs from it was set.
+    """
+    compositions = strategy.compositions
+    if inner is not None and not any(each.communication.local for each in compositions):
+        raise ParameterError(
+            f"inner_optimizer: no worker of strategy {strategy.name!r} steps by itself, so only "
+            "`optimizer` is used; leave it out, or use a strategy with local steps, such as 'diloco'"
+        )
+    own = next((each.aggregation for each in compositions if each.aggregation.own_steps), None)
+    if own is not None and (unread := optimizer.beside_the_rate(usual)):
+        raise ParameterError(
+            f"optimizer.{unread}: aggregation {own.name!r} takes steps of its own, at the optimizer's "
+            f"rate, and does not use it; leave it out, or set {own.name!r}'s own fields"
+        )
+    shared = [each for each in compositions if each.placement.num_servers > 1]
+    if optimizer.per_tensor and shared:
+        raise ParameterError(
+            f"optimizer {optimizer.name!r}: scales the step of whole tensors, of which each of the "
+            f"{shared[0].placement.num_servers} servers of {shared[0].name!r} holds a part; use "
+            "servers: 1, or 'all_reduce'"
+        )
+    if optimizer.is_grouped and any(each.placement.moves for each in compositions):
+        raise ParameterError(
+            f"optimizer {optimizer.name!r}: decay: 'matrices' cannot be sliced over servers whose "
+            "entries move; use reassignment 'never', or leave out decay"
+        )
+
+
+def check_shares(strategy: AnyStrategy, optimizer: Optimizer, comes_or_goes: Sequence[str]) -> None:
+    """Refuse what workers that hold a share of the model each cannot do, or cannot do without.
+
+    `comes_or_goes` names the settings by which a worker comes, goes or is dropped.
+    """
+    placement = next((each.placement.name for each in strategy.compositions if each.placement.gathers), None)
+    if placement is None:
+        return
+    use = f"under placement {placement!r}; use 'all_reduce'"
+    if optimizer.per_tensor:
+        raise ParameterError(
+            f"optimizer {optimizer.name!r}: scales the step of whole tensors, of which each worker "
+            f"holds a share {use}"
+        )
+    if comes_or_goes:
+        raise ParameterError(
+            f"{comes_or_goes[0]}: no worker comes, goes or is dropped where each has a share of the model, "
+            f"as {use}"
+        )
+
+
+def check_inner_schedule(inner: Optimizer | None) -> None:
+    """Refuse a plateau for workers that step by themselves."""
+    if inner is not None and isinstance(inner.schedule, Plateau):
+        raise ParameterError(
+            f"inner_{_PLATEAU}: workers that step by themselves hear of no evaluation; give a schedule by "
+            "epoch, such as 'cosine'"
+        )
+
+
+def check_plateau(
+    strategy: AnyStrategy, evaluate_every: float, epochs: float | None, timing_only: bool
+) -> None:
+    """Refuse a plateau of the servers' rate that no evaluation reaches, or of which some do not hear.
+
+    Both times are in epochs.
+    """
+    for each in strategy.compositions:
+        if each.own_steps or each.placement.peer_to_peer:
+            raise ParameterError(
+                f"{_PLATEAU}: workers of strategy {each.name!r} take steps of their own at the rate, and "
+                "hear of no evaluation; give a schedule by epoch, such as 'cosine'"
+            )
+    if timing_only:
+        raise ParameterError(f"timing_only: nothing is evaluated, but {_PLATEAU} goes by evaluations")
+    if epochs is not None and evaluate_every > epochs:
+        raise ParameterError(
+            f"{_PLATEAU} goes by evaluations, and there is none in {epochs:g} epochs if "
+            f"evaluate_every is {evaluate_every:g}; evaluate more often"
+        )
+
+
+def check_reduced_momentum(strategy: AnyStrategy, optimizer: Optimizer) -> None:
+    """Refuse a switch that keeps a part of the optimizer's momentum where there is none."""
+    switches = strategy.switches if isinstance(strategy, SwitchingStrategy) else ()
+    reduced = [switch.momentum for switch in switches if switch.reduces_momentum]
+    if reduced and not optimizer.coefficient:
+        what = "whose momentum is 0" if "momentum" in type(optimizer).model_fields else "which has none"
+        raise ParameterError(
+            f"strategy {strategy.name!r}: momentum {reduced[0]!r} uses a part of the optimizer's "
+            f"momentum, but the optimizer is {optimizer.name!r}, {what}; use 'zero' or 'keep'"
+        )
+
+
+def doubt_of_schedule(optimizer: Optimizer | None, epochs: float | None) -> str:
+    """Say that a run of so many epochs ends in the middle of its schedule; empty if it does not."""
+    schedule = None if optimizer is None else optimizer.schedule
+    planned = getattr(schedule, "epochs", None)
+    if schedule is None or planned is None or epochs is None or epochs >= planned:
+        return ""
+    return (
+        f"{schedule.name!r} ends at epoch {planned:g}, and the run at {epochs:g}, where the rate is "
+        f"{schedule.factor(epochs):.2g} of its value; give it epochs: {epochs:g}"
+    )
