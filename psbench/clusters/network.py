@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, count
+from collections.abc import Mapping, Sequence
+from itertools import count
 from math import inf
 from typing import Any
 
+from psbench.clusters.link_times import LinkTimes
 from psbench.clusters.profile import Profile
 from psbench.clusters.shared_link import SharedLink
 from psbench.errors import ParameterError
-from psbench.seeds import Streams
 
 _BYTES_PER_MBIT = 125_000.0
-#: times of messages that are drawn at once
-_BLOCK = 64
 
 
 def extra_round_trips(num_bytes: float, first_window: int) -> int:
@@ -64,9 +62,8 @@ class Network:
         them, because only one of them decides.
     shares : sequence of float, (servers,), sum 1; or None
         What part of each message each server carries; even shares if not given.
-    streams : Streams or None
-        Where latencies vary: worker i draws those to the servers from the stream ("link_time", i), and those
-        back from the one of number n + i.
+    times : LinkTimes or None
+        Where latencies vary: of each message.
 
     Raises
     ------
@@ -86,7 +83,7 @@ class Network:
         profile: Profile,
         servers: int = 1,
         shares: Sequence[float] | None = None,
-        streams: Streams | None = None,
+        times: LinkTimes | None = None,
     ) -> None:
         if servers < 1:
             raise ParameterError(f"cluster {profile.name!r}: servers must be at least 1, got {servers!r}")
@@ -105,10 +102,8 @@ class Network:
         self._up_free = self._down_free = self._carried = 0.0
         self._achieved = [(begin, _BYTES_PER_MBIT * mbit) for begin, mbit in profile.achieved_rates]
         self._window, self._servers = profile.first_window_bytes, servers
-        self._draws: list[Callable[[], float]] = []
-        if profile.link_time is not None and streams is not None:
-            self._draws = [_draws(profile, streams, end) for end in range(2 * profile.num_workers)]
-        self._fixed = not (self._window or self._draws)
+        self._times = times
+        self._fixed = not self._window and times is None
         self.is_shared = profile.link_sharing == "equal"
         self._links = [SharedLink(1.0 / self._slot) for _ in range(2)]
         #: of each worker, up or back: when its last message arrives, as was said, and its latency
@@ -122,7 +117,9 @@ class Network:
         if self._fixed:
             return latency
         waits = 2.0 * latency * extra_round_trips(num_bytes / self._servers, self._window)
-        return waits + (self._draws[worker + back * len(self._latency)]() if self._draws else latency)
+        if self._times is not None:
+            latency = self._times.next(worker + back * len(self._latency))
+        return waits + latency
 
     def _achieves(self, num_bytes: float, pieces: int = 1) -> float:
         """Return the bytes per second that a message gets at most, of so many slices side by side."""
@@ -312,13 +309,3 @@ class Throttles:
             if each.from_s <= now < each.to_s:
                 parts[each.worker] /= each.factor
         return parts
-
-
-def _draws(profile: Profile, streams: Streams, end: int) -> Callable[[], float]:
-    """Return what draws the latency of the next message from one end of a worker's link to the other."""
-    varies, latency = profile.link_time, profile.latency_s[end % profile.num_workers]
-    assert varies is not None
-    series = varies.series(end, streams.generator("link_time", end))
-    factors = chain.from_iterable(iter(lambda: series(_BLOCK).tolist(), []))
-    scale = 1.0 if varies.in_seconds else latency
-    return lambda: scale * next(factors)

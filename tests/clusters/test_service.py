@@ -6,6 +6,7 @@ import pytest
 import psbench as ps
 from psbench.backends.simulated.shared_cores import SharedCores
 from psbench.clusters import Homogeneous, Network, Profile
+from psbench.clusters.link_times import LinkTimes
 from psbench.clusters.shared_link import SharedLink
 from psbench.core.log import Kind
 from psbench.seeds import Streams
@@ -64,7 +65,8 @@ def test_latencies_vary_and_a_window_adds_round_trips():
     """The same draws whatever the other direction takes; a message over the window waits for an answer."""
     given = {"workers": 2, "bandwidth_mbit_s": 1e12, "server_bandwidth_mbit_s": 1e12, "latency_s": 0.01}
     seconds = {"name": "trace", "order": "in_order", "seconds": [[0.1, 0.2], [0.3], [0.5], [0.6]]}
-    network = Network(Homogeneous(**given, link_time=seconds).profile(), streams=Streams(0))
+    profile = Homogeneous(**given, link_time=seconds).profile()
+    network = Network(profile, times=LinkTimes(profile, Streams(0)))
     took = [network.up(0, 1, 0.0), network.up(1, 1, 0.0), network.up(0, 1, 0.0), network.down(1, 1, 0.0)]
     assert took == pytest.approx([0.1, 0.3, 0.2, 0.6])
     window = Homogeneous(**given, first_window_bytes=14_480)
@@ -146,8 +148,9 @@ def test_a_shared_link_is_fair_up_to_what_each_can_take():
     assert [link.ends("b"), link.ends("late")] == pytest.approx([1.7, 1.95])
 
 
-def test_a_resumed_run_finds_the_servers_as_busy_as_they_were(tmp_path):
-    cluster = BARE | {"workers": 3, "service": SERVICE | {"message_s": 0.4}}
+def test_a_resumed_run_finds_servers_as_busy_and_links_where_they_were(tmp_path):
+    links = {"latency_s": 0.1, "link_time": {"name": "lognormal", "sigma": 0.3}}
+    cluster = BARE | links | {"workers": 3, "service": SERVICE | {"message_s": 0.4}}
     experiment = ps.Experiment(strategy="bsp", cluster=cluster, stop={"epochs": 2}, checkpoint_every=1)
     whole = ps.run(experiment)
     ps.run(experiment.but(stop={"epochs": 1}), folder=tmp_path / "run")

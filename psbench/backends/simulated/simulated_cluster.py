@@ -33,6 +33,7 @@ from psbench.backends.simulated.transfers import Transfers
 from psbench.backends.simulated.workers import Resources, Workers
 from psbench.checkpoints.file import Checkpoint
 from psbench.clusters import StepTimes
+from psbench.clusters.link_times import LinkTimes
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.arithmetic import Pushed
@@ -113,6 +114,7 @@ class SimulatedCluster:
             self.steps,
             corruptions,
             self._cores,
+            None if workload.profile.link_time is None else LinkTimes(workload.profile, workload.streams),
         )
         self.under_way: dict[int, Push] = {}
         self.payloads: dict[int, Model] = {}
@@ -391,6 +393,8 @@ class SimulatedCluster:
             "movement": self.server.movement,
         }
         state |= {} if transfers.queues is None else {"served_s": transfers.queues.state_dict()}
+        link_times = self.resources.link_times
+        state |= {} if link_times is None else {"link_times": link_times.state_dict()}
         state |= {"codecs": codecs} if codecs else {}
         state |= {"links": transfers.links.state_dict()} if self._peer_to_peer else {}
         tensors |= named("codecs/", codec_tensors) | payload_tensors(self.payloads)
@@ -418,6 +422,8 @@ class SimulatedCluster:
         transfers.network.load_state_dict(state["network"])
         if transfers.queues is not None:
             transfers.queues.load_state_dict(state.get("served_s", transfers.queues.state_dict()))
+        if self.resources.link_times is not None and "link_times" in state:  # older ones have none
+            self.resources.link_times.load_state_dict(state["link_times"])
         if self._peer_to_peer:
             transfers.links.load_state_dict(state["links"])
         restore_workers(self.workers, self.resources, state, tensors)

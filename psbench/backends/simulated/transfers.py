@@ -14,7 +14,6 @@ from psbench.core.migration import Ranges, lost_entries
 from psbench.core.parts import Placement
 from psbench.core.strategy import Strategy
 from psbench.core.view import Status
-from psbench.training.workload import Workload
 
 #: of a message of a worker, its bytes and the time of sending: the time of its arrival, seconds
 Arrival: TypeAlias = Callable[[int, float, float], float]
@@ -60,7 +59,7 @@ class Transfers:
     def __init__(self, composition: Strategy, resources: Resources, ranges: Ranges) -> None:
         placement, workload = composition.placement, resources.workload
         self._composition, self._resources, self._placement = composition, resources, placement
-        self.network = network = _network(workload, placement, ranges)
+        self.network = network = _network(resources, placement, ranges)
         shares = [0.0] if placement.collective else _shares(ranges)
         service, serves = workload.profile.service, not placement.peer_to_peer
         takes_time = service.takes_time and serves
@@ -89,7 +88,7 @@ class Transfers:
         self._reported_by: set[int] = set()
         self._reported_s = 0.0
         #: whether workers of a collective wait for the coordinator's word, as those of a live run do
-        self._awaits_reports = takes_time or workload.profile.link_time is not None
+        self._awaits_reports = takes_time or resources.link_times is not None
         self._set_ranges(ranges)
         self.links = PeerLinks(workload.profile, self._vector_bytes)
 
@@ -224,15 +223,15 @@ class Transfers:
         self._set_ranges(ranges)
 
 
-def _network(workload: Workload, placement: Placement, ranges: Ranges) -> Network:
+def _network(resources: Resources, placement: Placement, ranges: Ranges) -> Network:
     """Return the links to servers that hold these entries, or add up; other collectives have none."""
-    profile, streams = workload.profile, workload.streams
+    profile, times = resources.workload.profile, resources.link_times
     if placement.adding_servers:  # to each of which workers send, and which answers by itself
-        return Network(replace(profile, server_latency_s=0.0), placement.adding_servers, None, streams)
+        return Network(replace(profile, server_latency_s=0.0), placement.adding_servers, None, times)
     links = profile.server_bandwidth_mbit_s
     if placement.collective and isinstance(links, tuple):
-        return Network(replace(profile, server_bandwidth_mbit_s=max(links)), streams=streams)
-    return Network(profile, placement.num_servers, _shares(ranges), streams)
+        return Network(replace(profile, server_bandwidth_mbit_s=max(links)), times=times)
+    return Network(profile, placement.num_servers, _shares(ranges), times)
 
 
 def _shares(ranges: Ranges) -> list[float]:

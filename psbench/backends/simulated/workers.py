@@ -12,6 +12,7 @@ from psbench.backends.local_steps import Model
 from psbench.backends.simulated.shared_cores import SharedCores
 from psbench.backends.simulated.steps import Steps
 from psbench.clusters import StepTimes
+from psbench.clusters.link_times import LinkTimes
 from psbench.core import actions as act
 from psbench.core.events import Push
 from psbench.core.migration import Ranges
@@ -28,7 +29,8 @@ class Resources:
     """What workers compute with, under whichever composition.
 
     `trainer`, `evaluator` and `steps` are None where a run computes no gradients (timing only), `corruptions`
-    where all workers push what they have computed, `cores` where each worker has its own.
+    where all workers push what they have computed, `cores` where each worker has its own, `link_times` where
+    messages have no times of their own.
     """
 
     workload: Workload
@@ -40,6 +42,7 @@ class Resources:
     steps: Steps | None
     corruptions: Corruptions | None
     cores: SharedCores | None = None
+    link_times: LinkTimes | None = None
 
     @property
     def computing(self) -> tuple[Steps, Evaluator]:
