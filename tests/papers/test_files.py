@@ -147,6 +147,7 @@ def test_what_comes_with_psbench_is_of_this_plan(paper):
         for role in {"result", "best"} & {cell.role for cell in planned if cell.experiment == name}:
             seeds = [record.seed for record in found.runs(name, role)]
             assert seeds == [*range(cells.seeds_of(paper, name, "quick", None))], (name, role)
+            assert len(seeds) >= 5, (name, role)
 
 
 def test_what_was_not_run_is_said_and_the_seeds_that_all_have_are_judged():
