@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from pydantic import PrivateAttr
 
+from psbench.backends.dask.coordinator.evaluation_queue import EvaluationQueue
 from psbench.backends.dask.coordinator.live_run import LiveRun
+from psbench.backends.dask.coordinator.timers import Timers
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.instructions import (
     FIRST_SERVER,
@@ -649,6 +651,73 @@ def test_an_answer_that_waits_is_not_for_the_next_in_a_place() -> None:
     run.heal()
     assert run.outcome is not None
     assert run.outcome.status == "finished"
+
+
+def connected_and_begun(workers: int = 2, **changes: Any) -> LiveRun:
+    """Return a run that has released its workers; a lost one may come back."""
+    names = [*(f"worker {number}" for number in range(workers)), "evaluator", "client"]
+    settings = {"recovery": {"min_workers": 1}, "evaluate_every": 100}
+    live = LiveRun(workload("asp", workers, **settings | changes), names)
+    for name in names:
+        live.handle(Received(name, msg.Hello(name)), 0.0)
+        live.handle(Received(name, msg.Ready()), 0.0)
+    live.handle(Received(FIRST_SERVER, msg.StateReply(1, {})), 0.0)
+    live.handle(Received("evaluator", msg.EvaluationDone(0, {"val_loss": 1.0})), 0.0)
+    return live
+
+
+def test_what_the_user_does_to_a_worker_is_done_and_said() -> None:
+    live = connected_and_begun(3)
+
+    def press(worker: int, what: Any, factor: float = 1.0) -> tuple[list[Any], str]:
+        given = live.handle(Received("client", msg.PressWorker(worker, what, factor)), 1.0)
+        orders = [each.message for each in given if isinstance(each, Send)]
+        factors = [each.factor for each in orders if isinstance(each, msg.ChangeSpeed)]
+        (said,) = [each.text for each in orders if isinstance(each, msg.Incident) and "worker" in each.text]
+        return factors, said
+
+    assert press(0, "speed", 0.5) == ([0.5], "worker 0 is 0.5 times as fast by hand at 1.00 s")
+    assert press(0, "speed", 0.5)[0] == [0.25]  # of the profile's
+    assert press(1, "speed", 2.0)[0] == [2.0]
+    assert "is there already" in press(0, "back")[1]
+    assert "cannot be pressed: it has no process" in press(3, "lost")[1]
+    assert live.run.view.num_active == 3
+    assert "is lost by hand" in press(2, "lost")[1]
+    assert live.run.view.num_active == 2
+    assert "is gone already" in press(2, "lost")[1]
+    assert "is lost by hand" in press(1, "lost")[1]
+    assert "is the last one: it cannot be lost" in press(0, "lost")[1]
+    assert "is back by hand" in press(2, "back")[1]
+    assert live.run.view.num_active == 2
+    assert "is there already" in press(2, "back")[1]
+
+
+def test_a_worker_whose_messages_a_server_refused_is_removed_once() -> None:
+    live = connected_and_begun()
+    for name in ("worker 1", "worker 1", "evaluator"):
+        live.handle(Received("server 1", msg.PeerRefused(name, "no message")), 1.0)
+    assert live.run.view.num_active == 1
+    assert sorted(live.run.peers.gone) == ["worker 1"]
+    assert "evaluator" not in live.run.peers.gone
+
+
+def test_what_is_planned_for_this_moment_is_due() -> None:
+    profile = workload("asp", cluster={"workers": 2, "failures": [{"worker": 1, "at_s": 2}]}).profile
+    timers = Timers(profile)
+    assert timers.due(1.999) == []
+    assert timers.due(2.0) == [ev.Leave(1, "failed")]
+    assert not len(timers)
+
+
+@pytest.mark.parametrize(("model_bytes", "room"), [(1 << 26, 4), (1 << 25, 8), (1 << 30, 4)])
+def test_training_waits_once_a_quarter_of_a_gigabyte_is_to_be_evaluated(model_bytes: int, room: int) -> None:
+    queue = EvaluationQueue(Outbox(), model_bytes)
+    view = ClusterView(2)
+    for number in range(room):
+        queue.expect(number, view)
+    assert not queue.is_full
+    queue.expect(room, view)
+    assert queue.is_full
 
 
 # -------------------------------------------------------------------- planted faults
