@@ -690,6 +690,10 @@ def test_what_the_user_does_to_a_worker_is_done_and_said() -> None:
     assert "is back by hand" in press(2, "back")[1]
     assert live.run.view.num_active == 2
     assert "is there already" in press(2, "back")[1]
+    live.handle(Received("worker 0", msg.Hello("worker 0")), 2.0)  # another process, as fast as the one before
+    given = live.handle(Received("worker 0", msg.Ready()), 2.0)
+    told = [each for each in given if isinstance(each, Send) and isinstance(each.message, msg.ChangeSpeed)]
+    assert [(each.to, each.message.factor) for each in told] == [("worker 0", 0.25), ("worker 1", 2.0)]
 
 
 def test_a_worker_whose_messages_a_server_refused_is_removed_once() -> None:
