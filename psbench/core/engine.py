@@ -6,7 +6,7 @@ It knows the kinds of action and no strategy. It is pure: no clock, no I/O, no t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from psbench.core import actions as act
@@ -176,6 +176,11 @@ class Engine:
         the rest, so that a switch hands over the version that was evaluated. Other events are queued.
         """
         self._processor.evaluation_due = due
+
+    @property
+    def waiting_events(self) -> Sequence[ev.Event]:
+        """The events that wait until what is being measured is there, in their order."""
+        return self._waiting_events
 
     @property
     def measuring(self) -> bool:

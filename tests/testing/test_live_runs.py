@@ -39,6 +39,7 @@ from psbench.metrics.traffic import total_bytes
 from psbench.strategies.aggregation.mean import Mean
 from psbench.strategies.consistency.bsp import BSP
 from psbench.strategies.placement.all_reduce import AllReduce
+from psbench.strategies.placement.parameter_server import ParameterServer
 from psbench.testing.invariants import BrokenContract
 from psbench.training.workload import Workload
 from tests.live_runs import World, run_live_campaign
@@ -690,10 +691,33 @@ def test_what_the_user_does_to_a_worker_is_done_and_said() -> None:
     assert "is back by hand" in press(2, "back")[1]
     assert live.run.view.num_active == 2
     assert "is there already" in press(2, "back")[1]
-    live.handle(Received("worker 0", msg.Hello("worker 0")), 2.0)  # another process, as fast as the one before
+    live.handle(
+        Received("worker 0", msg.Hello("worker 0")), 2.0
+    )  # another process, as fast as the one before
     given = live.handle(Received("worker 0", msg.Ready()), 2.0)
     told = [each for each in given if isinstance(each, Send) and isinstance(each.message, msg.ChangeSpeed)]
     assert [(each.to, each.message.factor) for each in told] == [("worker 0", 0.25), ("worker 1", 2.0)]
+
+
+@pytest.mark.parametrize("measures", [False, True], ids=["in a ring", "while it measures"])
+def test_a_worker_that_is_being_lost_is_counted_as_lost(measures: bool) -> None:
+    """Its leave completed a ring, and waited for that: both others could be lost, and the run was over."""
+    measuring = {"aggregation": MeasuresFirst(), "consistency": BSP(), "placement": ParameterServer()}
+    run = world(workload(Strategy(**measuring) if measures else "all_reduce", 3, **LONG))
+    settle(run)
+    for name in ("worker 0", "worker 2"):
+        run.end_step(name)
+    settle(run)
+    said: list[str] = []
+    for worker in (1, 2, 0):
+        given = run.live.handle(Received("client", msg.PressWorker(worker, "lost", 1.0)), run.now)
+        sent_now = [each.message for each in given if isinstance(each, Send)]
+        said += [each.text for each in sent_now if isinstance(each, msg.Incident)]
+        run.perform(given)
+    assert [text.partition(" at ")[0] for text in said] == [
+        *("worker 1 is lost by hand", "worker 2 is lost by hand"),
+        "worker 0 is the last one: it cannot be lost",
+    ]
 
 
 def test_a_worker_whose_messages_a_server_refused_is_removed_once() -> None:

@@ -442,7 +442,7 @@ class LiveRun:
         """Have the last version evaluated, and send the client what the run leaves."""
         run = self.run
         # handling them would make versions that the store does not have
-        left = {e.worker for e in run.events if type(e) is ev.Leave and self.membership.is_possible(e)}
+        left = {e.worker for e in run.coming() if type(e) is ev.Leave and self.membership.is_possible(e)}
         for event in run.events:
             if type(event) is ev.Evaluated:
                 self.evaluation.take_late(event)

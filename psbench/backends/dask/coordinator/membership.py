@@ -61,7 +61,7 @@ class Membership:
         """Do to a worker what the user wants, as if the profile had it; the client hears what came of it."""
         worker, run = press.worker, self._run
         name, gone = worker_name(worker), {w.id for w in run.view.workers.values() if w.status is Status.GONE}
-        for event in run.events:  # that wait for their turn
+        for event in run.coming():
             if isinstance(event, ev.Leave | ev.Join):
                 (gone.add if type(event) is ev.Leave else gone.discard)(event.worker)
         is_gone = worker in gone or worker not in run.view.workers

@@ -30,7 +30,10 @@ class Reduction:
         began, updates = run.clock_s, self._updates_after(event)
         if not updates:
             return
+        run.in_ring = event
         yield from self.of(updates[0])
+        if not run.ending:  # else it stays unheard
+            run.in_ring = None
         if type(event) is ev.Push:
             seconds = run.clock_s - began
             event.send_s += seconds

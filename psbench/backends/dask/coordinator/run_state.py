@@ -34,6 +34,8 @@ class RunState:
         Takes what the process of the run is to do.
     events : deque
         Where events wait for the engine.
+    in_ring : Event or None
+        The one at whose ring the run is: it was taken from `events`, and the engine hears of it afterwards.
     numbers : iterator of int
         Numbers for rings and requests that no other had before in this run.
     clock_s, begin_s : float
@@ -62,6 +64,7 @@ class RunState:
     timers: Timers
     out: Outbox = field(default_factory=Outbox)
     events: deque[ev.Event] = field(default_factory=deque)
+    in_ring: ev.Event | None = None
     ending: Ending = field(default_factory=Ending)
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
     clock_s: float = 0.0
@@ -82,6 +85,13 @@ class RunState:
         """Take note of what the clock says."""
         self.clock_s = clock_s
         self.now = max(self.start_s, clock_s - self.begin_s)  # a difference may round to less than the start
+
+    def coming(self) -> Iterator[ev.Event]:
+        """Return the events that have happened and that the view does not show yet, in their order."""
+        yield from self.engine.waiting_events
+        if self.in_ring is not None:
+            yield self.in_ring
+        yield from self.events
 
     def began(self, begin_s: float) -> None:
         """Take note of when the run began, by the clock."""
