@@ -52,7 +52,7 @@ QUICK := $(addprefix tests/,core strategies sharding clusters \
   test_identities.py test_experiment.py test_refusals.py test_equivalence_map.py test_structure.py)
 quick: $(VENV)/.dev lint  ## the inner loop, under a minute
 	@echo '== quick tests: of decisions and updates, but the slow ones'
-	@$(PYTEST) -p no:nbval -m 'not (slow or nightly or dask)' $(QUICK)
+	@$(PYTEST) -n 2 -p no:nbval -m 'not (slow or nightly or dask)' $(QUICK)
 
 lint: $(VENV)/.dev
 	@echo '== ruff'

@@ -112,6 +112,7 @@ def test_messages_at_once_share_a_link_equally(strategy):
     assert (equal, in_turn) == (pytest.approx(steps + 6 * slot), pytest.approx(steps + 4 * slot))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["bsp", {"name": "local_sgd", "local_steps": 2}, "asp"])
 @pytest.mark.parametrize("link_sharing", ["in_turn", "equal"])
 def test_steps_share_the_cores_of_one_machine(strategy, link_sharing):

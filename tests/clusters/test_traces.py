@@ -103,6 +103,7 @@ def test_blocks_of_one_step_are_single_draws():
     assert pairs == {2.0, 0.125}
 
 
+@pytest.mark.slow
 def test_every_seed_has_a_course_of_its_own_unless_the_trace_is_replayed():
     def times_s(trace):
         cluster = toy_cluster([1.0, 1.0, 1.0]) | {"step_time": {"name": "trace", "seconds": SECONDS} | trace}

@@ -51,6 +51,7 @@ def test_a_ring_of_two_is_complete():
     torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["d_psgd", "d_psgd_step_first", "sgp", "ad_psgd"])
 def test_it_learns_replays_and_agrees_on_a_model(name):
     _, run = trained(name, stop={"epochs": 6}, optimizer={"name": "sgd", "lr": 0.2, "momentum": 0.9})
@@ -138,6 +139,7 @@ def first_checkpoint(run):
     return run.meta["checkpoints"][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["d_psgd", "d_psgd_step_first", "sgp", "ad_psgd"])
 def test_a_run_goes_on_from_a_checkpoint(name, tmp_path):
     experiment = ps.Experiment(

@@ -163,6 +163,7 @@ def failures(strategy, pair=None):
     return done.first_error
 
 
+@pytest.mark.slow
 def test_a_sum_that_an_exchange_does_not_keep_is_found(monkeypatch):
     assert failures("easgd") == ""
 
@@ -178,6 +179,7 @@ def test_a_sum_that_an_exchange_does_not_keep_is_found(monkeypatch):
     assert "after their exchange" in failures("easgd")
 
 
+@pytest.mark.slow
 def test_what_an_exchange_loses_of_the_pushes_is_found(monkeypatch):
     words = "half of what power_sgd leaves out is lost"
     assert failures(UNDER[words]) == ""
