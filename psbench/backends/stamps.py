@@ -13,6 +13,7 @@ import math
 import statistics
 import struct
 import time
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,8 +64,45 @@ def rows_of(text: str | Sequence[Sequence[float]], columns: Sequence[str]) -> ND
         raise ValueError(str(error)) from None
 
 
+class Durations:
+    """The seconds of each stay inside."""
+
+    def __init__(self) -> None:
+        self._began, self._seconds = 0.0, array("d")
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        self._seconds.append(time.perf_counter() - self._began)
+
+    def add(self, seconds: float) -> None:
+        """Take note of a stay that was measured already."""
+        self._seconds.append(seconds)
+
+    def fact(self) -> str:
+        """Return them as text."""
+        return packed(self._seconds.tobytes())
+
+
+class ServerStamps:
+    """A parameter server's side: how long it served, of that decoded, encoded and updated, and its queue.
+
+    `serving` has a stay for each push that is taken, each update and each answer; what is encoded and decoded
+    is within them. `waiting`: of each push, how many other connections had something to read then.
+    """
+
+    def __init__(self) -> None:
+        self.serving, self.decoding, self.encoding, self.updating = (Durations() for _ in range(4))
+        self.waiting = Durations()
+
+    def facts(self) -> dict[str, str]:
+        """Return all as plain data."""
+        return {name: own.fact() for name, own in vars(self).items()}
+
+
 class WorkerStamps:
-    """A worker's side.
+    """A worker's side; `encoding` and `decoding`: what codecs take.
 
     A row for each push: when the release before it was received, its first step begun, its last step done
     (`created_s`) and the push handed to the system (`sent_s`). Of the steps in between `cpu_s` is CPU time
@@ -75,6 +113,7 @@ class WorkerStamps:
     def __init__(self, threads: int) -> None:
         self._rows, self._said = bytearray(), bytearray()
         self._clocks: list[tuple[float, float]] = []
+        self.encoding, self.decoding = Durations(), Durations()
         #: reads the CPU time of what computes
         self.cpu = time.thread_time if threads == 1 else time.process_time
         self._ahead = time.monotonic() - time.perf_counter()  # none on Linux
@@ -113,7 +152,8 @@ class WorkerStamps:
 
     def facts(self) -> dict[str, Any]:
         """Return all as plain data."""
-        return {"rows": packed(self._rows), "said": packed(self._said), "clocks": self._clocks}
+        codec = {"encoding": self.encoding.fact(), "decoding": self.decoding.fact()}
+        return {"rows": packed(self._rows), "said": packed(self._said), "clocks": self._clocks} | codec
 
 
 class CoordinatorStamps:
@@ -132,6 +172,7 @@ class CoordinatorStamps:
         self._pushes, self._said, self._answers = bytearray(), bytearray(), bytearray()
         #: of workers, their rows and clocks, as they reported them at the end
         self.workers: dict[str, dict[str, Any]] = {}
+        self.servers: dict[str, dict[str, str]] = {}  #: the same of servers
 
     def begins(self, worker: int) -> bool:
         """Return whether what a worker does from this release on has stamps."""
@@ -171,7 +212,7 @@ class CoordinatorStamps:
             },
             "every": self.every,
             **{"pushes": packed(self._pushes), "said": packed(self._said), "answers": packed(self._answers)},
-            "workers": self.workers,
+            **{"workers": self.workers, "servers": self.servers},
         }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,15 @@ _TWINS, _SEED = 6, 9000
 _END = 0.95
 
 
-def between_runs(runs: Sequence[Run], cluster: Mapping[str, Any]) -> tuple[float, int]:
+def between_runs(
+    runs: Sequence[Run], cluster_of: Callable[[Experiment], Mapping[str, Any]]
+) -> tuple[float, int]:
     """Return the standard deviation of the logarithm of a run's seconds that its twin does not have.
 
     Each probe is compared with its twins: what is left over has the fit's lack, and what differs from one
     run to another (who else used the machine, where processes were put). The level of each kind of probe was
     fitted to, so that of n runs of k kinds n - k are free. Of few the deviation is hardly known: it is made
-    larger by Student's factor.
+    larger by Student's factor. `cluster_of` returns what was fitted, for an experiment's strategy.
 
     Returns
     -------
@@ -44,7 +46,8 @@ def between_runs(runs: Sequence[Run], cluster: Mapping[str, Any]) -> tuple[float
     squares, twins = 0.0, 0.0
     for same in kinds.values():
         live = np.log([last_version(run.log)[1] for run in same])
-        twin = np.log([_seconds(same[0].experiment, cluster, each) for each in range(_TWINS)])
+        experiment, cluster = same[0].experiment, cluster_of(same[0].experiment)
+        twin = np.log([_seconds(experiment, cluster, each) for each in range(_TWINS)])
         squares += float(((live - twin.mean()) ** 2).sum())
         twins += len(same) * float(twin.var(ddof=1))
     beyond = squares / free - twins / len(runs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from psbench.seeds import Streams
 from psbench.specfile import read_yaml
 from psbench.system.files import atomic_write
 from psbench.twin.between_runs import between_runs
+from psbench.twin.codecs import NO_CODING, Coding, codecs_of, coding_for, with_codec
 from psbench.twin.exchanges import exchanges_of
 from psbench.twin.fit import Fitted, MeasuredLink, fit
 
@@ -48,6 +49,8 @@ class Calibration:
         What the runs did not identify, with its bound; how the fit was made.
     experiment : dict
         The specification that was run.
+    codecs : dict of name to Coding
+        What the codecs of the runs take, each with its parameters.
     between_runs : float
         By how much a run's seconds deviate from its twin's beyond the luck of seeds; see `between_runs`.
     """
@@ -61,6 +64,7 @@ class Calibration:
     remarks: tuple[str, ...]
     experiment: Mapping[str, Any]
     between_runs: float = 0.0
+    codecs: Mapping[str, Coding] = field(default_factory=dict)
 
     @classmethod
     def of(cls, runs: Sequence[Run], link: MeasuredLink | None = None) -> Calibration:
@@ -82,7 +86,10 @@ class Calibration:
                     )
         limits = min(int(each.min()) for each in samples), max(int(each.max()) for each in samples)
         strategies = ", ".join(f"{run.experiment.title} ({len(run.log)} rows)" for run in runs)
-        deviation, free = between_runs(runs, found.cluster)
+        deviation, free = between_runs(
+            runs,
+            lambda each: with_codec(found.cluster, found.codecs.get(codecs_of(each), NO_CODING)),
+        )
         if free:
             found.remarks.append(
                 f"between runs: they deviate from their twins by {deviation:.1%}, beside seeds ({free} free)"
@@ -102,10 +109,12 @@ class Calibration:
             remarks=remarks,
             experiment=spec,
             between_runs=_four(deviation),
+            codecs=found.codecs,
         )
 
     def to_yaml(self, path: Path) -> None:
         """Write the file; what is there is replaced when all is written."""
+        codecs = {name: each._asdict() for name, each in self.codecs.items()}
         plain = {
             "psbench_profile": VERSION,
             "holds_for": {
@@ -117,6 +126,7 @@ class Calibration:
             "remarks": list(self.remarks),
             "fitted": {name: _plain(each) for name, each in self.fitted.items()},
             "between_runs": self.between_runs,
+            **({"codecs": codecs} if codecs else {}),
             "cluster": dict(self.cluster),
             "experiment": {key: value for key, value in self.experiment.items() if key not in _NOT_KEPT},
         }
@@ -148,6 +158,7 @@ class Calibration:
             fitted = {name: _fitted(each) for name, each in plain["fitted"].items()}
             sizes = int(plain["holds_for"]["workers"]), int(plain["holds_for"]["samples_of_the_data"])
             deviation = float(plain.get("between_runs", 0.0))  # profiles of before have none
+            codecs = {name: Coding(**each) for name, each in plain.get("codecs", {}).items()}
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{path}: {error} is missing or no number; calibrate again") from None
         make_cluster(plain["cluster"])
@@ -161,6 +172,7 @@ class Calibration:
             remarks=tuple(plain["remarks"]),
             experiment=plain["experiment"],
             between_runs=deviation,
+            codecs=codecs,
         )
 
     def experiment_of(self, strategy: Any, settings: Mapping[str, Any] | None = None) -> Experiment:
@@ -187,7 +199,17 @@ class Calibration:
         changes = {"strategy": strategy, "cluster": cluster}
         experiment = Experiment.from_spec(spec | changes, settings, where="profile")
         self._check(experiment)
-        return experiment
+        return experiment.but(cluster=self.of_workers(workers).cluster_for(experiment))
+
+    def cluster_for(self, experiment: Experiment) -> dict[str, Any]:
+        """Return the cluster on which an experiment's strategy is predicted: with what its codecs take.
+
+        Raises
+        ------
+        ParameterError
+            If that was not measured.
+        """
+        return with_codec(self.cluster, coding_for(experiment.strategy.compositions, self.codecs))
 
     def drawn(self, seed: int) -> Calibration:
         """Return it with speeds and times drawn from what the measurement leaves open, for a seed.
@@ -213,7 +235,8 @@ class Calibration:
             }
         if service := self.cluster.get("service"):
             cluster["service"] = {name: each * whole for name, each in service.items()}
-        return replace(self, cluster=cluster)
+        codecs = {name: Coding(*(each * whole for each in own)) for name, own in self.codecs.items()}
+        return replace(self, cluster=cluster, codecs=codecs)
 
     @property
     def _probed(self) -> int:
@@ -240,8 +263,6 @@ class Calibration:
                 f"predict: a worker's batch of {share:g} samples was not measured, {low} to {high} were"
             )
         for each in experiment.strategy.compositions:
-            if (codec := each.communication.codec.name) != "none":
-                raise ParameterError(f"predict: what codec {codec!r} takes was not measured; leave it out")
             if each.placement.peer_to_peer or each.placement.stateless_workers:
                 raise ParameterError(f"predict: exchanges under {each.placement.name!r} were not measured")
 

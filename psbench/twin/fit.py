@@ -13,9 +13,18 @@ from psbench.backends.stamps import cost_s
 from psbench.clusters.shared_link import SharedLink
 from psbench.errors import ParameterError
 from psbench.results.run import Run
+from psbench.twin.codecs import (
+    NO_CODEC,
+    NO_CODING,
+    Coding,
+    codecs_of,
+    coding_of,
+    mean_and_width,
+    without_codec,
+)
 from psbench.twin.exchanges import SHORTEST_S, Exchanges, exchanges_of
 from psbench.twin.size_classes import rate_at, size_classes
-from psbench.twin.stamped import cores_of, in_words, stamps_of, with_cpu_times
+from psbench.twin.stamped import Stamps, cores_of, in_words, stamps_of, with_cpu_times
 from psbench.twin.variation import half_width, kept, together, variation_of
 
 #: megabits per second that mean: what bytes cost is in the latency
@@ -60,6 +69,7 @@ class Fit:
     fitted: dict[str, Fitted] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    codecs: dict[str, Coding] = field(default_factory=dict)
 
 
 def fit(runs: Sequence[Run], link: MeasuredLink | None = None) -> Fit:
@@ -74,10 +84,11 @@ def fit(runs: Sequence[Run], link: MeasuredLink | None = None) -> Fit:
     """
     workers = _same(runs)
     found = Fit(cluster={"workers": workers})
-    whole = [exchanges_of(run.log) for run in runs]
-    measured = [each.settled() for each in whole]
-    _fit_steps(found, [each.settled() for each in _on_cores(found, runs, whole)], workers)
-    service_s = _fit_service(found, runs, measured)
+    whole, stamps = [exchanges_of(run.log) for run in runs], [stamps_of(run) for run in runs]
+    _fit_steps(found, [each.settled() for each in _on_cores(found, stamps, whole)], workers)
+    codings = _fit_codecs(found, runs, stamps)
+    measured = [without_codec(each.settled(), own) for each, own in zip(whole, codings, strict=True)]
+    service_s = _fit_service(found, runs, stamps, measured, codings)
     _fit_links(found, measured, workers, service_s, link)
     return found
 
@@ -97,9 +108,10 @@ def _same(runs: Sequence[Run]) -> int:
 # -------------------------------------------------------------------- cores
 
 
-def _on_cores(found: Fit, runs: Sequence[Run], measured: Sequence[Exchanges]) -> Sequence[Exchanges]:
+def _on_cores(
+    found: Fit, stamps: Sequence[Stamps | None], measured: Sequence[Exchanges]
+) -> Sequence[Exchanges]:
     """Fit the cores that workers share; return exchanges with steps as long as on a core of their own."""
-    stamps = [stamps_of(run) for run in runs]
     known = [each for each in stamps if each is not None]
     if not known:
         found.unknown.append(
@@ -220,31 +232,96 @@ def _line(base: dict[int, float]) -> tuple[float, float]:
     return (float(fixed), float(slope)) if fixed >= 0 else (0.0, float((seconds / batches).mean()))
 
 
-# -------------------------------------------------------------------- servers and links
+# -------------------------------------------------------------------- codecs, servers and links
 
 
-def _fit_service(found: Fit, runs: Sequence[Run], measured: Sequence[Exchanges]) -> tuple[float, float]:
-    """Fit what a message and a decision take, from what coordinators reported; returns both in seconds."""
+def _fit_codecs(found: Fit, runs: Sequence[Run], stamps: Sequence[Stamps | None]) -> list[Coding]:
+    """Fit what codecs take, each with its parameters; returns that of each run."""
+    known: dict[str, list[list[NDArray[np.float64]]]] = {}
+    for run, own in zip(runs, stamps, strict=True):
+        if (name := codecs_of(run.experiment)) != NO_CODEC:
+            seconds = coding_of(run, own)
+            known.setdefault(name, []).extend([] if seconds is None else [seconds])
+    for name, parts in known.items():
+        if not parts:
+            found.unknown.append(
+                f"codec {name}: its runs have no times of it; they are in latencies and service"
+            )
+            continue
+        means = []
+        for of, *values in zip(Coding._fields, *parts, strict=True):
+            whole = np.concatenate(values)
+            each = Fitted(*mean_and_width(whole), f"{len(whole)} vectors")
+            found.fitted[f"codec {name}: {of.replace('_', ' ')}, s"] = each
+            means.append(_rounded(each.value))
+        found.codecs[name] = Coding(*means)
+    if not known:
+        found.unknown.append("codecs: no run had one; strategies that have one are refused")
+    return [found.codecs.get(codecs_of(run.experiment), NO_CODING) for run in runs]
+
+
+def _fit_service(
+    found: Fit,
+    runs: Sequence[Run],
+    stamps: Sequence[Stamps | None],
+    measured: Sequence[Exchanges],
+    codings: Sequence[Coding],
+) -> tuple[float, float]:
+    """Fit what a message and a decision take, from what coordinators and servers reported, in seconds.
+
+    Codecs are taken off. Of several servers a message is as late as at the one that takes longest.
+    """
     loads = [
-        (run.meta["coordinator"], int(each.bytes_up.max() + each.bytes_down.max()))
-        for run, each in zip(runs, measured, strict=True)
+        (run.meta["coordinator"], int(each.bytes_up.max() + each.bytes_down.max()), coding)
+        for run, each, coding in zip(runs, measured, codings, strict=True)
         if run.meta.get("coordinator", {}).get("pushes")
         and not run.experiment.strategy.compositions[0].placement.collective
     ]
     if not loads:
         found.unknown.append("service: no run reported what pushes cost its server; taken as no time")
         return 0.0, 0.0
-    each_s = [load["serving_s"] / load["pushes"] / 2 for load, _ in loads]
-    decisions = [(load["handled_s"] - load["serving_s"]) / load["pushes"] for load, _ in loads]
-    source = f"{sum(load['pushes'] for load, _ in loads)} pushes"
+    each_s = [_of_message(load["serving_s"] / load["pushes"], coding) for load, _, coding in loads]
+    decisions = [(load["handled_s"] - load["serving_s"]) / load["pushes"] for load, _, _ in loads]
+    source = f"{sum(load['pushes'] for load, _, _ in loads)} pushes"
     message, decision = (max(SHORTEST_S, float(np.mean(values))) for values in (each_s, decisions))
     found.fitted["service of a message, s"] = Fitted(message, min(each_s), max(each_s), source)
+    longest = _fit_other_servers(found, stamps, codings)
+    if all(run.experiment.strategy.compositions[0].placement.num_servers > 1 for run in runs):
+        message = max(message, longest)  # which one server alone does not wait for
     found.fitted["decision, s"] = Fitted(decision, max(0.0, min(decisions)), max(decisions), source)
     found.cluster["service"] = {"message_s": _rounded(message), "decision_s": _rounded(decision)}
-    largest = max(size for _, size in loads) / 2
+    largest = max(size for _, size, _ in loads) / 2
     bound = f"0 to {message / largest:.2g} s"
     found.unknown.append(f"service.byte_s: all messages have one size; it is {bound}, and in message_s")
     return message, decision
+
+
+def _of_message(push_and_answer_s: float, coding: Coding) -> float:
+    """Return the seconds of a push or an answer at a server, alike, without codecs."""
+    return max(SHORTEST_S, push_and_answer_s - coding.server_decodes - coding.server_encodes) / 2
+
+
+def _fit_other_servers(found: Fit, stamps: Sequence[Stamps | None], codings: Sequence[Coding]) -> float:
+    """Fit what a message takes at each server but the first, and an update at all; returns the longest."""
+    served: dict[str, list[tuple[float, int]]] = {}
+    updates = [np.zeros(0)]
+    for own, coding in zip(stamps, codings, strict=True):
+        for name, seconds in ({} if own is None else own.servers).items():
+            updates.append(seconds["updating"])
+            if pushes := len(seconds["waiting"]):
+                each_s = _of_message(float(seconds["serving"].sum()) / pushes, coding)
+                served.setdefault(name, []).append((each_s, pushes))
+    if len(updating := np.concatenate(updates)) > 1:
+        each = Fitted(*mean_and_width(updating), f"{len(updating)} updates; in the service of messages")
+        found.fitted["update at a server, s"] = each
+    longest = 0.0
+    for name in sorted(served.keys() - {"server 0"}):
+        values = [each_s for each_s, _ in served[name]]
+        mean, pushes = float(np.mean(values)), sum(count for _, count in served[name])
+        spread = Fitted(mean, min(values), max(values), f"{pushes} pushes")
+        found.fitted[f"service of a message at {name}, s"] = spread
+        longest = max(longest, mean)
+    return longest
 
 
 def _fit_links(

@@ -213,7 +213,8 @@ def _planned(
 def _predicted(
     found: Calibration, experiment: Experiment, setting: str, value: Any, seeds: int, target: float | None
 ) -> Predicted:
-    drawn = [found.of_workers(experiment.num_workers).drawn(seed).cluster for seed in range(seeds)]
+    own = found.of_workers(experiment.num_workers)
+    drawn = [own.drawn(seed).cluster_for(experiment) for seed in range(seeds)]
     runs = [
         run_experiment(experiment.but(cluster=cluster, seed=experiment.seed + extra))
         for extra, cluster in enumerate(drawn)

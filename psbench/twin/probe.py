@@ -10,6 +10,7 @@ from psbench.experiment import Experiment
 from psbench.results.run import Run
 from psbench.runs.execution import run as run_experiment
 from psbench.twin.calibration import Calibration
+from psbench.twin.codecs import NO_CODEC, codec_of
 from psbench.twin.fit import MeasuredLink
 
 #: global batches of a probe, and the batch of the second one as a share of the first's
@@ -19,9 +20,10 @@ _TURNS = 2
 
 
 def probes_of(experiment: Experiment, batches: int = _BATCHES) -> list[Experiment]:
-    """Return what is run to measure a cluster: BSP, and ASP with half of the batch.
+    """Return what is run to measure a cluster: BSP, ASP with half of the batch, and the strategy's codec.
 
-    Two sizes of a batch tell what a step and what a sample takes; a barrier and none how messages meet.
+    Two sizes of a batch tell what a step and what a sample takes; a barrier and none how messages meet. A
+    strategy that has a codec between workers and servers is run itself: no other tells what that takes.
 
     Raises
     ------
@@ -38,6 +40,9 @@ def probes_of(experiment: Experiment, batches: int = _BATCHES) -> list[Experimen
     common: dict[str, Any] = {"backend": "dask", "evaluate_every": 1e6, "checkpoint_every": None}
     barrier = experiment.but(strategy="bsp", stop={"updates": batches}, **common)
     none = experiment.but(strategy="asp", batch_size=smaller, stop={"updates": batches * workers}, **common)
+    coded = [each for each in experiment.strategy.compositions if codec_of(each) != NO_CODEC]
+    if len(experiment.strategy.compositions) == 1 and coded and not coded[0].placement.collective:
+        return [barrier, none, experiment.but(stop={"updates": batches}, **common)]
     return [barrier, none]
 
 

@@ -47,6 +47,9 @@ class Stamps(NamedTuple):
     every: int
     #: of each worker, before and after: by how much its clock is behind the coordinator's, and the round trip
     clocks: Mapping[int, Array]
+    #: seconds of `encoding` and `decoding`, of each worker; and those of a server's service, with its queue
+    codecs: Mapping[int, Mapping[str, Array]]
+    servers: Mapping[str, Mapping[str, Array]]
 
 
 def stamps_of(run: Run) -> Stamps | None:
@@ -80,6 +83,16 @@ def stamps_of(run: Run) -> Stamps | None:
             },
             int(plain.get("every", 1)),
             {worker: clocks for worker, (_, clocks) in workers.items()},
+            {
+                int(name.rpartition(" ")[2]): {
+                    of: _seconds(each.get(of, [])) for of in ("encoding", "decoding")
+                }
+                for name, each in plain["workers"].items()
+            },
+            {
+                name: {of: _seconds(text) for of, text in each.items()}
+                for name, each in plain.get("servers", {}).items()  # records of before have none
+            },
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"the run's stamps are cut off ({error}); run it again") from None
@@ -91,6 +104,10 @@ def stamps_of(run: Run) -> Stamps | None:
 def _columns(names: Sequence[str], rows: str | Sequence[Sequence[float]]) -> dict[str, Array]:
     table = rows_of(rows, names)
     return {name: table[:, at] for at, name in enumerate(names)}
+
+
+def _seconds(text: str | Sequence[Sequence[float]]) -> Array:
+    return rows_of(text, ["s"])[:, 0]
 
 
 def _check_clock(worker: int, clocks: Array) -> None:
@@ -214,6 +231,19 @@ def _words_s(stamps: Stamps) -> Array:
     return whole
 
 
+def _served(name: str, runs: Sequence[Mapping[str, Array]]) -> list[str]:
+    """Return what a server's time went into, and what its queue was."""
+    serving, updating, waiting = (
+        np.concatenate([each[of] for each in runs]) for of in ("serving", "updating", "waiting")
+    )
+    if not len(waiting):
+        return []  # workers hold the parameters
+    queue = f"{waiting.mean():.2g} others waiting (at most {waiting.max():.0f})" if waiting.min() >= 0 else ""
+    times = f"{serving.sum() / len(waiting) * 1e6:.3g} us a push and its answer"
+    update = f"an update {updating.mean() * 1e6:.3g} us" if len(updating) else "no update"
+    return [f"{name}: {', '.join(filter(None, (times, update, queue and f'a push found {queue}')))}"]
+
+
 def in_words(stamps: Sequence[Stamps], cost_s: float) -> list[str]:
     """Return what stamps say beside the fit: queues at the coordinator, clocks, and their own cost."""
     waiting = np.concatenate([each.pushes["waiting"] for each in stamps])
@@ -237,6 +267,8 @@ def in_words(stamps: Sequence[Stamps], cost_s: float) -> list[str]:
     lines.append(f"steps: {each_ms}; {busy}")
     if (waiting >= 0).all():
         lines.append(f"queue: a push found {waiting.mean():.2g} others waiting, at most {waiting.max():.0f}")
+    for name in sorted({name for each in stamps for name in each.servers}):
+        lines += _served(name, [each.servers[name] for each in stamps if name in each.servers])
     if len(took := np.concatenate([_words_s(each) for each in stamps])):
         lines.append(f"votes and reports: {len(took)}, {np.median(took) * 1e3:.3g} ms on their way (median)")
     return [

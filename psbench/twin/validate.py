@@ -279,7 +279,7 @@ class _Validator:
         Gradients are computed for the first few seeds, which tell the time to the target.
         """
         changes: dict[str, Any] = {"backend": "simulated", "scheduler": None, "seed": 1000 + seed}
-        twin = live.but(cluster=dict(calibration.cluster), **changes)
+        twin = live.but(cluster=calibration.cluster_for(live), **changes)
         return twin if seed < _TRAINED else without_gradients(twin.but(evaluate_every=1e6))
 
 

@@ -15,6 +15,7 @@ from psbench.clusters.step_time import LogNormal
 from psbench.core.log import EventLog, Kind
 from psbench.results.run import Run
 from psbench.twin.calibration import Calibration
+from psbench.twin.codecs import Coding, with_codec
 from psbench.twin.exchanges import exchanges_of, last_version
 from psbench.twin.fit import MeasuredLink
 from psbench.twin.measures import Band, measures_of
@@ -224,7 +225,7 @@ def test_a_profile_is_a_page_that_is_read_again(measured, tmp_path):
         ("bsp", {"cluster.workers": 5}, "4 workers were measured, not 5"),
         ("bsp", {"batch_size": 1024}, "batch of 256 samples was not measured, 16 to 32"),
         ("bsp", {"model.name": "cnn"}, "model.name is not what was measured"),
-        ("double_squeeze", {}, "codec 'one_bit'"),
+        ("double_squeeze", {}, r"codec one_bit\(.*bucket=64\) takes was not measured"),
     ],
 )
 def test_what_was_not_measured_is_refused(measured, strategy, settings, reason):
@@ -422,6 +423,61 @@ def test_cores_are_found_from_the_stamps_of_stretches_of_short_steps(crowded):
     assert found.cluster["cores"] == pytest.approx(2.0, abs=0.15)
     assert found.cluster["seconds_per_step"] == pytest.approx(5e-3, rel=0.02)
     assert found.fitted["latency of worker 0 back, s"] == whole.fitted["latency of worker 0 back, s"]
+
+
+def test_what_codecs_take_is_fitted_and_put_on_what_has_one(tmp_path):
+    """From runs with a codec alone both those with it and those without are predicted; others are refused."""
+    coding = Coding(4e-3, 2e-4, 1e-4, 3e-3)
+    rng = np.random.default_rng(0)
+    links = {"name": "trace", "seconds": (1e-3 * rng.lognormal(0, 0.2, (8, 200))).tolist()}
+    bare = TRUTH | {"link_time": links}
+    coded = PLAIN.but(strategy={"name": "bsp", "codec": "fp16"}, cluster=with_codec(bare, coding))
+    coded = coded.but(stop={"updates": 100})
+    asp = coded.but(strategy={"name": "asp", "codec": "fp16"}, batch_size=64, stop={"updates": 400})
+    runs = [ps.run(coded), ps.run(asp)]
+    message_s = coded.cluster.service.message_s
+    for run in runs:
+        run.meta["coordinator"] = {"pushes": 400, "serving_s": 800 * message_s, "handled_s": 800 * message_s}
+    without = Calibration.of(runs)
+    assert any("fp16" in each and "no times of it" in each for each in without.unknown)
+    with pytest.raises(ps.SpecError, match=r"what codec fp16.* takes was not measured"):
+        ps.predict(without, [{"name": "ssp", "codec": "fp16"}], seeds=2)
+    for run in runs:
+        stamps = stamped(run, 1e-4).meta["stamps"]
+        for own in stamps["workers"].values():
+            own |= times(encoding=coding.worker_encodes, decoding=coding.worker_decodes)
+        served = times(encoding=coding.server_encodes, decoding=coding.server_decodes, updating=5e-5)
+        served |= {"waiting": [[1.0]] * 400, "serving": [[2 * message_s]] * 400}
+        stamps["servers"] = {"server 0": served, "server 1": served | {"serving": [[4 * message_s]] * 400}}
+    found = Calibration.of(runs)
+    ((name, measured),) = found.codecs.items()
+    assert name.startswith("fp16")
+    assert measured == pytest.approx(coding)
+    assert found.fitted["update at a server, s"].value == pytest.approx(5e-5)
+    assert found.fitted["service of a message, s"].value == pytest.approx(1e-4)
+    assert found.cluster["service"]["message_s"] == pytest.approx(1e-4)
+    later = (4 * message_s - coding.server_decodes - coding.server_encodes) / 2
+    assert found.fitted["service of a message at server 1, s"].value == pytest.approx(later)
+    assert any(each.startswith("server 1: ") and "1 others waiting" in each for each in found.remarks)
+    # where all runs have both servers, a message is as late as at the one that takes longer
+    named = [
+        ({"name": name, "codec": "fp16", "servers": 2}, run)
+        for name, run in zip(("bsp", "asp"), runs, strict=True)
+    ]
+    two = Calibration.of([Run(run.experiment.but(strategy=each), run.log, run.meta) for each, run in named])
+    assert two.cluster["service"]["message_s"] == pytest.approx(later)
+    found.to_yaml(tmp_path / "profile.yaml")
+    found = Calibration.read(tmp_path / "profile.yaml")
+    for codec, cluster in (("none", bare), ("fp16", coded.cluster)):
+        ssp = {"name": "ssp", "codec": codec}
+        predicted = ps.predict(found, [ssp], seeds=2).rows[0].update_s.mean
+        truth = measures_of(ps.run(coded.but(strategy=ssp, cluster=cluster, stop={"epochs": 20}))).update_s
+        assert predicted == pytest.approx(truth, rel=0.05)
+
+
+def times(**seconds):
+    """Return as stamps have them so many equal stays of each name."""
+    return {name: [[each]] * 40 for name, each in seconds.items()}
 
 
 def test_stamps_of_clocks_that_run_apart_or_cut_off_are_refused(crowded):

@@ -109,6 +109,30 @@ def check_stamps(done: ThreadedRun, *, with_server: bool) -> None:
     assert answered.keys() >= created.keys()
 
 
+@pytest.mark.parametrize("codec", ["one_bit", "none"])
+def test_every_server_says_what_it_served_and_what_codecs_took(codec: str) -> None:
+    """A stay for each push that is taken, each update and each answer; codecs are timed at both ends."""
+    strategy = {"name": "bsp", "servers": 2, "codec": codec}
+    done = ThreadedRun(experiment(strategy, workers=2, connection={"stamps": True})).run()
+    stamps, pushes = done.outcome.facts["stamps"], done.log.of_kind(Kind.PUSH)
+    updates = int(done.log.of_kind(Kind.APPLY)["version"].max())
+    assert sorted(stamps["servers"]) == ["server 0", "server 1"]
+    for own in stamps["servers"].values():
+        seconds = {name: rows_of(text, ["s"])[:, 0] for name, text in own.items()}
+        assert len(seconds["waiting"]) >= len(pushes["time_s"])
+        assert len(seconds["updating"]) == updates
+        assert len(seconds["serving"]) > len(seconds["waiting"]) + updates  # and the answers
+        assert sum(seconds["updating"]) + sum(seconds["decoding"]) < sum(seconds["serving"])
+        assert (len(seconds["decoding"]), len(seconds["encoding"]) > 0) == (
+            (len(seconds["waiting"]), True) if codec == "one_bit" else (0, False)
+        )
+        assert all(min(each, default=1.0) > 0 for name, each in seconds.items() if name != "waiting")
+    for own in stamps["workers"].values():
+        encoding, decoding = (rows_of(own[name], ["s"]) for name in ("encoding", "decoding"))
+        assert (len(encoding) > 0, len(decoding) > 0) == ((codec == "one_bit",) * 2)
+        assert len(encoding) == 0 or encoding.min() > 0
+
+
 _HERMES = {"name": "hermes", "chunk_samples": 48, "passes": 1, "alpha": -0.1, "patience": 1}
 
 

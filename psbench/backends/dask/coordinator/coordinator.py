@@ -180,7 +180,8 @@ class Coordinator:
         if isinstance(order.message, RunOutcome):
             order.message.facts["coordinator"] = self._load()
             if self._stamps is not None:
-                self._stamps.workers = self.live.run.peers.stamps
+                peers = self.live.run.peers
+                self._stamps.workers, self._stamps.servers = peers.stamps, peers.served
                 order.message.facts["stamps"] = self._stamps.facts()
         if self._stamps is None:
             self._socket.send(order.to, order.message)

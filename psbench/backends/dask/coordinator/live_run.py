@@ -39,7 +39,14 @@ from psbench.backends.dask.coordinator.timers import Timers
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message, MessageRefused
 from psbench.backends.dask.protocol.instructions import End, Input, Instruction, Look, Looked, Refused
-from psbench.backends.dask.protocol.roles import CLIENT, REPLICA, worker_name, worker_number
+from psbench.backends.dask.protocol.roles import (
+    CLIENT,
+    REPLICA,
+    server_name,
+    servers_of,
+    worker_name,
+    worker_number,
+)
 from psbench.backends.dask.protocol.transport import Received
 from psbench.backends.dask.server.all_reduce import AllReduceStore
 from psbench.backends.dask.server.store import NO_CODEC
@@ -298,6 +305,7 @@ class LiveRun:
             msg.PeerRefused: self._lose_refused,
             msg.UsageReport: run.peers.set_usage,
             msg.StampsReport: run.peers.set_stamps,
+            msg.ServedReport: run.peers.set_served,
             msg.StateReply: lambda name, reply: run.store.reply(name, reply),
             msg.NumberReply: lambda name, reply: run.store.reply(name, reply),
             msg.RingVerdict: lambda name, reply: run.store.reply(name, reply),
@@ -455,6 +463,8 @@ class LiveRun:
             run.out.send(worker_name(worker), msg.StopRun())
         yield from self.evaluation.evaluate_last(state)
         yield from self._await_usage()
+        if self._connection.stamps:
+            yield from self._await_served()
         self.log_stream.send()
         gone = left | {worker.id for worker in run.view.workers.values() if worker.status == Status.GONE}
         facts = {
@@ -473,4 +483,16 @@ class LiveRun:
         yield Wait(
             lambda: self._looks > looks and (run.clock_s > latest or not run.peers.without_usage),
             lambda: ", ".join(run.peers.without_usage),
+        )
+
+    def _await_served(self) -> Script[None]:
+        """Ask each server what its time went into; one that is lost meanwhile is not waited for."""
+        run, latest = self.run, self.run.clock_s + self._connection.settle_within_s
+        most = max(map(servers_of, run.workload.experiment.strategy.compositions))
+        names = [name for name in map(server_name, range(most)) if name not in run.peers.gone]
+        for name in names:
+            run.out.send(name, msg.AskServed())
+        yield Wait(
+            lambda: run.clock_s > latest or run.peers.served.keys() >= set(names),
+            lambda: ", ".join(name for name in names if name not in run.peers.served),
         )

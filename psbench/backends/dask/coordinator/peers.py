@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from psbench.backends.dask.protocol.messages import Ready, StampsReport, UsageReport
+from psbench.backends.dask.protocol.messages import Ready, ServedReport, StampsReport, UsageReport
 from psbench.backends.dask.protocol.roles import Address, worker_name, worker_number
 
 
@@ -27,6 +27,7 @@ class Peers:
         self.gone: set[str] = set()  #: names of those that are dead, or were refused
         self.usage: dict[str, dict[str, Any]] = {}  #: what each worker has used, by its name
         self.stamps: dict[str, dict[str, Any]] = {}  #: when its messages came and went, if that is asked for
+        self.served: dict[str, dict[str, Any]] = {}  #: what each server's time went into, if that is
 
     def connect(self, name: str) -> None:
         """Take note of a peer's connection."""
@@ -65,6 +66,10 @@ class Peers:
     def set_stamps(self, name: str, report: StampsReport) -> None:
         """Take note of when a worker's messages came and went."""
         self.stamps[name] = vars(report)
+
+    def set_served(self, name: str, report: ServedReport) -> None:
+        """Take note of a server's service."""
+        self.served[name] = vars(report)
 
     @property
     def present(self) -> list[str]:

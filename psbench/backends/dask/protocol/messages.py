@@ -255,6 +255,8 @@ class StampsReport(Message, kind=49):
     rows: str
     said: str
     clocks: list[tuple[float, float]]
+    encoding: str
+    decoding: str
 
 
 # -------------------------------------------------------------------- All-Reduce
@@ -392,6 +394,20 @@ class MeasureLoad(Message, kind=64):
     """Asks a server for the seconds that it was busy serving since it was asked last."""
 
     tag: int
+
+
+class AskServed(Message, kind=68):
+    """Asks a server for what it noted of its service."""
+
+
+class ServedReport(Message, kind=69):
+    """Seconds of a server's service, and its queue; see `stamps`."""
+
+    serving: str
+    decoding: str
+    encoding: str
+    updating: str
+    waiting: str
 
 
 class StateReply(Message, kind=65):

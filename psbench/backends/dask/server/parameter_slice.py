@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from time import perf_counter
 
 import torch
@@ -15,6 +15,7 @@ from psbench.backends.dask.protocol.messages import ApplyUpdate, PushKey
 from psbench.backends.dask.protocol.payloads import ZERO_COPY_BYTES
 from psbench.backends.dask.server.store import NO_CODEC, state_of
 from psbench.backends.partition import Partition
+from psbench.backends.stamps import Durations, ServerStamps
 from psbench.core.arithmetic import Pushed
 from psbench.core.strategy import Strategy
 from psbench.errors import CodecError
@@ -36,12 +37,16 @@ class _Busy:
 
     def __init__(self) -> None:
         self._began = self._total = self._before = 0.0
+        self.each: Durations | None = None  #: where each stay is to be noted
 
     def __enter__(self) -> None:
         self._began = perf_counter()
 
     def __exit__(self, *error: object) -> None:
-        self._total += perf_counter() - self._began
+        seconds = perf_counter() - self._began
+        self._total += seconds
+        if self.each is not None:
+            self.each.add(seconds)
 
     def take(self) -> float:
         """Return the seconds since this was called last."""
@@ -104,10 +109,19 @@ class ParameterSlice:
         self._num_bytes = composition.communication.codec.num_bytes
         self.payloads: dict[PushKey, Tensor] = {}
         self.busy = _Busy()  #: counts what is done `with` it as serving
+        #: what takes note of seconds that codecs and updates take
+        self._decoding: AbstractContextManager[None] = nullcontext()
+        self._encoding: AbstractContextManager[None] = nullcontext()
+        self._updating: AbstractContextManager[None] = nullcontext()
         self._num_buffers = len(self.server.buffers)
         self._held: dict[int, Tensor] = {}
         if codec_counters is not None:
             self._resume(state, codec_counters)
+
+    def take_note(self, stamps: ServerStamps) -> None:
+        """Note from now on what is served, and what codecs and updates take of it."""
+        self.busy.each = stamps.serving
+        self._decoding, self._encoding, self._updating = stamps.decoding, stamps.encoding, stamps.updating
 
     def _resume(self, state: State, codec_counters: dict[str, int]) -> None:
         """Restore what a checkpoint holds beside the server's state."""
@@ -177,14 +191,15 @@ class ParameterSlice:
             self.replace_missing(key)
             return
         try:
-            decoded = codec.decode_push(*key, part.numpy())
+            with self._decoding:
+                decoded = codec.decode_push(*key, part.numpy())
         except (CodecError, ValueError, IndexError) as error:
             raise MessageRefused(f"its payload cannot be decoded: {error}") from None
         self.payloads[key] = with_buffers(torch.from_numpy(decoded), buffers)
 
     def apply(self, order: ApplyUpdate) -> None:
         """Make the next version from the named payloads, in the order of the commit."""
-        with self.busy:
+        with self.busy, self._updating:
             how, samples, steps, bases = order.update, order.samples, order.steps, order.bases
             cut, take, held, weights = how.fragment, self._take, self._held.get, order.weights
             pushes = [
@@ -215,7 +230,8 @@ class ParameterSlice:
             return torch.zeros(size), self.server.buffers
         with suppress(CodecError):
             if self._codec is not None:
-                return torch.from_numpy(self._codec.decode_part(part.numpy(), size)), buffers
+                with self._decoding:
+                    return torch.from_numpy(self._codec.decode_part(part.numpy(), size)), buffers
             if part.dtype == torch.float32 and len(part) == size:
                 return part, buffers
         return torch.zeros(size), buffers
@@ -247,13 +263,15 @@ class ParameterSlice:
         if self._codec is None or not len(part):
             part = part.clone() if self._codec is None else torch.zeros(1, dtype=torch.uint8)
         else:
-            part = torch.from_numpy(self._codec.encode_part(part.numpy()))
+            with self._encoding:
+                part = torch.from_numpy(self._codec.encode_part(part.numpy()))
         return with_buffers(padded(part), self.server.buffers)
 
     def _model(self, worker: int, ticket: int, version: int) -> Tensor:
         server = self.server
         if self._codec is not None:
-            encoded = self._codec.encode_model(worker, ticket, version, server.parameters.numpy())
+            with self._encoding:
+                encoded = self._codec.encode_model(worker, ticket, version, server.parameters.numpy())
             return with_buffers(torch.from_numpy(encoded), server.buffers)
         if self._num_buffers:
             return torch.cat([server.parameters, server.buffers])
@@ -264,7 +282,8 @@ class ParameterSlice:
         assert self.server.aggregate is not None
         if self._codec is None:
             return self.server.aggregate
-        return torch.from_numpy(self._codec.encode_aggregate(version, self.server.aggregate.numpy()))
+        with self._encoding:
+            return torch.from_numpy(self._codec.encode_aggregate(version, self.server.aggregate.numpy()))
 
     def forget(self, worker: int) -> None:
         """Forget which model a worker holds."""

@@ -101,6 +101,10 @@ class ServerProcess:
             self._lost.read(message, time.monotonic())
         elif isinstance(message, msg.BeginSlice):
             self._begin(message)
+        elif isinstance(message, msg.AskServed):  # it serves no more
+            reply = self._held.carry_out(message)
+            assert reply is not None
+            self.coordinator.send(reply)
         elif not isinstance(message, msg.Ping):
             self._orders.append(message)
 

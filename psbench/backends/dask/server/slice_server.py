@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
+
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.messages import PushKey
 from psbench.backends.dask.protocol.transport import ServerSocket
 from psbench.backends.dask.server.migration import SliceMigration
 from psbench.backends.dask.server.parameter_server import new_slice, partition_of
 from psbench.backends.dask.server.parameter_slice import ParameterSlice
 from psbench.backends.dask.server.store import state_of
 from psbench.backends.partition import Partition, partitions_of
+from psbench.backends.stamps import ServerStamps
 from psbench.training.products import Product
 from psbench.training.workload import Workload
 
@@ -56,7 +60,9 @@ class SliceServer:
             msg.MeasureMovement: self._measure_movement,
             msg.GiveEntries: self._give,
             msg.TakeEntries: self._take,
+            msg.AskServed: lambda _: msg.ServedReport(**self._stamps.facts()),
         }
+        self._stamps, self._takes_note = ServerStamps(), workload.experiment.connection.stamps
 
     def carry_out(self, order: Message) -> Message | None:
         """Carry out an order, and return the answer if there is one."""
@@ -77,6 +83,13 @@ class SliceServer:
         own = order.tensors, self._workload, composition, self._number
         self.slice = new_slice(*own, order.codec_counters, order.ranges)
         self._socket.keep_payload = self.slice.receive
+        if self._takes_note:
+            self.slice.take_note(self._stamps)
+            self._socket.keep_payload = self._receive
+
+    def _receive(self, key: PushKey, payload: Tensor) -> None:
+        self._stamps.waiting.add(self._socket.waiting)
+        self.own.receive(key, payload)
 
     def _discard(self, order: msg.DiscardPush) -> None:
         self.own.discard(order.key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from psbench.backends.partition import (
     pushed_to,
     within,
 )
+from psbench.backends.stamps import WorkerStamps
 from psbench.core.events import Push
 from psbench.core.strategy import Strategy
 from psbench.errors import CodecError
@@ -64,6 +66,9 @@ class WorkerExchange:
     def residual(self) -> Tensor | None:
         """What pushes have left out so far."""
         return self._residual
+
+    def take_note(self, stamps: WorkerStamps) -> None:
+        """Note from now on what codecs take between workers and servers."""
 
     def began(self, version: int) -> None:
         """Take note that a step begins, from that version."""
@@ -170,10 +175,20 @@ class ServerExchange(WorkerExchange):
             self._codecs = WorkerCodecs(composition, self._parts, workload.streams, worker)
             if residual is not None:
                 self._codecs.add_residual(residual)
+        #: what takes note of seconds that codecs take
+        self._encoding: AbstractContextManager[None] = nullcontext()
+        self._decoding: AbstractContextManager[None] = nullcontext()
+
+    def take_note(self, stamps: WorkerStamps) -> None:
+        """Note from now on what codecs take."""
+        if self._codecs is not None:
+            self._encoding, self._decoding = stamps.encoding, stamps.decoding
 
     def push(self, push: Push, payload: Tensor, buffers: Tensor) -> None:
         """Send each server its slice, with the buffers to the first."""
-        slices = self._slices(push.loss, self._with_residual(payload), push.fragment)
+        payload = self._with_residual(payload)
+        with self._encoding:
+            slices = self._slices(push.loss, payload, push.fragment)
         sent_s = self._clock()
         if not slices:  # what is not finite does not travel: the push ends the run
             self._mailbox.send(PushMessage.of(push, sent_s, False))
@@ -213,12 +228,13 @@ class ServerExchange(WorkerExchange):
         cuts, down = [within(own, entries) for own in self._parts], self._composition.communication.codec_down
         assert isinstance(down, Codec)
         first, buffers = split(release.payload, max(1, cuts[0].size), self._num_buffers)
-        found = torch.empty(entries.size)
-        for cut, part in zip(cuts, self._received(first, release.ticket), strict=True):
-            if cut.size:
-                whole = self._codecs is None
-                floats = part if whole else torch.from_numpy(down.decode(part.numpy(), cut.size))
-                cut.put(found, floats)
+        found, slices = torch.empty(entries.size), self._received(first, release.ticket)
+        with self._decoding:
+            for cut, part in zip(cuts, slices, strict=True):
+                if cut.size:
+                    whole = self._codecs is None
+                    floats = part if whole else torch.from_numpy(down.decode(part.numpy(), cut.size))
+                    cut.put(found, floats)
         return found, buffers
 
     def model(self, release: ReleaseMessage) -> tuple[Tensor, Tensor]:
@@ -228,13 +244,15 @@ class ServerExchange(WorkerExchange):
         assert release.payload is not None
         first, buffers = split(release.payload, self._parts[0].size, self._num_buffers)
         slices, codecs = self._received(first, release.ticket), self._codecs
-        return (gather(slices, self._parts) if codecs is None else codecs.model(slices)), buffers
+        with self._decoding:
+            return (gather(slices, self._parts) if codecs is None else codecs.model(slices)), buffers
 
     def aggregate(self, release: ReleaseMessage) -> Tensor:
         """Return the aggregate that the servers send."""
         assert release.payload is not None
         slices, codecs = self._received(release.payload, release.ticket), self._codecs
-        return gather(slices, self._parts) if codecs is None else codecs.aggregate(slices)
+        with self._decoding:
+            return gather(slices, self._parts) if codecs is None else codecs.aggregate(slices)
 
     def _received(self, first: Tensor, ticket: int) -> Sequence[Tensor]:
         """Return the servers' slices as they arrived."""

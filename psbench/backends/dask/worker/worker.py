@@ -377,6 +377,8 @@ class Worker:
             self.exchange = ServerExchange(self.servers, composition, workload, self.worker, *common)
             if self._ranges:
                 self.exchange.reassign(self._ranges)
+        if self._stamps is not None:
+            self.exchange.take_note(self._stamps)
 
     def _fragments(self) -> list[Partition]:
         return fragments_of(self.composition, self.workload.model.layout)
