@@ -20,7 +20,7 @@ from psbench.backends.compression import Compression
 from psbench.backends.control import Control
 from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.server.sharded import ShardedStore
-from psbench.backends.partition import Partition
+from psbench.backends.partition import Partition, partitions_of
 from psbench.backends.simulated.simulation import Simulation
 from psbench.core.actions import Apply, Mix, Release
 from psbench.core.aggregation import PayloadKind
@@ -347,7 +347,7 @@ def test_answers_in_part():
     """Ten entries in a hundred of a model are no model."""
     sparse = {"name": "local_sgd", "codec_down": {"name": "top_k", "ratio": 0.1}}
     kept = refused("answers_in_part", communication=sparse, aggregation=Elastic())
-    compression = Compression(kept, Workload.build(toy_experiment()), {})
+    compression = Compression(kept, partitions_of([[(0, 15)]]), Streams(0), {})
     arrived = compression.aggregate(0, 1, torch.ones(15))
     assert 0 < arrived.count_nonzero() < 3
 
@@ -783,11 +783,8 @@ def test_vectors_that_are_not_given():
 
 def test_several_vectors_as_differences():
     """The model that a worker holds has half as many entries as its push."""
-    codecs = Compression(
-        of_pushes("several_vectors_as_differences"),
-        Workload.build(toy_experiment()),
-        {},
-    )
+    composition = of_pushes("several_vectors_as_differences")
+    codecs = Compression(composition, partitions_of([[(0, 15)]]), Streams(0), {})
     codecs.model(0, 1, 0, torch.zeros(15))
     with pytest.raises(ValueError, match="broadcast"):
         codecs.push(0, 1, torch.zeros(30))

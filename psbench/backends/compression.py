@@ -14,9 +14,7 @@ from torch import Tensor
 
 from psbench.backends.partition import (
     Partition,
-    fragments_of,
     gather,
-    partitions,
     partitions_of,
     pushed_to,
     within,
@@ -27,7 +25,6 @@ from psbench.errors import CodecError
 from psbench.seeds import Streams
 from psbench.strategies.codecs import ServerCodecState, WorkerCodecState, over_the_wire
 from psbench.strategies.codecs.base import Floats, Packed
-from psbench.training.workload import Workload
 
 _NOTHING = torch.zeros(0, dtype=torch.uint8)
 _Decode: TypeAlias = Callable[[WorkerCodecState, Packed], Floats]
@@ -178,19 +175,29 @@ class Compression:
     Parameters
     ----------
     composition : Strategy
-    workload : Workload
+    own : sequence of Partition
+        The entries that each server holds.
+    streams : Streams
     residuals : dict of worker to tensor
         Residuals of the composition before; taken over.
+    fragments : sequence of Partition
+        Those that pushes may be of.
     """
 
-    def __init__(self, composition: Strategy, workload: Workload, residuals: dict[int, Tensor]) -> None:
+    def __init__(
+        self,
+        composition: Strategy,
+        own: Sequence[Partition],
+        streams: Streams,
+        residuals: dict[int, Tensor],
+        fragments: Sequence[Partition] = (),
+    ) -> None:
         communication = composition.communication
-        self._composition, self._streams = composition, workload.streams
+        self._composition, self._streams = composition, streams
         self._up, self._down = communication.codec.name, communication.codec_down.name
         # a collective's vectors, whose entries travel each by itself, or codecs that change nothing
         self._entrywise = composition.placement.collective or self._up == self._down == "none"
-        self._partitions = partitions(composition.placement, workload.model.layout)
-        self._fragments = fragments_of(composition, workload.model.layout)
+        self._partitions, self._fragments = own, fragments
         self._servers = self._new_servers()
         self._workers: dict[int, WorkerCodecs] = {}
         #: until a worker has codecs, or, if it needs none, has pushed
@@ -356,7 +363,7 @@ class Compression:
         return self._workers[worker]
 
 
-def _residual(servers: list[ServerCodecState], own: list[Partition]) -> Tensor | None:
+def _residual(servers: list[ServerCodecState], own: Sequence[Partition]) -> Tensor | None:
     """Return the residual of the servers' answers; None for codecs without error feedback."""
     found = [server.channel.residual for server in servers]
     known = [torch.from_numpy(residual) for residual in found if residual is not None]

@@ -372,7 +372,7 @@ class Engine:
         self._processor.hand_over(self._rules.handover(self.view.in_force, switch))
         before = self.composition
         self._install(switch.to)
-        if self.composition.forgets_residual(before):
+        if before.leaves_residuals and self.composition.forgets_residual(before):
             self._processor.note(
                 act.Note(_FORGOTTEN.format(before.aggregation.payload, self.composition.aggregation.payload))
             )

@@ -200,15 +200,19 @@ class Strategy(Specification):
         a = self.aggregation
         return self.lr_scaling == "none" and a.payload == "gradient" and not a.shares_rate
 
-    def forgets_residual(self, before: Strategy) -> bool:
-        """Whether codec residuals of the composition `before` cannot be sent in the pushes of this one.
+    @property
+    def leaves_residuals(self) -> bool:
+        """Whether some of what its workers push stays with them, for their next push."""
+        codec = self.communication.codec.has_memory and not self.placement.collective
+        return codec or self.aggregation.exchanges
 
-        Gradients and parameters differ in unit: the residual of the one cannot be added to the other.
+    def forgets_residual(self, before: Strategy) -> bool:
+        """Whether residuals that workers have after the composition `before` cannot be sent by this one.
+
+        Gradients and parameters differ in unit: the residual of the one cannot be added to the other. Who has
+        not pushed under `before` may have one of a composition before it.
         """
-        remembers = before.communication.codec.has_memory and not before.placement.collective
-        remembers = remembers or before.aggregation.exchanges
-        differs = self.aggregation.payload != before.aggregation.payload
-        return remembers and (differs or self.sends_fragments)
+        return self.aggregation.payload != before.aggregation.payload or self.sends_fragments
 
     def sums(self, size: WireSize, version: int) -> list[tuple[int, bool]]:
         """Return of each sum of an exchange that makes the next version of this one its bytes.

@@ -7,10 +7,12 @@ import sys
 import textwrap
 from typing import Any, NamedTuple
 
+from psbench.backends.compression import Compression, WorkerCodecs
 from psbench.core.action_processor import ActionProcessor
 from psbench.core.drain import Drain
 from psbench.core.engine import Engine
 from psbench.core.membership import EngineMembership
+from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView
 from psbench.core.worker_loop import WorkerLoop
 from psbench.strategies.aggregation import mean, model_average
@@ -26,6 +28,7 @@ from psbench.strategies.aggregation.outer import Outer
 from psbench.strategies.aggregation.power_sgd import PowerSGD
 from psbench.strategies.aggregation.robust import Median
 from psbench.strategies.aggregation.staleness import _ByStaleness
+from psbench.strategies.codecs import Channel, ServerCodecState
 from psbench.strategies.communication.elastic import Elastic
 from psbench.strategies.communication.osp import OSP
 from psbench.strategies.communication.selsync import SelSync
@@ -185,6 +188,35 @@ COMPUTED = {
         "0.5 * (each.of(mine) - each.of(total.vector))",
     ),
     "1-bit adam owes momentum and not gradients": Fault(OneBitAdam, "left_out", " / (1.0 - self.beta1)", ""),
+    "what is owed is dropped at a switch": Fault(
+        *(Compression, "__init__", "_pending_residuals = residuals", "_pending_residuals = {}")
+    ),
+    "what was owed before a switch is pushed twice": Fault(
+        Compression, "push", "_pending_residuals.pop(worker, None)", "_pending_residuals.get(worker)"
+    ),
+    "a residual is pushed twice": Fault(Channel, "send", "before + vector", "2 * before + vector"),
+    "a residual outlives its worker": Fault(
+        Compression, "leave", "self._workers.pop(worker, None)", "self._workers.get(worker)"
+    ),
+    "what is owed outlives its worker": Fault(
+        Compression, "leave", "self._pending_residuals.pop(worker, None)", "pass"
+    ),
+    "what gradients are owed is added to models": Fault(
+        Strategy,
+        "forgets_residual",
+        "self.aggregation.payload != before",
+        "before.leaves_residuals and self.aggregation.payload != before",
+    ),
+    "a void push takes its residual along": Fault(WorkerCodecs, "checkpoint", "if waits:", "if True:"),
+    "a residual is left behind where entries move": Fault(
+        WorkerCodecs, "repartitioned", "residual is not None", "False"
+    ),
+    "the servers' residual is left behind where entries move": Fault(
+        Compression, "repartition", "residual is not None", "False"
+    ),
+    "an aggregate is encoded anew for each worker": Fault(
+        ServerCodecState, "encode_aggregate", "self._aggregate is None", "True"
+    ),
     "gradients under way are lost with the answer": Fault(
         OSP, "begin", "model if unpushed is None else model - own.lr * unpushed", "model"
     ),
@@ -200,6 +232,18 @@ _DROPS = {
 }
 _GRACE = {"consistency": {"name": "grace", "grace_s": 1.0}}
 _SOON = {"name": "after", "fraction": 0.02, "whole_epochs": False}
+_FEEDBACK = {"name": "top_k", "ratio": 0.4, "error_feedback": True}
+_OWED = {"consistency": "asp", "communication": {"name": "every_step", "codec": _FEEDBACK}}
+_ANSWERED = {
+    "consistency": "bsp",
+    "aggregation": {"name": "exchange", "aggregate": "gradient"},
+    "communication": {"name": "selsync", "delta": 0.01, "codec_down": _FEEDBACK},
+}
+_MOVED = {
+    **{"name": "parameter_server", "servers": 2},
+    "reassignment": {"name": "by_load", "every": 2, "threshold": 1.01},
+}
+_MODELS = {"consistency": "asp", "communication": "local_sgd", "aggregation": "model_average"}
 _SWITCH: dict[str, Any] = {"name": "strategy_switch", "second": "asp", "rule": _SOON}
 #: strategies under which a few schedules show a fault; others are shown by any
 UNDER: dict[str, Any] = {
@@ -256,6 +300,20 @@ UNDER: dict[str, Any] = {
         **{"name": "power_sgd", "start_iter": 0, "min_compression_rate": 1.0}
     },
     "1-bit adam owes momentum and not gradients": {"name": "one_bit_adam", "freeze_step": 2},
+    "what is owed is dropped at a switch": _SWITCH | {"first": _OWED},
+    "what was owed before a switch is pushed twice": _SWITCH | {"first": _OWED},
+    "a residual is pushed twice": _OWED,
+    "a residual outlives its worker": _OWED,
+    "what is owed outlives its worker": {
+        **{"name": "power_sgd", "start_iter": 0, "min_compression_rate": 1.0}
+    },
+    "what gradients are owed is added to models": {
+        **(_SWITCH | {"first": _OWED, "then": [{"to": _MODELS, "rule": _SOON}]})
+    },
+    "a void push takes its residual along": _OWED,
+    "a residual is left behind where entries move": _OWED | {"placement": _MOVED},
+    "the servers' residual is left behind where entries move": _ANSWERED | {"placement": _MOVED},
+    "an aggregate is encoded anew for each worker": _ANSWERED,
     "gradients under way are lost with the answer": "osp",
     "the batch after a hand-over is the one before": {
         **_SWITCH,

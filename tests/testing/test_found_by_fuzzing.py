@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from psbench.testing.fuzz import Schedule, play
+from tests.mutation.planted import UNDER
 
 # what is drawn at random is seldom what anybody would train with
 pytestmark = pytest.mark.filterwarnings("ignore::psbench.errors.DoubtfulComposition")
@@ -107,6 +108,13 @@ SMALL_BATCH = {
     },
     "lr_scaling": "by_share",
 }
+
+
+def test_a_residual_of_gradients_is_not_added_to_models():
+    """Two switches later: its worker had not pushed in between, under a composition that leaves nothing out."""
+    words = "what gradients are owed is added to models"
+    choices = Schedule.parse("s0 a0 s0 ")
+    play(Schedule(UNDER[words], 1, 1, 1261028694, choices, batches=(), momentum=0.0))
 
 
 @pytest.mark.parametrize(

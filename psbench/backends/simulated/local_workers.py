@@ -15,7 +15,7 @@ from torch import Tensor
 from psbench.backends.checkpointing import named, under
 from psbench.backends.compression import Compression
 from psbench.backends.local_steps import Model, mean_model, obey, renew
-from psbench.backends.partition import fragments_of
+from psbench.backends.partition import fragments_of, partitions
 from psbench.backends.simulated.event_queue import EventQueue
 from psbench.backends.simulated.measurements import forward_s
 from psbench.backends.simulated.shared_cores import StepBegins
@@ -142,11 +142,12 @@ class LocalWorkers:
         self._network, self._queue = transfers.network, queue
         self._send, self._diverge = send, diverge
         self._trainer, self._server = resources.trainer, resources.server
-        self.compression = Compression(composition, workload, residuals)
+        layout = workload.model.layout
+        own, self._fragments = partitions(composition.placement, layout), fragments_of(composition, layout)
+        self.compression = Compression(composition, own, workload.streams, residuals, self._fragments)
         self._workers: dict[int, _Worker] = {}
         self._carried: dict[int, Model] = {}  # by pushes that have not arrived
         self._optimizer = workload.optimizers[1]
-        self._fragments = fragments_of(composition, workload.model.layout)
         self._sample_bytes = workload.sample_bytes
         self._prefetch = bool(getattr(composition.communication, "prefetch", False))
 

@@ -220,6 +220,8 @@ class FuzzedCluster:
 
     def _readmit(self, readmit: act.Readmit) -> None:
         self.workers[readmit.worker].forget()
+        if self.vectors is not None:
+            self.vectors.wire.leave(readmit.worker)
 
     def _tell(self, tell: act.Tell) -> None:
         loop = self.workers[tell.worker].loop
@@ -229,6 +231,10 @@ class FuzzedCluster:
     def _set_timer(self, timer: act.SetTimer) -> None:
         event = ev.Timer(timer.key, timer.composition_id)
         self.timers.append((timer.at, len(self.timers), event))
+
+    def _reassign(self, _: act.Reassign) -> None:
+        if self.vectors is not None:
+            self.vectors.wire.move()
 
     def _measure(self, measure: act.Measure) -> None:
         self.measures.append(measure)
@@ -250,6 +256,7 @@ _PERFORM: dict[type, Callable[[FuzzedCluster, Any], None]] = {
     act.Readmit: FuzzedCluster._readmit,
     act.Tell: FuzzedCluster._tell,
     act.SetTimer: FuzzedCluster._set_timer,
+    act.Reassign: FuzzedCluster._reassign,
     act.Measure: FuzzedCluster._measure,
     act.Handover: FuzzedCluster._hand_over,
 }

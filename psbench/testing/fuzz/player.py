@@ -91,7 +91,7 @@ class Player(FuzzedCluster):
         worker.alive = False
         worker.forget()
         if self.vectors is not None:
-            self.vectors.residuals.pop(number, None)
+            self.vectors.wire.leave(number)
         self.open_votes.pop(number, None)
         self.unseen_deaths.add(number)
         self.handle(ev.Leave(number, "lost"))
@@ -149,12 +149,16 @@ class Player(FuzzedCluster):
     def _restart(self, _number: int) -> None:
         """Go on from a checkpoint: steps and messages under way are void."""
         self.save_and_load()
+        waiting = set()
         for worker in self.workers:
             seen = self.view.workers.get(worker.number)
             if seen is not None and (seen.status in (Status.COMPUTING, Status.VOTED) or seen.overlapping):
                 worker.forget()
             else:
                 worker.drop_work()
+                waiting.add(worker.number)
+        if self.vectors is not None:
+            self.vectors.wire.restart(waiting)
         self.open_votes.clear()
         epochs = self.view.epochs
         actions = self.engine.resume(epochs=epochs)

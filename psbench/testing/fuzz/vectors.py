@@ -2,20 +2,21 @@
 
 A gradient is of small whole numbers, and an eighth of the model that it was computed on: a worker that has
 the wrong version pushes something else. Whatever servers and workers compute is computed again by the model.
-What an exchange leaves out of a push is part of the worker's next one, and lost with the worker.
+What codecs and exchanges leave out of a push is part of the worker's next one (`wire`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from psbench.core import actions as act
+from psbench.core import events as ev
 from psbench.core.arithmetic import Pushed
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import AnyStrategy
@@ -23,6 +24,7 @@ from psbench.optimization.optimizer import SGD
 from psbench.testing.arithmetic import Some, some_fragments
 from psbench.testing.fuzz.numbers import noise
 from psbench.testing.fuzz.schedule import Schedule
+from psbench.testing.fuzz.wire import Wire
 from psbench.testing.invariants import BrokenContract
 from psbench.testing.model import arithmetic
 from psbench.testing.model.arithmetic import RATE, Array, Given
@@ -35,8 +37,6 @@ SHAPE, SHAPE_EXCHANGED = (3,), (3, 2)
 #: entries beyond which rounding is not small any more
 _LARGEST = 1e6
 _NONE = torch.zeros(0)
-#: of each worker, what its next push is to carry beside
-Residuals: TypeAlias = dict[int, Tensor]
 #: vectors of numbers between -3 and 3
 _WHOLE = tuple(
     torch.tensor([first, second, third], dtype=torch.float64)
@@ -64,13 +64,13 @@ class WorkerVectors:
         optimizer: SGD,
         number: int,
         schedule: Schedule,
-        residuals: Residuals,
+        wire: Wire,
         entries: int,
     ) -> None:
         self._optimizer, self._number, self._seed = optimizer, number, schedule.seed
-        self._residuals, self._entries = residuals, entries
+        self._wire, self._entries = wire, entries
         self._composition = composition
-        withstands = composition.aggregation.withstands_nan
+        withstands = composition.aggregation.withstands_nan and wire.is_exact
         self._has_nan = schedule.wrong and withstands and noise(self._seed, 105, number) < 0.3
         self._fragments = some_fragments(composition, range(entries))
         self.real = LocalModel(composition, optimizer, self._fragments)
@@ -82,6 +82,7 @@ class WorkerVectors:
     def renew(self, release: act.Release, vectors: tuple[Tensor, ...]) -> None:
         """Take what came with a release to step; see `backends.local_steps.renew`."""
         before, self._lr = self._lr, self._optimizer.rate(release.epoch)
+        self._wire.received(self._number)
         self.real.obey(release.orders)
         self.model.orders = release.orders
         if not vectors:
@@ -115,9 +116,10 @@ class WorkerVectors:
     def _places(self, fragment: int) -> Array | None:
         return None if fragment < 0 else self._fragments[fragment].places.numpy()
 
-    def payload(self, fragment: int) -> Tensor:
-        """Return what a push carries."""
-        payload, expected = self.real.payload(fragment), self.model.payload(self._places(fragment))
+    def payload(self, push: ev.Push) -> Tensor:
+        """Return what a push carries, as it arrives."""
+        payload = self.real.payload(push.fragment)
+        expected = self.model.payload(self._places(push.fragment))
         own = self.real.parameters.numpy().copy()
         if unequal(own, self.model.own):
             raise BrokenContract(f"worker {self._number} is at {own}, but by the rules at {self.model.own}")
@@ -127,8 +129,7 @@ class WorkerVectors:
             raise BrokenContract(
                 f"{who} pushes {payload.tolist()}, but by the rules it is {expected.tolist()}"
             )
-        residual = self._residuals.pop(self._number, None)
-        return payload if residual is None else payload + residual
+        return self._wire.push(push, payload)
 
     @property
     def own(self) -> Tensor:
@@ -150,8 +151,8 @@ class Vectors:
     versions : list of float64 arrays, (entries,)
         Every version of the model.
     payloads : dict of push to tensor
-    residuals : dict of worker to tensor
-        What exchanges have left out of its pushes, to be added to its next one.
+    wire : Wire
+        What lies between workers and servers.
     """
 
     def __init__(self, schedule: Schedule, strategy: AnyStrategy) -> None:
@@ -168,7 +169,7 @@ class Vectors:
         self._model = arithmetic.Model(start.numpy(), self._shape)
         self._last: tuple[act.Apply, Array, Array] | None = None  # with the version before, and the push
         self.payloads: dict[int, Tensor] = {}
-        self.residuals: Residuals = {}
+        self.wire = Wire(self._composition, len(start), schedule.seed)
 
     def _new_server(self, start: Tensor) -> Server:
         part = self._composition.aggregation
@@ -181,7 +182,7 @@ class Vectors:
     def half(self, number: int) -> WorkerVectors:
         """Return the vectors of a worker that has none."""
         own = self._composition, self._optimizer, number, self._schedule
-        return WorkerVectors(*own, self.residuals, len(self._entries))
+        return WorkerVectors(*own, self.wire, len(self._entries))
 
     def carried(self, release: act.Release) -> tuple[Tensor, ...]:
         """Return the vectors that a release carries."""
@@ -189,10 +190,10 @@ class Vectors:
             return ()
         if release.aggregate:
             assert self._server.aggregate is not None
-            return (self._server.aggregate,)
+            return (self.wire.aggregate(release, self._server.aggregate),)
         if release.fragment >= 0:
             return (self._fragments[release.fragment].of(self._server.parameters),)
-        return (self._server.parameters.clone(),)
+        return (self.wire.model(release, self._server.parameters),)
 
     def apply(self, apply: act.Apply, gone: Collection[int]) -> None:
         """Make the next version, and compare; workers that are `gone` have no residual."""
@@ -259,7 +260,7 @@ class Vectors:
                 )
             sent.add_(pushed - residual, alpha=weight)
             if push.worker not in gone:
-                self.residuals[push.worker] = residual
+                self.wire.leave_out(push.worker, residual)
         keeps = self._composition.aggregation.conserves_sums and any(each is not None for each in left)
         if keeps and unequal(sent.numpy(), total.numpy()):
             raise BrokenContract(
@@ -273,7 +274,8 @@ class Vectors:
         Called when a worker has taken its answer, before another version is made.
         """
         halves: tuple[Any, Any] = (self._composition.aggregation, self._composition.communication)
-        if self._last is None or not all(part.conserves_models for part in halves):
+        exact = self._last is not None and self.wire.is_exact
+        if self._last is None or not exact or not all(part.conserves_models for part in halves):
             return
         (apply, centre, pushed), self._last = self._last, None
         if apply.pushes[0].worker != worker or len({part.elastic_rate for part in halves}) > 1:
@@ -299,9 +301,8 @@ class Vectors:
         if handover.forgets_momentum:
             self._server.forget_momentum()
             self._model.forget()
-        before, self._composition = self._composition, self._strategy.compositions[handover.to]
-        if self._composition.forgets_residual(before):
-            self.residuals.clear()
+        self._composition = self._strategy.compositions[handover.to]
+        self.wire.hand_over(self._composition)
         self._server.use(self._composition.aggregation, self._fragments)
         self._last = None
 

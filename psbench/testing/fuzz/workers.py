@@ -131,7 +131,7 @@ class FuzzedWorker:
         assert self.loop is not None
         push = self.loop.push(self._push_id(), bytes=100, overlapping=overlapping)
         if self.half is not None:
-            self.payloads[push.id] = self.half.payload(push.fragment)
+            self.payloads[push.id] = self.half.payload(push)
         push.stats = Statistics((push.stats or {}) | ({"send_s": 0.1} if self._reads_send_s else {}))
         if push.samples != self.unpushed:
             raise BrokenContract(

@@ -378,6 +378,7 @@ class Worker:
         self.own, self.optimizer = np.zeros(0), SGD()
         self.received = self.last = self.own
         self.steps: list[tuple[Array, int]] = []  # gradients and samples that no push has carried
+        self.pushed: dict[tuple[int, ...], Array] = {}  # of fragments, until their answers
         self.exchanges = False  # whether its push is what an elastic answer belongs to
         self.orders: Mapping[str, Any] = {}
         self.x = self.v = self.share = self.own  # of an eager worker
@@ -387,8 +388,10 @@ class Worker:
         """Go on from a model, or from a part of one."""
         if places is not None:
             alpha, self.own, self.received = self.m.mixing, self.own.copy(), self.received.copy()
-            self.own[places] = alpha * self.own[places] + (1 - alpha) * x
-            self.received[places] = x
+            mixed = alpha * self.own[places] + (1 - alpha) * x
+            if getattr(self.m, "takes", "mixture") == "change":
+                mixed = self.own[places] + x - self.pushed.pop(tuple(places))
+            self.own[places], self.received[places] = mixed, x
             return
         self.x, self.v, self.mean = x, np.zeros_like(x), None
         if self.m.name == "elastic" and self.exchanges:  # x is the centre after its move towards the worker
@@ -437,7 +440,7 @@ class Worker:
     def payload(self, places: Array | None) -> Array:
         """Return what a push carries."""
         if places is not None:
-            self.steps = []
+            self.steps, self.pushed[tuple(places)] = [], self.own[places]
             return self.received[places] - self.own[places]
         if self.m.name == "eager":
             self.steps = []

@@ -335,7 +335,7 @@ class Interpreter(Account):
         self.handovers += 1
         self.version_at_handover = c.version
         self.use(switch.to)
-        if self.composition.forgets_residual(before):
+        if before.leaves_residuals and self.composition.forgets_residual(before):
             old, new = before.aggregation.payload, self.composition.aggregation.payload
             lost = f"it belongs to {old}s, and what is pushed now is {new}"
             self.note(f"what codecs had not sent yet is forgotten: {lost}")

@@ -33,6 +33,11 @@ SIZE = 17
 EXACT = ["none", *({"name": name, "ratio": 0.2, "error_feedback": True} for name in ("top_k", "random_k"))]
 SERVERS = [ParameterServer(), ParameterServer(servers=2, assignment="layer"), ParameterServer(servers=3)]
 
+
+def whole(workload):
+    return partitions(ParameterServer(), workload.model.layout)
+
+
 segments = st.lists(
     st.tuples(st.sampled_from(EXACT), st.sampled_from(SERVERS), st.integers(0, 4)), min_size=2, max_size=5
 )
@@ -98,7 +103,7 @@ def test_a_simulated_worker_pushes_the_residual_that_it_took_over(codec, placeme
     workload = Workload.build(toy_experiment("bsp"))
     composition = strategies.bsp(codec=codec, placement=placement)
     owed = {1: torch.full_like(workload.parameters, 0.25), 2: torch.full_like(workload.parameters, 0.5)}
-    compression = Compression(composition, workload, dict(owed))
+    compression = Compression(composition, whole(workload), workload.streams, dict(owed))
     gradient = torch.linspace(-8, 6, len(workload.parameters))
     arrived = compression.push(1, 1, gradient)
     left = compression.residuals()
@@ -112,7 +117,7 @@ def test_a_pushed_residual_is_in_checkpoints_until_the_next_release():
     """That push is void if the run resumes from there; after the release it has been answered."""
     workload = Workload.build(toy_experiment("bsp"))
     residual = torch.full_like(workload.parameters, 0.25)
-    compression = Compression(strategies.bsp(), workload, {1: residual})
+    compression = Compression(strategies.bsp(), whole(workload), workload.streams, {1: residual})
     held = [compression.checkpoint_worker(1, waits=False)[0]]
     compression.mark_release(1)
     compression.push(1, 1, torch.zeros_like(residual))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from psbench import strategies
 from psbench.backends.compression import Compression
+from psbench.backends.partition import partitions
 from psbench.testing import toy_experiment
 from psbench.training.workload import Workload
 
@@ -31,7 +32,9 @@ FEEDBACK = [
 def compression(**codecs):
     placement = {"name": "parameter_server", "servers": 2, "reassignment": "by_load"}
     experiment = toy_experiment(strategies.bsp(placement=placement, **codecs))
-    return Compression(experiment.strategy, Workload.build(experiment), {})
+    workload = Workload.build(experiment)
+    own = partitions(experiment.strategy.placement, workload.model.layout)
+    return Compression(experiment.strategy, own, workload.streams, {})
 
 
 def vectors(seed, count):
