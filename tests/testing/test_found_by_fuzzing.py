@@ -111,7 +111,7 @@ SMALL_BATCH = {
 
 
 def test_a_residual_of_gradients_is_not_added_to_models():
-    """Two switches later: its worker had not pushed in between, under a composition that leaves nothing out."""
+    """Two switches later, if its worker has not pushed in between, as nothing was left out there."""
     words = "what gradients are owed is added to models"
     choices = Schedule.parse("s0 a0 s0 ")
     play(Schedule(UNDER[words], 1, 1, 1261028694, choices, batches=(), momentum=0.0))
