@@ -112,16 +112,17 @@ def test_a_figure_of_a_paper_has_the_size_font_and_units_of_one(runs, tmp_path):
         sheet.save(tmp_path / "figure.svg")
         sheet.save(tmp_path / "figure.pdf")
         svg = (tmp_path / "figure.svg").read_text()
-        size, scale = re.search(r'width="([\d.]+)in" height="[\d.]+in" viewBox="0 0 ([\d.]+) ', svg).groups()
-        assert float(size) == inches
-        points = {float(n) * inches * 72 / float(scale) for n in re.findall(r'font-size="([\d.]+)px"', svg)}
+        numbers = re.search(r'width="(\S+)in" height="(\S+)in" viewBox="0 0 (\S+) ([\d.]+)"', svg).groups()
+        size, high, scale, tall = map(float, numbers)
+        assert (size, high) == (inches, pytest.approx(inches * tall / scale, abs=1e-4))
+        points = {float(n) * inches * 72 / scale for n in re.findall(r'font-size="([\d.]+)px"', svg)}
         assert {round(n, 1) for n in points} == {8}
         assert "Times" in re.search(r'font-family="([^"]*)', svg)[1]
         assert "virtual time (s)" in svg
         assert not re.search(r">[\d.]+ s<", svg)
         assert ">Validation loss<" not in svg  # the caption says it
-        box = re.search(rb"/MediaBox ?\[0 0 ([\d.]+)", (tmp_path / "figure.pdf").read_bytes())[1]
-        assert float(box) == pytest.approx(72 * inches, abs=0.1)
+        box = re.search(rb"/MediaBox ?\[0 0 (\S+) ([\d.]+)", (tmp_path / "figure.pdf").read_bytes()).groups()
+        assert [*map(float, box)] == pytest.approx([72 * inches, 72 * high], abs=0.1)
     with pytest.raises(ParameterError, match=r"written as \.svg or \.pdf"):
         sheet.save(tmp_path / "figure.png")
     for wrong, why in (

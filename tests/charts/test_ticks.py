@@ -10,6 +10,7 @@ import pytest
 import vl_convert
 
 from psbench import charts
+from psbench.charts.ticks import unit_in_title
 
 
 @pytest.mark.parametrize(
@@ -34,3 +35,14 @@ def test_marks_follow_the_range(end: float, expected: list[str], is_streamed: bo
     # an axis that grows with its data may end at a round number beyond them
     assert texts[: len(expected)] == expected
     assert not [text for text in texts if re.search(r"\de[+-]?\d", text)]
+
+
+@pytest.mark.parametrize(
+    ("span_s", "title"),
+    [(120.0, "time (s)"), (121.0, "time (min)"), (7200.0, "time (min)"), (7201.0, "time (h)")],
+)
+def test_a_paper_has_the_unit_of_the_marks_in_the_title(span_s: float, title: str) -> None:
+    data = pd.DataFrame({"label": ["a"] * 2, "time_s": [0.0, span_s], "train_loss": [1.0, 0.5]})
+    spec = charts.spec(charts.curve(data, "train_loss", "time_s", labels=["a"]))
+    axes = [layer["encoding"]["x"] for layer in spec["layer"] if "x" in layer.get("encoding", {})]
+    assert {unit_in_title(each)["title"] for each in axes} == {title}
