@@ -76,7 +76,12 @@ class TestSpeedUps:
         assert compared.table()["speed_up"].isna().all()
         assert "speed-up" not in compared.cells()[0]
         ended = {"epochs": 2, "seconds": 1000}  # a limit that no run came to
-        assert ps.compare([made("bsp", stop=ended), made("asp", stop=ended)]).no_speed_up == {}
+        both = made("bsp", stop=ended), made("asp", stop=ended)
+        assert ps.compare(both).no_speed_up == {}
+        # only one of them comes to this
+        between = {"epochs": 2, "seconds": sum(run.summary()["time_s"] for run in both) / 2}
+        compared = ps.compare([made("bsp", stop=between), made("asp", stop=between)])
+        assert "their seconds had passed" in compared.no_speed_up["asp"]
 
     @pytest.mark.slow
     @pytest.mark.parametrize("place", ["baseline", "other"])
