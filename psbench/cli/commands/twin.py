@@ -39,7 +39,7 @@ def calibrate_command(
         list[Path] | None,
         typer.Option("--from", metavar="RUN", help="Fit to saved runs instead; give it for each."),
     ] = None,
-    batches: Annotated[int, typer.Option(min=20, help="Global batches of each of the four runs.")] = 60,
+    batches: Annotated[int, typer.Option(min=20, help="Global batches of each run.")] = 60,
     links: Annotated[bool, typer.Option(help="Time messages of several sizes between workers.")] = True,
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where the profile goes.")] = Path("profile.yaml"),
     debug: Debug = False,
