@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional
 
 from psbench.checkpoints.file import Checkpoint
+from psbench.core.actions import Apply
 from psbench.core.arithmetic import Pushed
 from psbench.core.log import Kind
 from psbench.runs.execution import run
@@ -204,7 +205,7 @@ def merge(one, buffers, samples, **how):
             Pushed(torch.zeros(1), torch.tensor(theirs), samples=count, weight=how.pop("weight", 1.0))
             for theirs, count in zip(buffers, samples, strict=True)
         ],
-        **how,
+        Apply((), (), **how),
     )
 
 

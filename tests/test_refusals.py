@@ -14,7 +14,7 @@ import torch
 from draws import kinds
 from strategies.aggregation.own_arithmetic import Elastic, Median
 from toybox import take_out
-from vectors import pushed
+from vectors import how, pushed
 
 from psbench.backends.compression import Compression
 from psbench.backends.control import Control
@@ -451,7 +451,7 @@ def averaged(aggregation, versions):
     size = 2 // versions
     for at in range(0, 2, size):
         (apply,) = part.on_commit(pushes[at : at + size], view)
-        server.apply(pushed(models[at : at + size], apply.weights), numbers=apply.numbers)
+        server.apply(pushed(models[at : at + size], apply.weights), how(numbers=apply.numbers))
     return server.parameters.item()
 
 
@@ -750,7 +750,7 @@ def test_fragments_without_a_step():
     """What local steps did would become the model."""
     part = of_pushes("fragments_without_a_step").aggregation
     own = Server(torch.ones(1), torch.zeros(0), SGD(), 8, part, [Partition((slice(0, 1),))])
-    own.apply(pushed([torch.tensor([0.25])], [1.0]), numbers={"keep": 0.0}, fragment=0)
+    own.apply(pushed([torch.tensor([0.25])], [1.0]), how(numbers={"keep": 0.0}, fragment=0))
     assert own.parameters.tolist() == [0.25]
 
 
@@ -763,7 +763,7 @@ def test_numbers_of_whole_vectors():
     own.fragments = [Partition((slice(0, 2),))]
     push.vector = torch.ones(2)
     with pytest.raises(RuntimeError, match="size of tensor"):
-        own.apply([push], fragment=0)
+        own.apply([push], how(fragment=0))
 
 
 def test_codecs_of_whole_vectors():

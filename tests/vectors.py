@@ -17,6 +17,11 @@ def decided(strategy):
     return made, [action for action in actions if isinstance(action, Apply)]
 
 
+def how(**given):
+    """Return how a version is made; see `Apply`."""
+    return Apply((), (), **given)
+
+
 def pushed(vectors, weights=None, **facts):
     """Return pushes of these vectors, with weight 1 each unless given."""
     weights = [1.0] * len(vectors) if weights is None else weights

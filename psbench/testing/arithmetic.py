@@ -155,7 +155,7 @@ def _apply(server: Server, pushes: list[Pushed], apply: Apply, where: str) -> No
     with _named(where):
         if server.aggregation.exchanges:
             pushes = [_exchanged(server, pushes, apply)]
-        server.apply(pushes, epoch=apply.epoch, numbers=dict(apply.numbers), fragment=apply.fragment)
+        server.apply(pushes, replace(apply, numbers=dict(apply.numbers)))
     if not all(map(torch.equal, sent, before)):
         raise BrokenContract(f"{where}: changes the vector of a push; make a new one: push.vector * 2")
     answer = server.aggregate

@@ -10,11 +10,12 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from types import MappingProxyType
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from psbench.core.actions import Apply
 from psbench.core.arithmetic import Entries, Pushed, Shapes, State, Step, put_back, weighted_sum
 from psbench.core.parts import Aggregation
 from psbench.optimization.optimizer import SGD, Optimizer
@@ -23,7 +24,17 @@ from psbench.training.fused import fused_momentum_step
 
 #: prefixes of the optimizer's and the part's tensors, among those of a server
 OPTIMIZER, AGGREGATION = "optimizer/", "aggregation/"
-_NONE: Mapping[str, float] = MappingProxyType({})
+_PLAIN = Apply((), ())
+
+
+class How(Protocol):
+    """How a version is made, its pushes aside; see `Apply`."""
+
+    numbers: dict[str, float]
+    lr_scale: float
+    epoch: float
+    momentum_scale: float
+    fragment: int
 
 
 class Server:
@@ -77,23 +88,15 @@ class Server:
             self.state = State(self.parameters)
         self.aggregation, self.aggregate, self.fragments = aggregation, None, fragments
 
-    def apply(
-        self,
-        pushes: Sequence[Pushed],
-        *,
-        lr_scale: float = 1.0,
-        epoch: float = 0.0,
-        momentum_scale: float = 1.0,
-        numbers: Mapping[str, float] = _NONE,
-        fragment: int = -1,
-    ) -> None:
-        """Make the next version from the pushes of a commit, in its order; see `Apply` for the numbers."""
-        if momentum_scale != self._momentum_scale:
-            self._scale_momentum(momentum_scale)
+    def apply(self, pushes: Sequence[Pushed], how: How = _PLAIN) -> None:
+        """Make the next version from the pushes of a commit, in its order, as its `Apply` says."""
+        if how.momentum_scale != self._momentum_scale:
+            self._scale_momentum(how.momentum_scale)
         before = self.parameters.clone() if self.measures_movement else None
-        rate = self.spec.rate(epoch) * lr_scale
+        rate, fragment = self.spec.rate(how.epoch) * how.lr_scale, how.fragment
         step = Step(
-            rate, epoch, numbers, self.global_batch, self._update.step, _momentum_step=fused_momentum_step
+            *(rate, how.epoch, how.numbers, self.global_batch, self._update.step),
+            _momentum_step=fused_momentum_step,
         )
         if self.aggregation.carries:
             for push in pushes:
@@ -221,11 +224,11 @@ def kept_vectors(aggregation: Aggregation) -> int:
     entries = torch.zeros(64)
     server = Server(entries, torch.zeros(0), _TRIAL, 1, aggregation.fresh(), shapes=[(8, 8)])
     pushed = Pushed(entries.clone(), server.buffers, base=entries.clone())
-    numbers: Mapping[str, float] = defaultdict(lambda: 1e9 if aggregation.exchanges else 0.0)
+    numbers: dict[str, float] = defaultdict(lambda: 1e9 if aggregation.exchanges else 0.0)
     with suppress(Exception):
         for _ in range(2):
             pushes = server.exchange([pushed], numbers) if aggregation.exchanges else [pushed]
-            server.apply(pushes, numbers=numbers)
+            server.apply(pushes, Apply((), (), numbers))
     return sum(tensor.dim() > 0 for tensor in server.state.tensors().values())
 
 

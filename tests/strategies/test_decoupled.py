@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from threaded_run import ThreadedRun
-from vectors import pushed
+from vectors import how, pushed
 
 import psbench as ps
 from psbench.core.events import Push
@@ -77,7 +77,7 @@ def test_tensors_of_embeddings_take_the_weighted_mean():
     assert apply.numbers == {"mean:0": 1.0}
     server = Server(torch.zeros(3), NONE, SGD(lr=9.0), 8, RadialOuter(**PLAIN), shapes=[(2,), (1,)])
     vectors = [torch.tensor(v) for v in ([2.0, 0.0, 2.0], [0.0, 2.0, 2.0])]
-    server.apply(pushed(vectors, apply.weights), numbers=apply.numbers)
+    server.apply(pushed(vectors, apply.weights), how(numbers=apply.numbers))
     assert (-server.parameters).tolist() == pytest.approx([1.0, 1.0, 2.0])
 
 

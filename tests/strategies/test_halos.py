@@ -3,7 +3,7 @@
 import pytest
 import torch
 from threaded_run import ThreadedRun
-from vectors import pushed
+from vectors import how, pushed
 
 import psbench as ps
 from psbench.core.actions import Apply, Note
@@ -73,7 +73,7 @@ def test_both_levels_step_as_the_simulator_of_the_authors_has_it():
 
     def push(value, *happens):
         numbers = {f"{i} {kind}": float(region) for i, (kind, region) in enumerate(happens)}
-        own.apply(pushed([torch.tensor([value])]), numbers=numbers)
+        own.apply(pushed([torch.tensor([value])]), how(numbers=numbers))
         answers.append(own.aggregate.item())
 
     push(2.0, ("push", 0))  # 10 - 1

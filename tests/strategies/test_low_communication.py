@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from vectors import pushed
+from vectors import how, pushed
 
 import psbench as ps
 from psbench.core import ClusterView, Commit, Engine, Hold, Push, Release, SetTimer, Strategy
@@ -37,7 +37,7 @@ def moved(part, *differences, weights=(1.0,), **values):
     """Return where commits of one difference each take a model that begins at 0."""
     own = server(part)
     for difference in differences:
-        own.apply(pushed([difference], list(weights)), **values)
+        own.apply(pushed([difference], list(weights)), how(**values))
     return own.parameters
 
 
@@ -169,7 +169,7 @@ def test_momentum_between_pushes_is_shared_out_evenly():
     steps = []
     for _ in range(2):
         before = own.parameters.clone()
-        own.apply(pushed([zero], [1.0]), numbers={"every": 2.0})
+        own.apply(pushed([zero], [1.0]), how(numbers={"every": 2.0}))
         steps.append(own.parameters - before)
     # m falls to beta m at the second push, whose share is c beta m as well
     torch.testing.assert_close(steps[0], -0.25 * TWO)
@@ -287,7 +287,7 @@ def exchanged(alpha, centre, *models):
         worker = LocalModel(strategy, SGD(lr=0.1))
         worker.load(torch.tensor(model), torch.zeros(0), 0.1)  # of its own, as if it had stepped there
         sent = worker.payload()
-        own.apply(pushed([sent], [alpha]), numbers={"keep": 1 - alpha})
+        own.apply(pushed([sent], [alpha]), how(numbers={"keep": 1 - alpha}))
         worker.load(own.parameters.clone(), torch.zeros(0), 0.1)
         after.append(worker.parameters)
     return own.parameters, after

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from vectors import decided, pushed
+from vectors import decided, how, pushed
 
 import psbench as ps
 from psbench.backends.replay import replay
@@ -31,7 +31,7 @@ def update(own, version, vectors, weights):
     numbers, pushes = {"version": float(version)}, pushed(vectors, weights)
     found = own.exchange(pushes, numbers)
     left = [own.left_out(push.vector, found[0], numbers) for push in pushes]
-    own.apply(found[:1], numbers=numbers)
+    own.apply(found[:1], how(numbers=numbers))
     return found, left
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from vectors import decided, pushed
+from vectors import decided, how, pushed
 
 import psbench as ps
 from psbench.backends.replay import replay
@@ -38,7 +38,7 @@ def exchanged(own, vectors, weights, version=0):
     pushes = pushed(vectors, weights)
     found = own.exchange(pushes, numbers)
     left = [own.left_out(push.vector, found[0], numbers) for push in pushes]
-    own.apply(found[:1], numbers=numbers)
+    own.apply(found[:1], how(numbers=numbers))
     return found, left
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from threaded_run import ThreadedRun
 from toybox import take_out
-from vectors import pushed
+from vectors import how, pushed
 
 import psbench as ps
 from psbench import metrics
@@ -203,7 +203,7 @@ def test_a_fragment_is_exchanged_as_in_algorithm_2():
     sent = worker.payload(fragment=0)  # entries 0 and 3: g - w
     assert sent.tolist() == [0.5, 0.5]
     step(worker, 1.0, 1.0, 1.0, 1.0)  # while the push is under way
-    own.apply(pushed([sent], [1.0]), fragment=0)
+    own.apply(pushed([sent], [1.0]), how(fragment=0))
     # v = D, x = x - .5 (D + .9 D)
     assert own.parameters.tolist() == pytest.approx([1 - 0.475, 2, 3, 4 - 0.475])
     worker.load(fragments[0].of(own.parameters), NONE, 1.0, fragment=0)
@@ -212,7 +212,7 @@ def test_a_fragment_is_exchanged_as_in_algorithm_2():
     # the next difference is from what all agreed on, and not from the mixture
     assert worker.payload(fragment=0).tolist() == pytest.approx([0.525 - mixed[0], 3.525 - mixed[3]])
     # the momentum of a fragment is its own
-    own.apply(pushed([torch.tensor([1.0, 1.0])], [1.0]), fragment=1)
+    own.apply(pushed([torch.tensor([1.0, 1.0])], [1.0]), how(fragment=1))
     assert own.parameters[1:3].tolist() == pytest.approx([2 - 0.95, 3 - 0.95])
     assert own.state["velocity"].tolist() == pytest.approx([0.5, 1.0, 1.0, 0.5])
 
@@ -356,7 +356,7 @@ def eager(workers, *rounds, lr=0.5, beta=0.9):
         for model, difference in zip(models, differences, strict=True):
             step(model, *difference)
         sent = [model.payload() for model in models]
-        own.apply(pushed(sent, [1 / workers] * workers), numbers={"workers": workers})
+        own.apply(pushed(sent, [1 / workers] * workers), how(numbers={"workers": workers}))
         for model in models:
             model.receive(own.aggregate, 1.0)
     return [model.parameters for model in models], own.parameters

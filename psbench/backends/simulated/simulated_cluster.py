@@ -301,14 +301,7 @@ class SimulatedCluster:
             ]
             if self._exchanges:
                 pushes = [self._exchange(pushes, apply)]
-            self.server.apply(
-                pushes,
-                lr_scale=apply.lr_scale,
-                epoch=apply.epoch,
-                momentum_scale=apply.momentum_scale,
-                numbers=apply.numbers,
-                fragment=apply.fragment,
-            )
+            self.server.apply(pushes, apply)
         if apply.version == self._view.version and not self.averages_models:
             self._on_update()  # of several updates in an answer the view is at the last, and so are the rules
 

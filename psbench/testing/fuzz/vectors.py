@@ -217,14 +217,7 @@ class Vectors:
         elif self._composition.placement.collective:  # a ring adds up
             total = torch.from_numpy(np.sum([each.weight * each.vector for each in given], axis=0))
             pushes = [Pushed(total, _NONE, samples=sum(push.samples for push in pushes))]
-        self._server.apply(
-            pushes,
-            lr_scale=apply.lr_scale,
-            epoch=apply.epoch,
-            momentum_scale=apply.momentum_scale,
-            numbers=apply.numbers,
-            fragment=apply.fragment,
-        )
+        self._server.apply(pushes, apply)
         before = self._model.x
         rate = self._optimizer.rate(apply.epoch) * apply.lr_scale
         momentum = self._optimizer.momentum * apply.momentum_scale

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from vectors import pushed
+from vectors import how, pushed
 
 from psbench import strategies
 from psbench.core import actions as act
@@ -156,10 +156,10 @@ def test_a_push_that_arrives_during_the_measurement_is_weighed_after_it():
 
 def test_a_server_takes_the_worker_wholly_and_then_the_mixture():
     server = Server(torch.tensor([1.0]), torch.zeros(0), SGD(lr=0.1), 1, LossWeighted())
-    server.apply(pushed([torch.tensor([0.8])]), numbers={"keep": 0.0})
+    server.apply(pushed([torch.tensor([0.8])]), how(numbers={"keep": 0.0}))
     assert server.parameters.item() == pytest.approx(0.8)
     share = worker_share(0.5, 0.25)
-    server.apply(pushed([torch.tensor([0.6])], [share]), numbers={"keep": 1 - share})
+    server.apply(pushed([torch.tensor([0.6])], [share]), how(numbers={"keep": 1 - share}))
     assert server.parameters.item() == pytest.approx(2 / 3)
 
 

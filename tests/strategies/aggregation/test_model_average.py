@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from vectors import pushed
+from vectors import how, pushed
 
 from psbench import strategies
 from psbench.core.events import Push
@@ -88,11 +88,11 @@ def server(part, start=(1.0, 2.0), lr=0.5):
 def test_the_average_keeps_a_share_of_the_old_model():
     ours = server(ModelAverage())
     models = [torch.tensor([3.0, 0.0]), torch.tensor([5.0, 2.0])]
-    ours.apply(pushed(models, [0.25, 0.25]), numbers={"keep": 0.5})
+    ours.apply(pushed(models, [0.25, 0.25]), how(numbers={"keep": 0.5}))
     assert ours.parameters.tolist() == [2.5, 1.5]
-    ours.apply(pushed(models, [0.5, 0.5]), numbers={"keep": 0.0})
+    ours.apply(pushed(models, [0.5, 0.5]), how(numbers={"keep": 0.0}))
     assert ours.parameters.tolist() == [4.0, 1.0]
-    ours.apply(pushed(models[:1]), numbers={"keep": 0.0})
+    ours.apply(pushed(models[:1]), how(numbers={"keep": 0.0}))
     assert ours.parameters.tolist() == models[0].tolist() == [3.0, 0.0]
     ours.parameters.add_(1.0)
     assert models[0].tolist() == [3.0, 0.0]  # it is a copy
@@ -118,7 +118,7 @@ def test_block_momentum_0_is_the_average_exactly():
     for shift in (0.1, 0.7, -0.3):
         models = [ours.parameters + shift, ours.parameters * shift]
         ours.apply(pushed(models, [0.5, 0.5]))
-        theirs.apply(pushed(models, [0.5, 0.5]), numbers={"keep": 0.0})
+        theirs.apply(pushed(models, [0.5, 0.5]), how(numbers={"keep": 0.0}))
         assert torch.equal(ours.parameters, theirs.parameters)
 
 
@@ -126,7 +126,7 @@ def test_a_lower_rate_counts_the_momentum_so_far_for_less():
     rates, part = SGD(lr=1.0, milestones=(1.0,), gamma=0.1), BlockMomentum(block_momentum=0.5)
     ours = Server(torch.zeros(1), torch.zeros(0), rates, 8, part)
     ours.apply(pushed([torch.ones(1)]))  # u = -1
-    ours.apply(pushed([torch.ones(1)]), epoch=1.0)  # u = -1/2, all of lr 0.1
+    ours.apply(pushed([torch.ones(1)]), how(epoch=1.0))  # u = -1/2, all of lr 0.1
     assert ours.parameters.tolist() == pytest.approx([1.05])
 
 

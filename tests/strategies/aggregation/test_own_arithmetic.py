@@ -16,7 +16,7 @@ from strategies.aggregation.own_arithmetic import (
 )
 from threaded_run import ThreadedRun
 from toybox import put_in, take_out
-from vectors import pushed
+from vectors import how, pushed
 
 import psbench as ps
 from psbench.backends.replay import replay
@@ -85,7 +85,7 @@ def test_outer_steps_of_a_constant_difference_are_a_geometric_sum():
     way = []
     for _ in range(200):
         before = server.parameters.item()
-        server.apply(pushed([torch.ones(1)]), numbers={"round": 0.0})
+        server.apply(pushed([torch.ones(1)]), how(numbers={"round": 0.0}))
         way.append(before - server.parameters.item())
     assert way[0] == pytest.approx(0.5 * 1.9)
     assert way[-1] == pytest.approx(0.5 / (1 - 0.9), rel=1e-3)
@@ -228,7 +228,7 @@ def test_it_counts_what_workers_keep_and_what_they_have_sent(strategy, vectors):
 
 def test_the_state_begins_anew_under_another_part():
     server = Server(torch.zeros(1), torch.zeros(0), SGD(), 1, DiLoCo())
-    server.apply(pushed([torch.ones(1)]), numbers={"round": 3.0})
+    server.apply(pushed([torch.ones(1)]), how(numbers={"round": 3.0}))
     assert dict(server.state) == {"velocity": torch.ones(1), "rounds": 4.0}
     server.use(DiLoCo(outer_lr=0.1))
     assert "velocity" in server.state  # the same part goes on

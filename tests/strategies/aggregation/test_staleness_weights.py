@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from vectors import pushed
+from vectors import how, pushed
 
 import psbench as ps
 from psbench import strategies
@@ -111,19 +111,19 @@ def test_the_versions_of_a_stage_come_to_the_mean_of_its_pushes():
     spec, part = make_part("optimizer", {"name": "sgd", "lr": 1.0}), DynSGDVersioned()
     server = Server(torch.zeros(2), torch.zeros(0), spec, 1, part)
     first, second, third = (torch.tensor(g) for g in ([3.0, 0.0], [0.0, 3.0], [9.0, 9.0]))
-    server.apply(pushed([first]), numbers={"stage": 0.0, "closes": 0.0})
+    server.apply(pushed([first]), how(numbers={"stage": 0.0, "closes": 0.0}))
     assert server.parameters.tolist() == [-3.0, 0.0]  # alone it counts wholly
-    server.apply(pushed([second], [0.5]), numbers={"stage": 0.0, "closes": 0.0})
+    server.apply(pushed([second], [0.5]), how(numbers={"stage": 0.0, "closes": 0.0}))
     assert server.parameters.tolist() == [-1.5, -1.5]
-    server.apply(pushed([third]), numbers={"stage": 1.0, "closes": 0.0})  # of the next stage
+    server.apply(pushed([third]), how(numbers={"stage": 1.0, "closes": 0.0}))  # of the next stage
     assert set(server.state) == {"stage_0", "stage_1"}
-    server.apply(pushed([third], [1 / 3]), numbers={"stage": 0.0, "closes": 1.0})
+    server.apply(pushed([third], [1 / 3]), how(numbers={"stage": 0.0, "closes": 1.0}))
     assert server.parameters.tolist() == pytest.approx([-4.0 - 9.0, -4.0 - 9.0])
     assert set(server.state) == {"stage_1"}
     again = Server(torch.zeros(2), torch.zeros(0), spec, 1, part)
     again.load(server.tensors())
     for one in (server, again):
-        one.apply(pushed([first], [0.5]), numbers={"stage": 1.0, "closes": 1.0})
+        one.apply(pushed([first], [0.5]), how(numbers={"stage": 1.0, "closes": 1.0}))
     assert torch.equal(server.parameters, again.parameters)
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 import torch
 from toybox import put_in, take_out
-from vectors import pushed
+from vectors import how, pushed
 
 from psbench import strategies
 from psbench.core.actions import Apply, Handover
@@ -124,7 +124,7 @@ def test_a_scaled_update_is_that_of_the_smaller_coefficient(nesterov):
     )
     w, v = 1.0, 0.0
     for gradient, scale in [(1.0, 1.0), (2.0, 0.25), (-1.0, 0.25), (0.5, 0.5), (1.0, 1.0)]:
-        server.apply(pushed([torch.tensor([gradient])]), momentum_scale=scale)
+        server.apply(pushed([torch.tensor([gradient])]), how(momentum_scale=scale))
         v = 0.8 * scale * v + gradient
         w -= 0.5 * (gradient + 0.8 * scale * v if nesterov else v)
         assert server.parameters.item() == pytest.approx(w)
@@ -132,7 +132,7 @@ def test_a_scaled_update_is_that_of_the_smaller_coefficient(nesterov):
 
 def test_a_new_optimizer_has_its_own_coefficient():
     server = Server(torch.ones(1), torch.zeros(0), SGD(lr=0.5, momentum=0.8), global_batch=1)
-    server.apply(pushed([torch.ones(1)]), momentum_scale=0.5)
+    server.apply(pushed([torch.ones(1)]), how(momentum_scale=0.5))
     server.load(server.tensors())
     before = server.parameters.item()
     server.apply(pushed([torch.zeros(1)]))

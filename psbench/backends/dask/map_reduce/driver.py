@@ -23,7 +23,6 @@ from psbench.backends.dask.map_reduce import tasks
 from psbench.backends.dask.objects import check_objects, sent
 from psbench.backends.dask.placement import find_room, place_with_resources
 from psbench.backends.dask.protocol.roles import EVALUATOR, worker_name
-from psbench.backends.dask.protocol.update import Update
 from psbench.backends.dask.shipping import Shipping, bare
 from psbench.backends.outcome import Outcome
 from psbench.backends.pushes import why_diverged, with_stats
@@ -299,7 +298,7 @@ class _Driver:
         share = samples / self.workload.experiment.batch_size
         gradient, buffers = map(torch.from_numpy, (self._sum.gradient, self._sum.buffers / share))
         pushed = Pushed(gradient, buffers=buffers, samples=samples)
-        self.server.apply([pushed], **vars(Update.of(apply)))
+        self.server.apply([pushed], apply)
         self._after_update()
 
     def _after_update(self) -> None:

@@ -200,20 +200,13 @@ class ParameterSlice:
     def apply(self, order: ApplyUpdate) -> None:
         """Make the next version from the named payloads, in the order of the commit."""
         with self.busy, self._updating:
-            how, samples, steps, bases = order.update, order.samples, order.steps, order.bases
-            cut, take, held, weights = how.fragment, self._take, self._held.get, order.weights
+            samples, steps, bases, weights = order.samples, order.steps, order.bases, order.weights
+            cut, take, held = order.update.fragment, self._take, self._held.get
             pushes = [
                 Pushed(*take(key, cut), key[0], samples[i], steps[i], held(bases[i]), weights[i])
                 for i, key in enumerate(order.keys)
             ]
-            self.server.apply(  # keywords out of a mapping cost a microsecond
-                pushes,
-                lr_scale=how.lr_scale,
-                epoch=how.epoch,
-                momentum_scale=how.momentum_scale,
-                numbers=how.numbers,
-                fragment=cut,
-            )
+            self.server.apply(pushes, order.update)
 
     def _take(self, key: PushKey, fragment: int) -> tuple[Tensor, Tensor]:
         payload = self.payloads.pop(key)

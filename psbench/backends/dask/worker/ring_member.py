@@ -200,10 +200,10 @@ class RingMember:
     def _make_version(self, order: msg.MakeVersion) -> None:
         assert self._sum is not None
         assert self._finished == order.ring
-        update, residual = vars(order.update), None
+        residual = None
         if self.contribution is not None:
-            residual = self.replica.left_out(self.contribution[0], self._sum, update["numbers"])
-        self.replica.apply([self._sum], **update)
+            residual = self.replica.left_out(self.contribution[0], self._sum, order.update.numbers)
+        self.replica.apply([self._sum], order.update)
         self._sum = None
         if self._members:
             self._gather()
