@@ -20,7 +20,7 @@ import psbench as ps
 from psbench.errors import ParameterError, SpecError
 from psbench.runs.sweeps import worker
 from psbench.runs.sweeps.cells import Cell
-from psbench.runs.sweeps.execution import run_cells
+from psbench.runs.sweeps.execution import _Watch, run_cells
 from psbench.runs.sweeps.grid import cells_of
 from psbench.runs.sweeps.pool import in_processes
 from psbench.system import child, fork_server
@@ -146,6 +146,23 @@ def test_progress_counts_runs_and_shares_of_them():
     assert [each.done for each in seen] == [0, 0, 1, 1, 2, 2, 3, 3, 4]
     assert seen[-2].running == ("strategy=asp, seed 1",)
     assert (seen[-2].fraction, seen[-1].fraction) == (0.75, 1.0)
+
+
+def test_runs_under_way_count_for_what_is_done_of_them():
+    """Of four cells one was there before: three are what the sweep has to do."""
+    cells, seen = cells_of(TOY, GRID, 2), []
+    done = run_cells(cells[:1], processes=1)[0]
+    outcomes = [done, *[None] * (len(cells) - 1)]
+    watch = _Watch(cells, outcomes, range(1, len(cells)), seen.append)
+    watch.moved(1, 0.5)
+    watch.moved(2, 0.25)
+    watch.ended(1, done)
+    count = len(cells) - 1
+    assert [each.fraction for each in seen] == pytest.approx([0.5 / count, 0.75 / count, 1.25 / count])
+    assert [each.done for each in seen] == [1, 1, 2]
+    assert seen[1].running == (cells[1].label, cells[2].label)
+    _Watch(cells[:1], [done], [], seen.append).show()
+    assert seen[-1].fraction == 1.0
 
 
 def test_a_run_tells_how_far_it_has_come(monkeypatch):

@@ -15,7 +15,7 @@ from psbench.cli import main
 from psbench.errors import BackendError, DataError, Diverged, ParameterError, UnknownName
 from psbench.results.run import Run
 from psbench.runs.execution import run
-from psbench.runs.sweeps.search import at_fraction, bisect, find_fraction
+from psbench.runs.sweeps.search import Point, Search, at_fraction, bisect, find_fraction
 from psbench.testing import toy_experiment
 
 
@@ -109,6 +109,17 @@ def test_the_table_says_what_was_lost():
     assert "speed-up" not in text
 
 
+def test_cells_are_in_the_metrics_unit():
+    """0.6 and 0.8 have the half-width 12.706 * .1 = 1.27 of a t interval; what is lost is in percent too."""
+    values = {1.0: (0.9, 0.9), 0.5: (0.6, 0.8)}
+    points = tuple(Point(fraction, own, fraction == 1.0) for fraction, own in values.items())
+    headings, rows = Search(points, 0.1).cells()
+    assert headings == ["first strategy", "runs", "accuracy", "lost", "kept"]
+    assert rows[1] == ["50 %", "2", "70.00 ± 127 %", "20.00 %", "no"]
+    assert Search(points, 0.1, "loss", lower=True).cells()[1][1][2:4] == ["0.7 ± 1.3", "-0.2"]
+    assert Search(points, 0.1, interrupted=True).remarks[-1] == "stopped before the search was over"
+
+
 # -------------------------------------------------------------------- over runs
 
 
@@ -133,7 +144,14 @@ def test_a_search_over_runs_on_sync_switch():
         assert tried == [point.fraction] * 2
         last = tuple(run.summary()["final"]["val_accuracy"] for run in found.runs[point.fraction])
         assert point.values == last
-    assert found.table()["speed_up"][2] > 1  # ASP does not wait for the slowest
+    seconds = [[run.summary()["time_s"] for run in found.runs[point.fraction]] for point in found.points]
+    table = found.table()
+    assert table["time_s"].tolist() == pytest.approx([sum(own) / 2 for own in seconds])
+    assert table["speed_up"].tolist() == pytest.approx([sum(seconds[0]) / sum(own) for own in seconds])
+    assert table["speed_up"][2] > 1  # ASP does not wait for the slowest
+    whole = sum(map(sum, seconds)) / (sum(seconds[0]) / 2)
+    assert f"all runs together took as long as {whole:.3g} whole runs" in found.remarks
+    assert [row[0] for row in found.cells()[1]] == ["100 %", "50 %", "25 %"]
     assert "speed-up" in found.text(100)
 
 
