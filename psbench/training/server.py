@@ -94,10 +94,8 @@ class Server:
             self._scale_momentum(how.momentum_scale)
         before = self.parameters.clone() if self.measures_movement else None
         rate, fragment = self.spec.rate(how.epoch) * how.lr_scale, how.fragment
-        step = Step(
-            *(rate, how.epoch, how.numbers, self.global_batch, self._update.step),
-            _momentum_step=fused_momentum_step,
-        )
+        epoch, numbers, plain = how.epoch, how.numbers, self._update.step
+        step = Step(rate, epoch, numbers, self.global_batch, plain, _momentum_step=fused_momentum_step)
         if self.aggregation.carries:
             for push in pushes:
                 push.split(self.aggregation.carries)
