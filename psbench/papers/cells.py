@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from psbench.errors import DoubtfulComposition, UnknownName
+from psbench.errors import DoubtfulComposition, SpecError, UnknownName
 from psbench.experiment import Experiment
 from psbench.papers.cost import cost
 from psbench.papers.schema import Paper, PublishedNumber, Scale
@@ -151,7 +151,9 @@ def sensitivity(paper: Paper, scale: Scale, table: str | None = None) -> list[Pa
     """Return the runs of the sensitive rows with all assumed numbers of a set-up drawn together, seed 0.
 
     Each is multiplied by a factor whose logarithm is uniform between those of its least and its greatest; the
-    factors of a draw are the same for all experiments of the paper.
+    factors of a draw are the same for all experiments of the paper. A run that ends after some seconds gets
+    longer by the greatest factor: nothing costs more than that, so it arrives where it did as assumed.
+    Beyond scale quick only runs without gradients are made so many times.
     """
     rows = {row.row for row in rows_of(paper, scale, table)}
     names = [
@@ -159,23 +161,28 @@ def sensitivity(paper: Paper, scale: Scale, table: str | None = None) -> list[Pa
         for row in paper.rows
         if row.row in paper.sensitive and row.row in rows and runs_at(paper, row, scale)
         for name in filter(None, (row.experiment, row.baseline))
+        if scale in ("smoke", "quick") or experiment_of(paper, name, scale, 0).timing_only
     ]
     cells = [
-        _cell(paper, name, scale, 0, "sensitivity", label, _drawn(paper, name, number))
+        _cell(paper, name, scale, 0, "sensitivity", label, _drawn(paper, name, scale, number))
         for name in dict.fromkeys(names)
         for number, label in enumerate(draws())
     ]
     return _unique(cells)
 
 
-def _drawn(paper: Paper, name: str, number: int) -> dict[str, float]:
-    """Return the factors of a draw, by the field that each is of."""
+def _drawn(paper: Paper, name: str, scale: Scale, number: int) -> dict[str, float]:
+    """Return the factors of a draw, by the field that each is of; a strategy may lack that of another."""
     factors = {}
-    for guess in paper.guesses:
+    spec = experiment_of(paper, name, scale, 0).spec()
+    guesses = [guess for guess in paper.guesses if paper.experiments[name].setup in guess.setups]
+    for guess in guesses:
         low, high = np.log2(guess.factors)
         share = Streams(0).generator(f"assumed numbers of {paper.name}: {guess.path}", number).random()
-        if paper.experiments[name].setup in guess.setups:
+        if _at(spec, guess.path) is not None:
             factors[guess.path] = round(float(2 ** (low + (high - low) * share)), 4)
+    if _at(spec, "stop.seconds") is not None:
+        factors["stop.seconds"] = max(max(g.factors[1], 1 / g.factors[0]) for g in guesses)
     return factors
 
 
@@ -216,15 +223,19 @@ def experiment_of(
         warnings.simplefilter("ignore", DoubtfulComposition)  # what is printed is run, doubtful or not
         made = Experiment.from_spec(spec, settings, where=where)
         for path, factor in (factors or {}).items():
-            made = Experiment.from_spec(made.spec(), {path: factor * _at(made.spec(), path)}, where=where)
+            value = _at(made.spec(), path)
+            if value is None:
+                raise SpecError(f"{where}: there is no {path}")
+            made = Experiment.from_spec(made.spec(), {path: factor * value}, where=where)
     return made
 
 
-def _at(spec: dict[str, Any], path: str) -> float:
+def _at(spec: dict[str, Any], path: str) -> float | None:
+    """Return the number at a dotted path; None if there is none."""
     value: Any = spec
     for key in path.split("."):
-        value = value[key]
-    return float(value)
+        value = value.get(key) if isinstance(value, dict) else None
+    return None if value is None else float(value)
 
 
 def _cell(

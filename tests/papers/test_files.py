@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from psbench.errors import DataError, UnknownName
+from psbench.errors import DataError, SpecError, UnknownName
 from psbench.experiment import Experiment
 from psbench.papers import cells
 from psbench.papers.closed_forms import FORMULAS
@@ -101,6 +101,30 @@ def test_assumed_numbers_are_drawn_alike_for_all_experiments_of_a_paper():
     drawn = [found.pop() for found in factors.values()]
     assert len(set(drawn)) == cells.DRAWS
     assert min(drawn) < 0.8 < 1.25 < max(drawn)
+
+
+@names
+def test_every_assumed_number_of_a_sensitive_row_is_drawn(paper):
+    """Each for the strategies that have it; and no run ends before a target for want of time."""
+    planned = cells.sensitivity(paper, "quick")
+    used = {paper.experiments[cell.experiment].setup for cell in planned}
+    whole = {name: cells.experiment_of(paper, name, "quick", 0) for name in {c.experiment for c in planned}}
+    drawn = set()
+    for cell in planned:
+        spec, plain = json.loads(cell.spec), whole[cell.experiment].spec()
+        drawn |= {guess.path for guess in paper.guesses if _at(spec, guess.path) != _at(plain, guess.path)}
+        assert (spec["stop"].get("seconds") or 0) == 2 * (plain["stop"].get("seconds") or 0)
+    assert drawn == {guess.path for guess in paper.guesses if used & {*guess.setups}}
+    assert all(json.loads(cell.spec)["timing_only"] for cell in cells.sensitivity(paper, "full"))
+    if planned:
+        with pytest.raises(SpecError, match=r"there is no cluster\.nothing"):
+            cells.experiment_of(paper, planned[0].experiment, "quick", 0, {"cluster.nothing": 2.0})
+
+
+def _at(spec, path):
+    for key in path.split("."):
+        spec = spec.get(key, {})
+    return spec
 
 
 def test_tables_are_found_however_they_are_written():
