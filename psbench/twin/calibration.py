@@ -20,7 +20,7 @@ from psbench.system.files import atomic_write
 from psbench.twin.between_runs import between_runs
 from psbench.twin.codecs import NO_CODING, Coding, codecs_of, coding_for, with_codec
 from psbench.twin.exchanges import exchanges_of
-from psbench.twin.fit import Fitted, MeasuredLink, fit
+from psbench.twin.fit import IN_COMPANY, Fitted, MeasuredLink, fit
 
 #: of the file's format; another one is refused
 VERSION = 1
@@ -51,6 +51,8 @@ class Calibration:
         The specification that was run.
     codecs : dict of name to Coding
         What the codecs of the runs take, each with its parameters.
+    beyond : int
+        How many workers more these are than were measured; see `of_workers`.
     between_runs : float
         By how much a run's seconds deviate from its twin's beyond the luck of seeds; see `between_runs`.
     """
@@ -65,6 +67,7 @@ class Calibration:
     experiment: Mapping[str, Any]
     between_runs: float = 0.0
     codecs: Mapping[str, Coding] = field(default_factory=dict)
+    beyond: int = 0
 
     @classmethod
     def of(cls, runs: Sequence[Run], link: MeasuredLink | None = None) -> Calibration:
@@ -130,7 +133,7 @@ class Calibration:
             "cluster": dict(self.cluster),
             "experiment": {key: value for key, value in self.experiment.items() if key not in _NOT_KEPT},
         }
-        text = yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=110)
+        text = yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=120)
         with atomic_write(path) as file:
             file.write(text.encode())
 
@@ -215,7 +218,8 @@ class Calibration:
         """Return it with speeds and times drawn from what the measurement leaves open, for a seed.
 
         So a band over seeds has in it what is not known of each worker, and by how much one run differs from
-        the next, and not the variation within a run alone.
+        the next, and not the variation within a run alone. With more workers than were measured a message is
+        later by the company of those more: of how many depends on the strategy, from none to all of them.
         """
         rng, slower = Streams(seed).generator("calibration"), []
         for worker in range(self._probed):
@@ -228,10 +232,15 @@ class Calibration:
             each / slower[worker % self._probed] / whole for worker, each in enumerate(self.cluster["speed"])
         ]
         cluster = {**self.cluster, "speed": speed}
+        more = 0.0
+        if self.beyond and (fitted := self.fitted.get(IN_COMPANY)):
+            error = (fitted.high - fitted.value) / _Z90
+            slope = max(0.0, fitted.value + error * float(rng.standard_normal()))
+            more = self.beyond * slope * float(rng.random())
         if "seconds" in (links := self.cluster.get("link_time", {})):
             cluster["link_time"] = {
                 **links,
-                "seconds": [[each * whole for each in end] for end in links["seconds"]],
+                "seconds": [[each * whole + more for each in end] for end in links["seconds"]],
             }
         if service := self.cluster.get("service"):
             cluster["service"] = {name: each * whole for name, each in service.items()}
@@ -253,7 +262,8 @@ class Calibration:
             links = {**links, "seconds": both}
         speed = [self.cluster["speed"][each] for each in places]
         cluster = {**self.cluster, "workers": workers, "speed": speed, "link_time": links}
-        return replace(self, cluster=cluster, workers=workers)
+        beyond = self.beyond + max(0, workers - self.workers)
+        return replace(self, cluster=cluster, workers=workers, beyond=beyond)
 
     def _check(self, experiment: Experiment) -> None:
         low, high = self.samples

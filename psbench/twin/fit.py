@@ -22,6 +22,7 @@ from psbench.twin.codecs import (
     mean_and_width,
     without_codec,
 )
+from psbench.twin.crowding import Crowd, seconds_in_company
 from psbench.twin.exchanges import SHORTEST_S, Exchanges, exchanges_of
 from psbench.twin.size_classes import rate_at, size_classes
 from psbench.twin.stamped import Stamps, cores_of, in_words, stamps_of, with_cpu_times
@@ -29,9 +30,13 @@ from psbench.twin.variation import half_width, kept, together, variation_of
 
 #: megabits per second that mean: what bytes cost is in the latency
 NO_LIMIT = 1e6
+#: what bands of more workers than were measured hold beside the others
+IN_COMPANY = "a message's latency with each other under way, s"
 #: values of each end of a link that a profile keeps
 _KEPT_OF_LINK = 64
 _MBIT = 8e-6
+#: of what company costs, as nothing is quicker for it
+_NOTHING_S = 1e-9
 #: company that a message may have on its way, and still counts as alone
 _ALONE = 0.05
 
@@ -342,7 +347,8 @@ def _fit_links(
     rates = () if classes is None else classes.rates
     rate = NO_LIMIT if link is None else max([link.mbit_s, *(mbit_s for _, mbit_s in rates)])
     ends: list[list[NDArray[np.float64]]] = [[] for _ in range(2 * workers)]
-    for each in measured:
+    crowds: list[Crowd] = []
+    for run, each in enumerate(measured):
         served = message * (each.place + 2) + decision
         ways = (
             (each.arrived_s - each.up_s, each.up_s, each.up_s, each.bytes_up),
@@ -350,13 +356,22 @@ def _fit_links(
         )
         for way, (begin, took, seconds, size) in enumerate(ways):
             alone = ~_queued(each, 2 * message + decision) if way == 0 else np.ones(len(each), dtype=bool)
+            company = _company(begin, begin + took)
             if link is None:
-                alone &= _company(begin, begin + took) < 1 + _ALONE
+                alone &= company < 1 + _ALONE
             latency = seconds - _passing_s(begin, size, rate, rates)
             for worker in range(workers):
                 own = (each.worker == worker) & (each.bytes_down > 0)
+                crowds.append(Crowd(run, way * workers + worker, latency[own], company[own] - 1))
                 chosen = own & alone if (link is not None or not way) and (own & alone).sum() > 2 else own
                 ends[way * workers + worker].append(latency[chosen])
+    if (more := seconds_in_company(crowds)) is None:
+        found.unknown.append(f"{IN_COMPANY}: their company is always the same; taken as none")
+    else:
+        value, low, high = (
+            max(least, each) for least, each in zip((_NOTHING_S, 0.0, _NOTHING_S), more, strict=True)
+        )
+        found.fitted[IN_COMPANY] = Fitted(value, low, high, f"{len(measured)} runs; none is quicker for it")
     latencies = [np.maximum(np.concatenate(end), SHORTEST_S) for end in ends]
     for end, values in enumerate(latencies):
         whither = "to the servers" if end < workers else "back"

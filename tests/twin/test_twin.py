@@ -17,7 +17,7 @@ from psbench.results.run import Run
 from psbench.twin.calibration import Calibration
 from psbench.twin.codecs import Coding, with_codec
 from psbench.twin.exchanges import exchanges_of, last_version
-from psbench.twin.fit import MeasuredLink
+from psbench.twin.fit import IN_COMPANY, MeasuredLink
 from psbench.twin.measures import Band, measures_of
 from psbench.twin.pictures import quantiles, write_report
 from psbench.twin.prediction_page import prediction_table
@@ -164,6 +164,32 @@ def test_latency_of_a_slow_link_is_found_though_no_message_is_alone():
     predicted = ps.predict(found, [{"name": "local_sgd", "local_steps": 4}], seeds=2).rows[0].update_s.mean
     truth = measures_of(ps.run(plain.but(strategy={"name": "local_sgd", "local_steps": 4}))).update_s
     assert predicted == pytest.approx(truth, rel=0.03)
+
+
+@pytest.mark.parametrize("mbit_s", [1e6, 100.0])
+def test_bands_of_more_workers_hold_the_company_of_their_messages(mbit_s):
+    """Fitted on four that share a link of unknown rate, eight that have it among them are within the band.
+
+    So are they under SSP, where messages hardly meet; without what company costs a barrier's are in no band.
+    """
+    links = {"link_sharing": "equal", "bandwidth_mbit_s": mbit_s, "server_bandwidth_mbit_s": mbit_s}
+    plain = PLAIN.but(cluster=TRUTH | links | {"speed": 1.0, "service": {}}, stop={"updates": 100})
+    asp = plain.but(strategy="asp", batch_size=64, stop={"updates": 400})
+    found = Calibration.of([ps.run(plain), ps.run(asp)])
+    in_company = found.fitted[IN_COMPANY]
+    assert 0 <= in_company.low <= in_company.value < in_company.high
+    assert (in_company.value > 1e-3) == (mbit_s == 100)
+    more, own = found.of_workers(8), plain.cluster.model_dump() | {"workers": 8}
+    many = plain.but(cluster=own, batch_size=256, stop={"epochs": 12})
+    for strategy in ("bsp", "ssp"):
+        live = [measures_of(ps.run(many.but(strategy=strategy, seed=seed))).update_s for seed in (5, 6, 7)]
+        clusters = [more.drawn(seed).cluster for seed in range(6)]
+        twins = [ps.run(many.but(strategy=strategy, cluster=each)) for each in clusters]
+        band = Band.of([measures_of(run).update_s for run in twins])
+        assert all(each in band for each in live)
+        assert (
+            band.high - band.low < (0.15 if mbit_s == 1e6 else 0.9) * band.mean
+        )  # and no wider than it says
 
 
 RATES = [[0.0, 2.0], [8000.0, 10.0], [100_000.0, 40.0]]
