@@ -88,7 +88,7 @@ lowest prerelease: $(VENV)/.uv  ## tests with the lowest versions that are allow
 	@cd build/$@ && bin/psbench demo
 	@$(LANE)/python -m pytest -q -p no:nbval -n 0 $(LIVE) $(BROWSER)
 	@rm -rf build/$@
-LIVE := tests/backends/dask/test_zeromq.py tests/backends/dask/test_own_objects.py
+LIVE := tests/backends/dask/test_tls.py tests/backends/dask/test_own_objects.py
 BROWSER := tests/widgets/test_browser_chart.py
 
 lock: $(VENV)/.uv  ## write constraints.txt anew: the newest version of everything, for any platform

@@ -24,7 +24,6 @@ ABSENT = (
     "pyarrow",
     "dask",
     "distributed",
-    "zmq",
     "psutil",
     "safetensors",
     "vl_convert",

@@ -45,7 +45,7 @@ VALUES: dict[str, Any] = {
     "dict[str, int] | None": {"draws": -1},
     "dict[str, Any]": {"nested": [1, {"big": 2**127 + 1}], "nothing": None},
     "dict[str, Any] | None": {"position": [1, 2]},
-    "dict[int, Address | None]": {0: Address("tcp://127.0.0.1:1", "key"), 1: None},
+    "dict[int, Address | None]": {0: Address("tls://127.0.0.1:1/00"), 1: None},
     "Address | None": Address("tcp://127.0.0.1:1"),
     "PushKey": (2, 5),
     "list[PushKey]": [(2, 5), (0, 1)],

@@ -30,14 +30,19 @@ def server() -> Iterator[ServerSocket]:
         yield server
 
 
+@pytest.fixture(params=["in the clear", "encrypted"])
+def either(request: pytest.FixtureRequest) -> Iterator[ServerSocket]:
+    with ServerSocket("127.0.0.1", KEY, encrypted=request.param == "encrypted") as server:
+        yield server
+
+
 WAYS = [socket.AF_INET, *([socket.AF_UNIX] if sys.platform == "linux" else [])]
 
 
 def dialled(server: ServerSocket, way: socket.AddressFamily = socket.AF_INET) -> socket.socket:
     """Return a bare connection to a server."""
-    host, port, number = stream._place(server.address)
-    where = (host, port) if way is socket.AF_INET else stream._local_name(number)
-    return stream._connected(way, where, 5.0)
+    _, host, port, number = stream._place(server.address)
+    return stream._connect(host, port, number, 5.0, local=way is not socket.AF_INET)
 
 
 def closed(server: ServerSocket, end: socket.socket) -> bool:
@@ -55,7 +60,7 @@ def closed(server: ServerSocket, end: socket.socket) -> bool:
 def greeting(server: ServerSocket, key: bytes = KEY, name: str = "worker 0") -> bytes:
     """Return the frame with which a client begins."""
     number, (body, _) = bytes(16), Hello(name).encode()
-    tag = stream._tag(key, stream._place(server.address)[2], number, body)
+    tag = stream._tag(key, stream._place(server.address)[3], number, body)
     return HEAD.pack(0, 0, 48 + len(body), 0) + number + tag + body
 
 
@@ -179,17 +184,17 @@ def test_memory_of_a_large_payload_is_used_again_when_nobody_holds_it() -> None:
     assert third.eq(3).all()
 
 
-def test_what_was_sent_before_the_end_is_read(server: ServerSocket) -> None:
+def test_what_was_sent_before_the_end_is_read(either: ServerSocket) -> None:
     """However much it is."""
-    client, vector = ClientSocket(server.address, KEY, "worker 0"), torch.ones(2_000_000)
+    client, vector = ClientSocket(either.address, KEY, "worker 0"), torch.ones(2_000_000)
     closing = threading.Thread(target=lambda: (client.send(RingPiece(1, 2, vector)), client.close(20)))
     closing.start()
-    assert isinstance(next_of(server).message, Hello)
-    message = next_of(server).message
+    assert isinstance(next_of(either).message, Hello)
+    message = next_of(either).message
     closing.join()
     assert isinstance(message, RingPiece)
     assert torch.equal(message.payload, vector)
-    await_true(lambda: server.receive(0.01) is None and not server.peers)
+    await_true(lambda: either.receive(0.01) is None and not either.peers)
 
 
 def test_a_peer_without_a_sign_of_life_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,30 +219,30 @@ def test_a_peer_without_a_sign_of_life_is_gone(monkeypatch: pytest.MonkeyPatch) 
         assert not idle.lost
 
 
-def test_a_server_that_still_loads_is_not_taken_for_gone(server: ServerSocket) -> None:
+def test_a_server_that_still_loads_is_not_taken_for_gone(either: ServerSocket) -> None:
     """It listens, and answers nobody before it is ready."""
-    with ClientSocket(server.address, KEY, "early", PeerPatience(silence_s=1e-3)) as client:
+    with ClientSocket(either.address, KEY, "early", PeerPatience(silence_s=1e-3)) as client:
         assert not client.lost
         assert client.receive(0.01) is None
         assert not client.lost
-        next_of(server)
+        next_of(either)
         await_true(lambda: client.receive(0.01) is None and client.lost)  # silence counts from the first word
 
 
-def test_a_server_that_never_says_a_word_is_gone_after_a_while(server: ServerSocket) -> None:
-    with ClientSocket(server.address, KEY, "early", PeerPatience(first_word_s=1.0)) as client:
+def test_a_server_that_never_says_a_word_is_gone_after_a_while(either: ServerSocket) -> None:
+    with ClientSocket(either.address, KEY, "early", PeerPatience(first_word_s=1.0)) as client:
         assert not client.lost
         await_true(lambda: client.lost)
 
 
-def test_the_sending_thread_ends_with_the_last_connection(server: ServerSocket) -> None:
+def test_the_sending_thread_ends_with_the_last_connection(either: ServerSocket) -> None:
     def runs() -> bool:
         return any(thread.name == "psbench-sender" for thread in threading.enumerate())
 
-    with ClientSocket(server.address, KEY, "worker 0") as client:
-        next_of(server)
+    with ClientSocket(either.address, KEY, "worker 0") as client:
+        next_of(either)
         client.send(Ready())
-        next_of(server)
+        next_of(either)
         assert runs()
-    await_true(lambda: server.receive(0.01) is None and not server.peers)
+    await_true(lambda: either.receive(0.01) is None and not either.peers)
     await_true(lambda: not runs())

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from psbench.backends.dask.protocol import stream
 from psbench.backends.dask.protocol.decoder import Message, MessageRefused
 from psbench.backends.dask.protocol.framing import pack, unpack
 from psbench.backends.dask.protocol.messages import (
@@ -22,20 +21,19 @@ from psbench.backends.dask.protocol.messages import (
     StateReply,
 )
 from psbench.backends.dask.protocol.roles import RunKey
-from psbench.backends.dask.protocol.transport import ClientSocket, Received, ServerSocket, is_loopback
+from psbench.backends.dask.protocol.stream import is_loopback
+from psbench.backends.dask.protocol.transport import ClientSocket, Received, ServerSocket
 from psbench.backends.dask.protocol.wire import Frame, Listening
 from psbench.errors import BackendError
 
 KEY = b"s" * 32
 
 
-@pytest.fixture(params=["stream", "zeromq"])
-def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerSocket]:
-    """Both wires do all that is asked of a socket; ZeroMQ is not encrypted here."""
-    if request.param == "zeromq":
-        monkeypatch.setattr(stream, "is_available", lambda: False)
-    with ServerSocket("127.0.0.1", KEY) as server:
-        assert server.address.url.startswith("stream" if request.param == "stream" else "tcp")
+@pytest.fixture(params=["stream", "tls"])
+def server(request: pytest.FixtureRequest) -> Iterator[ServerSocket]:
+    """What is asked of a socket is the same whether it encrypts."""
+    with ServerSocket("127.0.0.1", KEY, encrypted=request.param == "tls") as server:
+        assert server.address.url.startswith(f"{request.param}://127.0.0.1:")
         yield server
 
 

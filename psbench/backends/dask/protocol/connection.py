@@ -14,6 +14,7 @@ import struct
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 
 from torch import Tensor
@@ -23,7 +24,7 @@ from psbench.backends.dask.protocol.payloads import TYPES, ZERO_COPY_BYTES, byte
 from psbench.backends.dask.protocol.wire import HEARTBEAT_S, Frame
 
 #: kind of the frame, type of its payload, bytes of the body, entries of the payload
-_HEAD = struct.Struct("<BBxxIQ")
+HEAD = struct.Struct("<BBxxIQ")
 #: small frames are read whole, and several at once
 _BUFFER = 1 << 16
 #: seconds that a reader polls without sleeping: a small model's update takes that long
@@ -56,7 +57,11 @@ class Connection:
         Whether nothing more will come.
     name : str or None
         Of the peer; for the holder of the connection.
+    binding : bytes
+        What only the two ends of this connection know, if it is encrypted.
     """
+
+    binding = b""
 
     def __init__(
         self,
@@ -69,6 +74,8 @@ class Connection:
         if end.family != getattr(socket, "AF_UNIX", None):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._end, self._number = end, end.fileno()
+        self._receive: Callable[[memoryview], int] = end.recv_into
+        self._transmit: Callable[[list[memoryview | bytes]], int] = end.sendmsg
         self._poller = select.poll()
         self._poller.register(self._number, select.POLLIN)
         self.largest_body = largest_body
@@ -142,15 +149,15 @@ class Connection:
         """Return a frame from what has been read, if it is whole."""
         if self._head is None:
             have = self._stop - self._start
-            if have < _HEAD.size:
+            if have < HEAD.size:
                 return None
-            kind, type_number, size, entries = _HEAD.unpack_from(self._buffer, self._start)
+            kind, type_number, size, entries = HEAD.unpack_from(self._buffer, self._start)
             self._check(size, entries)
-            end = _HEAD.size + size
+            end = HEAD.size + size
             if have < end:
                 self._make_room(end)
                 return None
-            body = bytes(self._view[self._start + _HEAD.size : self._start + end])
+            body = bytes(self._view[self._start + HEAD.size : self._start + end])
             self._start += end
             if not entries:
                 return Frame(kind, body, None)
@@ -197,7 +204,7 @@ class Connection:
         else:
             into = self._into
         try:
-            count = self._end.recv_into(into)
+            count = self._receive(into)
         except BlockingIOError:
             return False
         except OSError:
@@ -236,9 +243,9 @@ class Connection:
         kind, body, payload = frame
         entries = 0 if payload is None else payload.numel()
         if payload is None or not entries:
-            parts: list[memoryview | bytes] = [_HEAD.pack(kind, 0, len(body), 0) + body]
+            parts: list[memoryview | bytes] = [HEAD.pack(kind, 0, len(body), 0) + body]
         else:
-            head = _HEAD.pack(kind, TYPES.index(payload.dtype), len(body), entries)
+            head = HEAD.pack(kind, TYPES.index(payload.dtype), len(body), entries)
             parts = [head + body, bytes_of(payload)]
         with self._lock:
             if self._closed:
@@ -251,7 +258,7 @@ class Connection:
     def _write(self, parts: list[memoryview | bytes]) -> list[memoryview | bytes]:
         """Write what the system takes now, and return the rest."""
         try:
-            sent = self._end.sendmsg(parts)
+            sent = self._transmit(parts)
         except BlockingIOError:
             return parts
         except OSError:
@@ -268,6 +275,11 @@ class Connection:
     def has_queue(self) -> bool:
         """Whether something waits to be sent."""
         return bool(self._queue)
+
+    @property
+    def waits_for(self) -> int:
+        """What a poller has to wait for before something more can be sent."""
+        return select.POLLOUT
 
     def flush(self) -> None:
         """Write what the system takes of the queue."""
@@ -286,8 +298,8 @@ class Connection:
         """Close the connection, after sending what is queued or that time."""
         deadline = time.monotonic() + linger_s
         poller = select.poll()
-        poller.register(self._number, select.POLLOUT)
         while self._queue and not self._closed and (left := deadline - time.monotonic()) > 0:
+            poller.register(self._number, self.waits_for)
             poller.poll(left * 1000)
             self.flush()
         with self._lock:

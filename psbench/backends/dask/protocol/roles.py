@@ -15,10 +15,9 @@ REPLICA = "replica"
 
 
 class Address(NamedTuple):
-    """Where a server socket listens, and its public key if it encrypts (Z85 text, else empty)."""
+    """Where a server socket listens, and whether it encrypts."""
 
     url: str
-    public_key: str = ""
 
 
 class RunKey(bytes):

@@ -73,8 +73,8 @@ class Sender:
         poller, waking = select.poll(), self._waking[0]
         poller.register(waking, select.POLLIN)
         queued = {each.fileno(): each for each in connections if each.has_queue}
-        for number in queued:
-            poller.register(number, select.POLLOUT)
+        for number, connection in queued.items():
+            poller.register(number, connection.waits_for)
         for number, _ in poller.poll(HEARTBEAT_S * 500):
             if number == waking:
                 os.read(waking, 1 << 12)

@@ -1,21 +1,22 @@
-"""Messages between processes of one machine: plain sockets, one loop, one write a message.
+"""Messages between processes: sockets, one loop, one write a message, and encryption between machines.
 
-ZeroMQ hands every message to a thread of its own, and waking it takes longer than a step of a small model.
-Here the thread that waits is the one that reads. On Linux a server also listens on a Unix socket without a
-file, which takes half the time of a TCP socket; who cannot reach it comes by TCP.
+To hand every message to a thread of its own would take longer than a step of a small model: here the thread
+that waits is the one that reads. On Linux a server of which only this machine knows also listens on a Unix
+socket without a file, which takes half the time of a TCP socket; who cannot reach it comes by TCP. Beyond
+loopback everything is encrypted (`tls`): a client never begins in the clear there, whatever an address says.
 
 The run's key never travels. A server's address has a number drawn for it, and a client begins with a number
 of its own, its name, and the HMAC of all three under the key; a number of a client that came before is
 refused, so what was overheard opens nothing. The server answers with the HMAC of the client's number, without
-which the client takes nothing from it.
+which the client takes nothing from it. On an encrypted connection both HMACs are of its `binding` too.
 """
 
 from __future__ import annotations
 
 import errno
 import hmac
+import ipaddress
 import secrets
-import select
 import selectors
 import socket
 import sys
@@ -29,6 +30,7 @@ from psbench.backends.dask.protocol.decoder import MessageRefused
 from psbench.backends.dask.protocol.messages import Hello
 from psbench.backends.dask.protocol.roles import Address
 from psbench.backends.dask.protocol.sender import SENDER
+from psbench.backends.dask.protocol.tls import SecureConnection, client_context, server_context
 from psbench.backends.dask.protocol.wire import Frame, Listening, PeerPatience
 
 #: bytes of a number that is drawn, and of an HMAC
@@ -39,13 +41,8 @@ _GREETING = 1 << 12
 _WELCOME = 254
 #: connections that may wait to be accepted
 _BACKLOG = 1024
-#: scheme of addresses
-SCHEME = "stream"
-
-
-def is_available() -> bool:
-    """Return whether this system has what the wire needs."""
-    return hasattr(selectors.DefaultSelector, "fileno") and hasattr(select, "poll")
+#: schemes of addresses: of servers that encrypt, and of those that do not
+_ENCRYPTED, _PLAIN = "tls", "stream"
 
 
 def _tag(key: bytes, *parts: bytes) -> bytes:
@@ -75,25 +72,25 @@ def _listen_locally(number: bytes) -> list[socket.socket]:
     return [end]
 
 
-def _connect(host: str, port: int, number: bytes, within_s: float) -> socket.socket:
-    """Return a connection to a server: by its Unix socket, or by TCP.
+def _connect(host: str, port: int, number: bytes, within_s: float, local: bool) -> socket.socket:
+    """Return a connection to a server: by its Unix socket if it has one, or by TCP.
 
     Raises
     ------
     OSError
         If no process listens there.
     """
-    if sys.platform == "linux":
+    if local and sys.platform == "linux":
         with suppress(OSError):  # it is of another network namespace, or has too many waiting
-            return _connected(socket.AF_UNIX, _local_name(number), within_s)
-    return _connected(_family(host), (host, port), within_s)
+            return _connected(_local_name(number), within_s)
+    return socket.create_connection((host, port), within_s)
 
 
-def _connected(family: socket.AddressFamily, address: Any, within_s: float) -> socket.socket:
-    end = socket.socket(family)
+def _connected(name: str, within_s: float) -> socket.socket:
+    end = socket.socket(socket.AF_UNIX)
     try:
-        end.settimeout(within_s)  # on one machine the system answers at once
-        end.connect(address)
+        end.settimeout(within_s)
+        end.connect(name)
     except OSError:
         end.close()
         raise
@@ -110,22 +107,43 @@ def _listen(host: str, listening: Listening) -> socket.socket:
     raise listening.none_free(host)
 
 
+def is_loopback(host: str) -> bool:
+    """Return whether an address can be reached from this machine only.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("192.168.1.2")
+    (True, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 class StreamServer:
-    """See `ServerWire`.
+    """The connections of those who connect to one address.
 
     Parameters
     ----------
     host : str
-        A loopback address.
+        The interface to listen on.
     key : bytes
+        The run's key.
+    encrypted : bool
     listening : Listening
+
+    Attributes
+    ----------
+    address : Address
+    strangers : int
+        Connections that did not begin with a proof of the run's key; they are dropped.
     """
 
-    def __init__(self, host: str, key: bytes, listening: Listening) -> None:
+    def __init__(self, host: str, key: bytes, encrypted: bool, listening: Listening) -> None:
         self._key, self._number = key, secrets.token_bytes(_NUMBER)
+        self._context = server_context(key) if encrypted else None
         self._largest = listening.largest
         over_tcp = _listen(host, listening)
-        self._listening = [over_tcp, *_listen_locally(self._number)]
+        self._listening = [over_tcp, *([] if encrypted else _listen_locally(self._number))]
         self._selector: Any = selectors.DefaultSelector()
         for end in self._listening:
             end.setblocking(False)
@@ -137,28 +155,34 @@ class StreamServer:
         self._silence_s = listening.patience.silence_s
         self._look_s = time.monotonic() + self._silence_s
         self.strangers = 0
-        bracketed = f"[{host}]" if ":" in host else host
-        port = over_tcp.getsockname()[1]
-        self.address = Address(f"{SCHEME}://{bracketed}:{port}/{self._number.hex()}")
+        contact, port = listening.contact or host, over_tcp.getsockname()[1]
+        place = f"[{contact}]:{port}" if ":" in contact else f"{contact}:{port}"
+        self.address = Address(f"{_ENCRYPTED if encrypted else _PLAIN}://{place}/{self._number.hex()}")
 
     @property
     def peers(self) -> list[str]:
-        """See `ServerWire`."""
+        """Names of the peers that are connected."""
         return list(self._routes)
 
     @property
     def handle(self) -> int:
-        """See `ServerWire`."""
+        """What a poller waits on."""
         number: int = self._selector.fileno()
         return number
 
     @property
     def waiting(self) -> int:
-        """See `ServerWire`."""
+        """How many connections are known to have something to read."""
         return len(self._ready)
 
     def receive(self, timeout_s: float) -> tuple[str, Frame] | None:
-        """See `ServerWire`."""
+        """Return a peer's name and its next frame; None if none came in time (or only a stranger's).
+
+        Raises
+        ------
+        MessageRefused
+            If it is none; its sender is forgotten.
+        """
         deadline = time.monotonic() + timeout_s
         while True:
             while self._ready:
@@ -181,12 +205,17 @@ class StreamServer:
     def _accept(self, listening: socket.socket) -> None:
         try:
             end, _ = listening.accept()
+            connection = self._connection(end)
         except OSError:  # it is gone already
             return
-        connection = Connection(end, _GREETING, self._silence_s)
         self._connections.add(connection)
         self._selector.register(connection, selectors.EVENT_READ, connection)
         self._ready.append(connection)  # its greeting is here, more often than not
+
+    def _connection(self, end: socket.socket) -> Connection:
+        if self._context is None:
+            return Connection(end, _GREETING, self._silence_s)
+        return SecureConnection(end, self._context, largest_body=_GREETING, silence_s=self._silence_s)
 
     def _read(self, connection: Connection) -> tuple[str, Frame] | None:
         if connection not in self._connections:
@@ -212,7 +241,8 @@ class StreamServer:
     def _admit(self, connection: Connection, frame: Frame) -> tuple[str, Frame] | None:
         """Take the first frame of a connection: a `Hello` with the proof that its sender has the key."""
         number, tag, body = _parted(frame.body)
-        name = self._name_in(frame.kind, number, tag, body)
+        proof = _tag(self._key, self._number, number, body, connection.binding)
+        name = self._name_in(frame.kind, number, body) if hmac.compare_digest(tag, proof) else None
         if name is None:
             self.strangers += 1
             self._drop(connection)
@@ -223,14 +253,12 @@ class StreamServer:
         connection.largest_payload = self._largest
         self._routes[name] = connection
         SENDER.add(connection)
-        connection.send(Frame(_WELCOME, _tag(self._key, number), None))
+        connection.send(Frame(_WELCOME, _tag(self._key, number, connection.binding), None))
         return name, Frame(Hello.kind, body, None)
 
-    def _name_in(self, kind: int, number: bytes, tag: bytes, body: bytes) -> str | None:
-        """Return the name in a greeting, or None if its sender does not have the key."""
+    def _name_in(self, kind: int, number: bytes, body: bytes) -> str | None:
+        """Return the name in a greeting; None if it is none, or of one that came before."""
         if kind != Hello.kind or number in self._used:
-            return None
-        if not hmac.compare_digest(tag, _tag(self._key, self._number, number, body)):
             return None
         try:
             return Hello.decode(body, None).name
@@ -238,12 +266,12 @@ class StreamServer:
             return None
 
     def send(self, name: str, frame: Frame) -> bool:
-        """See `ServerWire`."""
+        """Send a frame; False if the peer is gone. A large payload must not change afterwards."""
         connection = self._routes.get(name)
         return connection is not None and _send(connection, frame)
 
     def forget(self, name: str) -> None:
-        """See `ServerWire`."""
+        """Receive nothing more from a peer, and send it nothing."""
         connection = self._routes.get(name)
         if connection is not None:
             self._drop(connection)
@@ -267,16 +295,16 @@ class StreamServer:
                 self._drop(connection)
 
     def close(self, linger_s: float) -> None:
-        """See `ServerWire`."""
+        """Close all connections, after sending what is left or that time."""
         for connection in [*self._connections]:
-            self._drop(connection, linger_s)
+            self._drop(connection, 0.0 if connection.name is None else linger_s)
         self._selector.close()
         for end in self._listening:
             end.close()
 
 
 class StreamClient:
-    """See `ClientWire`.
+    """One connection to a server; it is not made again once it is lost.
 
     Parameters
     ----------
@@ -288,40 +316,61 @@ class StreamClient:
     """
 
     def __init__(self, address: Address, key: bytes, name: str, patience: PeerPatience) -> None:
-        host, port, number = _place(address)
-        self._number = secrets.token_bytes(_NUMBER)
+        encrypted, host, port, self._server = _place(address)
+        self._key, self._name, self._number = key, name, secrets.token_bytes(_NUMBER)
         self._welcome: bytes | None = _tag(key, self._number)  # until it has come
         try:
-            end = _connect(host, port, number, patience.silence_s)
+            end = _connect(host, port, self._server, patience.silence_s, not encrypted)
         except OSError:  # no process listens any more: this connection is lost from the beginning
             self._connection = Connection(socket.socket(_family(host)))
             self._connection.close(0)
             return
-        self._connection = Connection(end, silence_s=patience.silence_s, first_word_s=patience.first_word_s)
+        silence_s, first_word_s = patience
+        if encrypted:
+            context = client_context(key)
+            self._connection = SecureConnection(
+                end, context, self._greeting, silence_s=silence_s, first_word_s=first_word_s
+            )
+            self._connection.flush()
+        else:
+            self._connection = Connection(end, silence_s=silence_s, first_word_s=first_word_s)
+            self._connection.send(self._greeting(b""))
         SENDER.add(self._connection)
-        body, _ = Hello(name).encode()
-        tag = _tag(key, number, self._number, body)
-        self._connection.send(Frame(Hello.kind, self._number + tag + body, None))
+        if self._connection.has_queue:
+            SENDER.wake()
+
+    def _greeting(self, binding: bytes) -> Frame:
+        """Return the frame with which a client begins, on the connection with that binding."""
+        body, _ = Hello(self._name).encode()
+        tag = _tag(self._key, self._server, self._number, body, binding)
+        self._welcome = _tag(self._key, self._number, binding)
+        return Frame(Hello.kind, self._number + tag + body, None)
 
     @property
     def lost(self) -> bool:
-        """See `ClientWire`."""
+        """Whether the connection is gone; frames that came before may still be read."""
         self._connection.look()
         return self._connection.gone
 
     @property
     def has_frame(self) -> bool:
-        """See `ClientWire`."""
+        """Whether there is something to read."""
         connection = self._connection
         return connection.has_bytes or (not connection.gone and connection.wait(0))
 
     @property
     def handle(self) -> int:
-        """See `ClientWire`."""
+        """What a poller waits on."""
         return self._connection.fileno()
 
     def receive(self, timeout_s: float) -> Frame | None:
-        """See `ClientWire`."""
+        """Return the next frame, or None if none came in time.
+
+        Raises
+        ------
+        MessageRefused
+            If it is none, or its sender does not have the run's key.
+        """
         connection, deadline = self._connection, time.monotonic() + timeout_s
         ready = connection.has_bytes
         while ready or (not connection.gone and connection.wait(timeout_s)):
@@ -345,11 +394,11 @@ class StreamClient:
         self._welcome = None
 
     def send(self, frame: Frame) -> None:
-        """See `ClientWire`."""
+        """Send a frame, or drop it if the connection is lost; a large payload must not change later."""
         _send(self._connection, frame)
 
     def close(self, linger_s: float) -> None:
-        """See `ClientWire`."""
+        """Close the connection, after sending what is left or that time."""
         SENDER.remove(self._connection)
         self._connection.close(linger_s)
 
@@ -366,8 +415,10 @@ def _parted(greeting: bytes) -> tuple[bytes, bytes, bytes]:
     return greeting[:_NUMBER], greeting[_NUMBER : _NUMBER + _HMAC], greeting[_NUMBER + _HMAC :]
 
 
-def _place(address: Address) -> tuple[str, int, bytes]:
-    """Return host, port and number of an address."""
-    place, _, number = address.url.removeprefix(f"{SCHEME}://").partition("/")
+def _place(address: Address) -> tuple[bool, str, int, bytes]:
+    """Return whether a server encrypts, and host, port and number of its address."""
+    scheme, _, rest = address.url.partition("://")
+    place, _, number = rest.partition("/")
     host, _, port = place.rpartition(":")
-    return host.strip("[]"), int(port), bytes.fromhex(number)
+    host = host.strip("[]")
+    return scheme != _PLAIN or not is_loopback(host), host, int(port), bytes.fromhex(number)

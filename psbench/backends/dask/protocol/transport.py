@@ -3,7 +3,7 @@
 The process that is asked binds a `ServerSocket`; a `ClientSocket` is one connection to it. A server socket
 listens on one address only and knows its peers by name: the first message on a connection must show that its
 sender has the run's key, and whatever comes on a connection that did not begin so is dropped and counted.
-On loopback messages take plain sockets (`stream`); elsewhere ZeroMQ, which encrypts everything (`zeromq`).
+On loopback messages are sent in the clear, elsewhere encrypted (`stream`).
 Nothing that is received is unpickled, and what cannot be decoded costs its sender the connection.
 
 A message to a peer that is gone is no error here: `ServerSocket.send` returns False, and
@@ -12,27 +12,17 @@ A message to a peer that is gone is no error here: `ServerSocket.send` returns F
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable
 from types import TracebackType
 from typing import NamedTuple, Self
 
-import zmq
 from torch import Tensor
 
-from psbench.backends.dask.protocol import stream
 from psbench.backends.dask.protocol.decoder import Message, MessageRefused, decode
 from psbench.backends.dask.protocol.messages import PushKey, PushMessage
 from psbench.backends.dask.protocol.roles import Address, worker_number
-from psbench.backends.dask.protocol.wire import (
-    LINGER_S,
-    ClientWire,
-    Frame,
-    Listening,
-    PeerPatience,
-    ServerWire,
-)
-from psbench.backends.dask.protocol.zeromq import ZeroMQClient, ZeroMQServer
+from psbench.backends.dask.protocol.stream import StreamClient, StreamServer, is_loopback
+from psbench.backends.dask.protocol.wire import LINGER_S, Frame, Listening, PeerPatience
 
 _ANYWHERE, _PATIENCE = Listening(), PeerPatience()
 
@@ -55,11 +45,11 @@ class Received(NamedTuple):
 class _Socket:
     """What both kinds of sockets share: they are closed."""
 
-    _wire: ServerWire | ClientWire
+    _wire: StreamServer | StreamClient
 
     @property
-    def handle(self) -> zmq.Socket[bytes] | int:
-        """What a poller of ZeroMQ waits on."""
+    def handle(self) -> int:
+        """What a poller waits on."""
         return self._wire.handle
 
     def close(self, linger_s: float = LINGER_S) -> None:
@@ -97,12 +87,8 @@ class ServerSocket(_Socket):
     def __init__(
         self, host: str, key: bytes, encrypted: bool = False, listening: Listening = _ANYWHERE
     ) -> None:
-        self._wire: ServerWire
         local = is_loopback(host) and is_loopback(listening.contact or host)
-        if local and not encrypted and stream.is_available():
-            self._wire = stream.StreamServer(host, key, listening)
-        else:
-            self._wire = ZeroMQServer(host, key, encrypted or not local, listening)
+        self._wire: StreamServer = StreamServer(host, key, encrypted or not local, listening)
         self.address = self._wire.address
         #: takes the payloads of pushes, which are in no message that `receive` returns; None drops them
         self.keep_payload: Callable[[PushKey, Tensor], None] | None = None
@@ -178,10 +164,7 @@ class ClientSocket(_Socket):
     """
 
     def __init__(self, address: Address, key: bytes, name: str, patience: PeerPatience = _PATIENCE) -> None:
-        streams = address.url.startswith(f"{stream.SCHEME}://")
-        self._wire: ClientWire = (stream.StreamClient if streams else ZeroMQClient)(
-            address, key, name, patience
-        )
+        self._wire: StreamClient = StreamClient(address, key, name, patience)
 
     @property
     def has_message(self) -> bool:
@@ -207,15 +190,3 @@ class ClientSocket(_Socket):
     def send(self, message: Message) -> None:
         """Send a message, or drop it if the connection is lost; a large payload must not change later."""
         self._wire.send(Frame(message.kind, *message.encode()))
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether an address can be reached from this machine only.
-
-    >>> is_loopback("127.0.0.1"), is_loopback("192.168.1.2")
-    (True, False)
-    """
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -1,17 +1,11 @@
-"""What carries messages between processes: frames of a kind, a body and at most one tensor.
-
-Two implementations stand behind it: `stream` between processes of one machine, and `zeromq`, which encrypts,
-everywhere else. Both know a peer by name once it has shown that it has the run's key.
-"""
+"""What both ends of the wire know: frames of a kind, a body and at most one tensor, and how long to wait."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-import zmq
 from torch import Tensor
 
-from psbench.backends.dask.protocol.roles import Address
 from psbench.clusters.connection import ConnectionSettings
 from psbench.errors import BackendError
 
@@ -66,78 +60,3 @@ class Listening(NamedTuple):
         """Return the error if no port is free."""
         first, last = self.ports or (0, 0)
         return BackendError(f"connection.ports: none of {first} to {last} is free on {host}")
-
-
-class ServerWire(Protocol):
-    """The connections of those who connect to one address.
-
-    Attributes
-    ----------
-    address : Address
-    strangers : int
-        Connections, or messages of such, that did not begin with the run's key; they are dropped.
-    """
-
-    address: Address
-    strangers: int
-
-    @property
-    def peers(self) -> list[str]:
-        """Names of the peers that are connected."""
-
-    @property
-    def handle(self) -> zmq.Socket[bytes] | int:
-        """What a poller waits on."""
-
-    @property
-    def waiting(self) -> int:
-        """How many connections are known to have something to read; -1 if that is not known."""
-
-    def receive(self, timeout_s: float) -> tuple[str, Frame] | None:
-        """Return a peer's name and its next frame; None if none came in time (or only a stranger's).
-
-        Raises
-        ------
-        MessageRefused
-            If it is none; its sender is forgotten.
-        """
-
-    def send(self, name: str, frame: Frame) -> bool:
-        """Send a frame; False if the peer is gone. A large payload must not change afterwards."""
-
-    def forget(self, name: str) -> None:
-        """Receive nothing more from a peer, and send it nothing."""
-
-    def close(self, linger_s: float) -> None:
-        """Close all connections, after sending what is left or that time."""
-
-
-class ClientWire(Protocol):
-    """One connection to a server wire; it is not made again once it is lost."""
-
-    @property
-    def lost(self) -> bool:
-        """Whether the connection is gone; frames that came before may still be read."""
-
-    @property
-    def has_frame(self) -> bool:
-        """Whether there is something to read."""
-
-    @property
-    def handle(self) -> zmq.Socket[bytes] | int:
-        """What a poller waits on."""
-
-    def receive(self, timeout_s: float) -> Frame | None:
-        """Return the next frame, or None if none came in time.
-
-        Raises
-        ------
-        MessageRefused
-            If it is none.
-        """
-
-    def send(self, frame: Frame) -> None:
-        """Send a frame, or drop it if the connection is lost; a large payload must not change later."""
-
-    def close(self, linger_s: float) -> None:
-        """Close the connection, after sending what is left or that time."""

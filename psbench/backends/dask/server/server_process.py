@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import select
 import time
 from collections import deque
 from collections.abc import Sequence
-
-import zmq
 
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message, MessageRefused
@@ -53,8 +52,8 @@ class ServerProcess:
         self._met: set[int] = set()  # workers whose greeting was read
         self._adder, self._held = Adder(socket.send), SliceServer(workload, socket, number)
         self._has_begun = False
-        self._poller = zmq.Poller()
-        self._poller.register(coordinator.handle, zmq.POLLIN)
+        self._poller = select.poll()
+        self._poller.register(coordinator.handle, select.POLLIN)
 
     def run(self) -> None:
         """Serve until the coordinator says stop.
@@ -112,7 +111,7 @@ class ServerProcess:
         self._held.carry_out(order)
         # workers are read from now on: one that resumes with a model of its own may have pushed already
         self._has_begun = True
-        self._poller.register(self.socket.handle, zmq.POLLIN)
+        self._poller.register(self.socket.handle, select.POLLIN)
 
     def _carry_out(self, order: Message) -> bool:
         """Carry out an order; False if a payload that it names has not arrived yet."""

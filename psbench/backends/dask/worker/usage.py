@@ -9,7 +9,7 @@ from typing import Any
 class Usage:
     """Seconds of reading and of computing, counted apart, and of CPU beside the clock's.
 
-    CPU seconds are those of the whole process (`time.process_time`): torch's threads, ZeroMQ's and Dask's
+    CPU seconds are those of the whole process (`time.process_time`): torch's threads, the sender's and Dask's
     own included, as a monitor of the machine shows them. A worker that shares its Dask process with
     another role is charged for that too. Waiting that emulates a slower machine is neither reading nor
     computing.
