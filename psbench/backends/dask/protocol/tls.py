@@ -152,6 +152,10 @@ class SecureConnection(Connection):
         """
         try:
             self._tls.do_handshake()
+            # the hash of all that was said so far, under a secret of both ends: whoever relays has another
+            self.binding = self._tls.get_channel_binding("tls-unique") or b""
+            if not self.binding:
+                raise ssl.SSLError(0, "the connection has no binding")
         except _WANTS:
             raise BlockingIOError from None
         except OSError as error:
