@@ -37,6 +37,9 @@ class Claim(BaseModel):
         What a conditional claim supposes.
     rates : "common" or "best"
         Whether all strategies have one learning rate, or each its best of those that were tried.
+    control : str
+        Of "same": the claim of an effect that has to be found here, too. Where no strategy loses anything,
+        equality shows nothing of one.
     found : str
         What was found on looking; it may explain a verdict and never makes one.
     """
@@ -51,6 +54,7 @@ class Claim(BaseModel):
     margin: float = Field(default=1.25, gt=0)
     given: str = ""
     rates: Literal["common", "best"] = "common"
+    control: str = ""
     found: str = ""
 
     @model_validator(mode="after")

@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +23,7 @@ from psbench.papers.verdict import (
     VERDICTS,
     ClaimTest,
     Verdict,
+    controlled,
     examine,
     judge,
     power,
@@ -105,6 +106,8 @@ class ClaimOutcome:
         How many seeds would give that row a chance of 80 %.
     left_out : tuple of str
         Rows that were not run.
+    insensitive : bool
+        Whether equality was shown and counts for nothing, as the effect of its control was not found.
     """
 
     paper: str
@@ -115,6 +118,7 @@ class ClaimOutcome:
     power: float | None = None
     seeds: int | None = None
     left_out: tuple[str, ...] = ()
+    insensitive: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data."""
@@ -204,10 +208,11 @@ class Reproduction:
             }
             found = judge([*family.values()])
             verdicts |= {name: (each, len(family)) for name, each in zip(family, found, strict=True)}
-        return [
+        outcomes = [
             self._claim(claim, group, test, *verdicts.get(claim.name, ("not run", 0)))
             for claim, group, test in zip(asked, groups, tests, strict=True)
         ]
+        return [_controlled(each, verdicts) for each in outcomes]
 
     def counts(self, kind: Kind = "claim") -> dict[Verdict, int]:
         """Return how many claims of a kind have each verdict."""
@@ -385,6 +390,13 @@ class Reproduction:
     def lr_of(self, experiment: str) -> float:
         """Return the common rate of an experiment."""
         return experiment_of(self.paper, experiment, self.scale, 0).optimizer.lr
+
+
+def _controlled(found: ClaimOutcome, verdicts: Mapping[str, tuple[Verdict, int]]) -> ClaimOutcome:
+    control = verdicts.get(found.claim.control)
+    if control is None or (verdict := controlled(found.verdict, control[0])) == found.verdict:
+        return found
+    return replace(found, verdict=verdict, insensitive=True)
 
 
 def _tested(claim: Claim, rows: Sequence[RowOutcome]) -> ClaimTest:

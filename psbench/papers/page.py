@@ -43,9 +43,9 @@ _RULES = (
     "two (p > 0.05), and neither do our runs.",
     "Ratios are tested as logarithms, run by run with the same seed (Student's t); of deviations "
     "with the F test. 'The same' takes an equivalence test: the whole interval lies within the "
-    "margin. Each side is tested at 2.5 %, with Holm's correction over the claims of a paper, so a "
-    "claim may be inconclusive although its 95 % interval excludes 'no effect'. All rows of a claim "
-    "have to hold.",
+    "margin; and where a control is named, its effect has to be found as well. Each side is tested "
+    "at 2.5 %, with Holm's correction over the claims of a paper, so a claim may be inconclusive "
+    "although its 95 % interval excludes 'no effect'. All rows of a claim have to hold.",
     "A run that ended before its target is censored: its ratio is that of the mean times up to the "
     "end of the shortest such run, and a direction takes the log-rank test as well. Such a ratio "
     "has no size to confirm.",
@@ -206,6 +206,8 @@ def _why(found: ClaimOutcome) -> str:
         f"The evidence for it has p {_p(found.test.agrees)}, that against it p {_p(found.test.opposes)}.",
         _margin(found),
     ]
+    if found.insensitive:
+        said.append("They are the same, but no loss was found where the paper has one: that shows nothing.")
     if found.verdict == "contradicted" and found.test.short < found.test.opposes:
         said.append(f"That an effect, if there is one, is smaller than that has p {_p(found.test.short)}.")
     if found.test.there is not None:
@@ -222,7 +224,7 @@ def _margin(found: ClaimOutcome) -> str:
     margin, rows = found.claim.margin, [row.published for row in found.rows]
     if found.claim.test == "same":
         unit = rows[0].unit if rows[0].form == "difference" else "times"
-        return f"The same: to {margin:g} {unit}."
+        return f"The same: to {margin:g} {unit.removesuffix('s') if margin == 1 else unit}."
     if all(row.relation != "=" for row in rows):
         return "No size was printed."
     if found.claim.test == "number":

@@ -306,6 +306,10 @@ class Paper(_Data):
         claimed = [name for claim in self.claims for name in claim.rows]
         for name in claimed:
             _known(name, rows, "claim: row")
+        effects = [claim.name for claim in self.claims if claim.test == "effect"]
+        for claim in self.claims:
+            if claim.control:
+                _known(claim.control, effects, f"claim {claim.name!r}: control")
         _unique(claimed, "rows of two claims, or twice of one")
         if free := [name for name in rows if name not in claimed]:
             raise ValueError(f"rows of no claim: {free}")

@@ -28,6 +28,9 @@ Verdict: TypeAlias = Literal[
 ]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
+#: verdicts that say that an effect was found
+_EFFECTS: tuple[Verdict, ...] = ("confirmed", "confirmed in direction", "exceeds")
+
 #: of each one-sided test over all claims of a paper: half of the usual 5 %
 ALPHA = 0.025
 #: two-sided level at which the paper's own deviations separate two methods
@@ -217,6 +220,17 @@ def _verdict(
     if shown_there and test.beyond is not None and test.beyond <= found:
         return "exceeds"
     return "confirmed in direction"
+
+
+def controlled(verdict: Verdict, control: Verdict) -> Verdict:
+    """Return the verdict on an equality beside that on the effect which shows that a loss could be found.
+
+    Examples
+    --------
+    >>> controlled("confirmed", "contradicted"), controlled("confirmed", "confirmed in direction")
+    ('inconclusive', 'confirmed')
+    """
+    return "inconclusive" if verdict == "confirmed" and control not in _EFFECTS else verdict
 
 
 def holm(values: Sequence[float], level: float) -> list[float | None]:

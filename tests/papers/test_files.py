@@ -229,6 +229,22 @@ def test_the_measurements_show_the_stored_results():
     assert counts_line(found) in " ".join(readme.split())
 
 
+def test_equality_counts_where_a_loss_could_be_found():
+    """A problem that asynchronous training learns as well shows nothing of the switch."""
+    found = stored_reproduction("sync_switch")
+    claims = {each.claim.name: each for each in found.claims}
+    assert claims["too-little-loses-cifar100"].verdict == "contradicted"
+    insensitive = claims["as-accurate-cifar100"]
+    assert (insensitive.verdict, insensitive.insensitive) == ("inconclusive", True)
+    assert claims["too-little-loses"].verdict == "confirmed in direction"
+    assert (claims["as-accurate-sixteen"].verdict, claims["as-accurate-sixteen"].insensitive) == (
+        "confirmed",
+        False,
+    )
+    with pytest.raises(DataError, match="control 'none' is none of"):
+        parse("toy", CONTENT | {"claims": [CLAIM | {"control": "none"}]}, HEAD + LINE)
+
+
 def test_the_report_says_every_claim_with_its_verdict_and_needs_no_jargon(tmp_path):
     found = [stored_reproduction(name) for name in ("hermes", "strategy_switch")]
     page = html.unescape(write_page(tmp_path / "report.html", found).read_text(encoding="utf-8"))
@@ -280,6 +296,7 @@ def test_rates_are_spoken_of_only_where_rates_were_tried(tmp_path):
     assert ["Rates were tried" in page for page in pages] == [False, True]
 
 
+LINE = "Fig. 1,r,p,2,,x,,bsp,,time_s,,,\n"
 CLAIM = {"name": "c", "says": "One is faster than the other.", "rows": ["r"]}
 HEAD = "exhibit,row,place,value,relation,unit,reading_error,experiment,baseline,measure,form,better,reason\n"
 CONTENT = {
