@@ -49,16 +49,16 @@ def _curves(found: Reproduction, drawing: Drawing) -> Figure | None:
     if not kept:
         return None
     table = pd.concat(kept)
-    colours = _looks(found, labels)
+    colours, dashes = _looks(found, labels)
+    legend = alt.Legend(title=None, columns=3, symbolOpacity=1, symbolType="stroke", symbolSize=400)
     base = alt.Chart(table).encode(
         x=alt.X(f"{drawing.x}:Q", title=_TITLES.get(drawing.x, drawing.x)),
-        color=alt.Color(
-            "experiment:N", scale=colours, legend=alt.Legend(title=None, columns=3, symbolOpacity=1)
-        ),
+        color=alt.Color("experiment:N", scale=colours, legend=legend),
     )
+    dash = alt.StrokeDash("experiment:N", scale=dashes, legend=legend)
     title = _TITLES.get(drawing.y, drawing.y)
     scale = alt.Scale(zero=False, type="log" if drawing.y.endswith("loss") else "linear")
-    line = base.mark_line().encode(y=alt.Y(f"{drawing.y}:Q", title=title, scale=scale))
+    line = base.mark_line().encode(y=alt.Y(f"{drawing.y}:Q", title=title, scale=scale), strokeDash=dash)
     band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q"))
     return _figure(drawing, band + line, table)
 
@@ -211,11 +211,15 @@ def _strategy(found: Reproduction, experiment: str) -> str:
     return str(json.loads(runs[0].spec)["strategy"]["name"]) if runs else experiment
 
 
-def _looks(found: Reproduction, labels: Mapping[str, str]) -> alt.Scale:
-    """Return the colours of the experiments' strategies; of several with the same, the later are others."""
+def _looks(found: Reproduction, labels: Mapping[str, str]) -> tuple[alt.Scale, alt.Scale]:
+    """Return colours and dashes of the experiments' strategies; a family may differ in the dash alone."""
     texts = list(labels.values())
     known = charts.looks(texts, [_strategy(found, name) for name in labels])
-    return alt.Scale(domain=texts, range=[known[text].colour for text in texts])
+    drawn = [known[text] for text in texts]
+    return (
+        alt.Scale(domain=texts, range=[look.colour for look in drawn]),
+        alt.Scale(domain=texts, range=[look.dash for look in drawn]),
+    )
 
 
 _DRAWN = {"curves": _curves, "bars": _bars, "points": _points, "sweep": _sweep}

@@ -288,6 +288,21 @@ def test_what_is_said_of_stored_results_is_as_reviewed(name):
     assert lines == golden.read_text(encoding="utf-8").splitlines()
 
 
+@names
+def test_no_two_curves_of_a_figure_look_alike(paper):
+    """Strategies of a family share a colour; their lines then differ in the dash, in the legend too."""
+    for figure in figures(stored_reproduction(paper.name)):
+        spec = figure.chart.to_dict()
+        lines = [layer for layer in spec.get("layer", []) if "strokeDash" in layer["encoding"]]
+        for line in (layer["encoding"] for layer in lines):
+            colours, dashes = line["color"]["scale"], line["strokeDash"]["scale"]
+            assert colours["domain"] == dashes["domain"]
+            assert line["color"]["legend"] == line["strokeDash"]["legend"]  # one legend, not two
+            drawn = {*zip(colours["range"], map(tuple, dashes["range"]), strict=True)}
+            assert len(drawn) == len(colours["domain"]), figure.name
+        assert bool(lines) == (next(d for d in paper.drawings if d.id == figure.name).kind == "curves")
+
+
 def test_rates_are_spoken_of_only_where_rates_were_tried(tmp_path):
     pages = [
         write_page(tmp_path / f"{name}.html", [stored_reproduction(name)]).read_text(encoding="utf-8")
