@@ -6,10 +6,12 @@ Both backends ask this module, and pass in the engine's view and functions that 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from psbench.backends.checkpointing import makes_version
 from psbench.clusters import Profile
+from psbench.core.actions import Action
 from psbench.core.events import Join, Leave
 from psbench.core.stop import Stop
 from psbench.core.view import ClusterView
@@ -195,8 +197,8 @@ class CheckpointSchedule:
         """Have the run end with a checkpoint of its next version: after a barrier no work is void."""
         self.stopping, self.from_samples = True, 0.0
 
-    def label(self, measuring: bool = False, makes_version: bool = True) -> str:
-        """Return the name of the checkpoint that is due with an answer; empty if none is.
+    def label(self, measuring: bool = False, actions: Iterable[Action] | None = None) -> str:
+        """Return the name of the checkpoint that is due with an answer, or after a version; empty if none is.
 
         An engine that is `measuring` has decided half of its answer, so a checkpoint by epochs waits for
         the next one. That of a stop waits for one that makes a version.
@@ -204,7 +206,9 @@ class CheckpointSchedule:
         view = self._view
         if view.in_force != self.composition:
             return f"switch-version-{view.version}"
-        if view.samples < self.from_samples or measuring or (self.stopping and not makes_version):
+        if view.samples < self.from_samples or measuring:
+            return ""
+        if self.stopping and actions is not None and not makes_version(actions):
             return ""
         return f"stopped-version-{view.version}" if self.stopping else f"epoch-{view.epoch:g}"
 

@@ -137,7 +137,9 @@ class Optimizer(Part):
 
     def rate(self, epoch: float) -> float:
         """Return the rate at that epoch."""
-        stepped = self.lr * self.gamma ** sum(epoch >= milestone for milestone in self.milestones)
+        stepped = self.lr  # mostly there are no milestones, and every update and release asks
+        if self.milestones:
+            stepped *= self.gamma ** sum(epoch >= milestone for milestone in self.milestones)
         return stepped if self.schedule is None else stepped * self.schedule.factor(epoch)
 
     @property

@@ -20,7 +20,6 @@ import torch
 from psbench.backends.checkpointing import (
     actions_from_plain,
     actions_to_plain,
-    makes_version,
     released,
     split_at_model,
 )
@@ -270,7 +269,7 @@ class Simulation:
 
     def _store(self, actions: Sequence[Action]) -> Sequence[Action]:
         """Perform what makes the model of an answer, write a checkpoint of it, and return the rest."""
-        label = self._checkpoints.label(self.engine.measuring, makes_version(actions))
+        label = self._checkpoints.label(self.engine.measuring, actions)
         if not label:
             return actions
         before, after = split_at_model(actions)

@@ -13,7 +13,6 @@ from psbench.backends.checkpointing import (
     actions_from_plain,
     actions_to_plain,
     idle_workers,
-    makes_version,
     named,
     released,
     under,
@@ -116,7 +115,7 @@ class CheckpointWriter:
 
     def due(self, actions: Sequence[Action]) -> str:
         """Return the name of the checkpoint that is due with an answer; empty if none is."""
-        return self._schedule.label(self._engine.measuring, makes_version(actions))
+        return self._schedule.label(self._engine.measuring, actions)
 
     def write(self, label: str, rest: Sequence[Action], run_state: dict[str, Any]) -> None:
         """Ask the store and the workers for their parts.

@@ -72,8 +72,8 @@ class PushIntake:
         if not message.is_finite:
             self._not_finite.add(push.id)
         # a void push may be of another composition, and have other statistics
-        reads = self._reads if self._is_current(push) else ()
-        self._run.events.append(with_stats(push, reads) if reads else push)
+        has_stats = self._reads and self._is_current(push)
+        self._run.events.append(with_stats(push, self._reads) if has_stats else push)
 
     def _is_current(self, push: ev.Push) -> bool:
         worker = self._run.view.workers[push.worker]
