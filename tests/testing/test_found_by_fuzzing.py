@@ -117,6 +117,15 @@ def test_a_residual_of_gradients_is_not_added_to_models():
     play(Schedule(UNDER[words], 1, 1, 1261028694, choices, batches=(), momentum=0.0))
 
 
+def test_a_part_begins_anew_though_nothing_was_made_between_two_switches():
+    """The model's reading kept what the part remembered."""
+    late, slowmo = {"name": "after", "fraction": 0.9}, {"name": "slowmo", "local_steps": 1}
+    then = [{"to": slowmo, "rule": late, "momentum": "keep"}]
+    strategy = {"name": "strategy_switch", "first": slowmo, "second": "bsp", "rule": late, "then": then}
+    choices = Schedule.parse("s0 a0 s0 a0 w1 s0 a0 w2 j1 d0 s1 a1 s1 a1 s1 a1 s1 a1 ")
+    play(Schedule(strategy | {"momentum": "keep"}, 2, 1, 5, choices, momentum=0.0))
+
+
 @pytest.mark.parametrize(
     ("strategy", "workers", "starters", "seed", "choices"),
     [

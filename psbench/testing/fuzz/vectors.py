@@ -166,7 +166,7 @@ class Vectors:
         self._composition = strategy.compositions[0]
         self._server = self._new_server(start)
         self.versions = [start.numpy()]
-        self._model = arithmetic.Model(start.numpy(), self._shape)
+        self._model = arithmetic.Model(start.numpy(), self._composition.aggregation.name, self._shape)
         self._last: tuple[act.Apply, Array, Array] | None = None  # with the version before, and the push
         self.payloads: dict[int, Tensor] = {}
         self.wire = Wire(self._composition, len(start), schedule.seed)
@@ -297,6 +297,7 @@ class Vectors:
         self._composition = self._strategy.compositions[handover.to]
         self.wire.hand_over(self._composition)
         self._server.use(self._composition.aggregation, self._fragments)
+        self._model.use(self._composition.aggregation.name)
         self._last = None
 
     def save_and_load(self) -> None:

@@ -50,11 +50,16 @@ class SGD:
 class Model:
     """The servers' vector, and all that its updates remember."""
 
-    def __init__(self, x: Array, shape: Sequence[int] = ()) -> None:
+    def __init__(self, x: Array, part: str, shape: Sequence[int] = ()) -> None:
         self.x, self.optimizer, self.shape = x, SGD(), shape
         self.left: list[Array] = []  # what the last exchange has left out of each push
         self.memory: dict[Any, Any] = {}  # of the aggregation's rule
-        self.part = ""
+        self.part = part
+
+    def use(self, part: str) -> None:
+        """Go on with an aggregation of that name; what another remembers is nothing to it."""
+        if part != self.part:
+            self.part, self.memory = part, {}
 
     def forget(self) -> None:
         """Forget what optimizer and aggregation remember."""
@@ -70,8 +75,6 @@ class Model:
         places: Array | None,
     ) -> None:
         """Make the next version, of all entries or of those in some places."""
-        if part.name != self.part:
-            self.part, self.memory = part.name, {}
         update, self.left = UPDATES.get(part.name, weighted_sum), []
         whole, memory = self.x, self.memory
         if places is not None:
