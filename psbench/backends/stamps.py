@@ -34,7 +34,7 @@ WORKER_SAID_COLUMNS = ("ticket", "created_s", "sent_s", "is_vote")
 
 
 #: seconds of a step from which on all have stamps, and else one in so many at most
-_SHORT_S, _MOST = 1e-3, 16
+_SHORT_S, _MOST = 2e-3, 16
 #: pushes that tell how long steps are, and each worker's exchanges in a stretch
 _FIRST, _STRETCH = 40, 32
 _WORKER, _WORKER_SAID = (struct.Struct(f"<{len(names)}d") for names in (WORKER_COLUMNS, WORKER_SAID_COLUMNS))
@@ -160,7 +160,7 @@ class CoordinatorStamps:
     """The coordinator's side: a row for each push, vote and report, and one for each answer.
 
     It chooses what has stamps, from one release of a worker to its next: everything, or, where steps are
-    shorter than a millisecond, stretches of all workers' exchanges (one in `every`), in which it is known
+    shorter than 2 ms, stretches of all workers' exchanges (one in `every`), in which it is known
     what else was under way. So stamps take less than 2 % of any step.
     """
 

@@ -426,8 +426,8 @@ def test_cores_are_not_fitted_where_steps_do_not_slow_each_other(crowded):
 
 
 def test_cores_are_found_from_the_stamps_of_stretches_of_short_steps(crowded):
-    """Steps of .25 ms: one stretch in four, of both workers at once; of 1 ms and more: all."""
-    for step_s, every in ((2.5e-4, 4), (1e-3, 1), (1e-9, 16)):
+    """Steps of .5 ms: one stretch in four, of both workers at once; of 2 ms and more: all."""
+    for step_s, every in ((5e-4, 4), (2e-3, 1), (1e-9, 16)):
         stamps = CoordinatorStamps(workers=2)
         chosen = [(stamps.begins(each % 2), stamps.has(each % 2, step_s)) for each in range(511)]
         assert all(begun == has for begun, has in chosen)
