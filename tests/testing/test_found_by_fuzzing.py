@@ -164,3 +164,13 @@ def test_a_part_begins_anew_though_nothing_was_made_between_two_switches():
 )
 def test_it_passes(strategy, workers, starters, seed, choices):
     play(Schedule(strategy, workers, starters, seed, Schedule.parse(choices)))
+
+
+def test_a_residual_may_be_off_by_the_last_bit_of_a_32_bit_scale():
+    """1-bit Adam: the scale of a momentum differed in its last bit, and the residual in ten times as much."""
+    adam = {"name": "one_bit_adam", "freeze_step": 1, "adam_weight_decay": 0.2366447333956341}
+    parts = {"consistency": "bsp", "aggregation": adam, "placement": "all_reduce", "lr_scaling": "none"}
+    drops = {"name": "drop_stragglers", "window": 5, "most": 0.25, "readmit_after_s": 0.0037523354363654077}
+    strategy = {"name": "custom", "communication": "every_step", "stragglers": drops} | parts
+    choices = Schedule.parse("s1 s0 s2 ")
+    play(Schedule(strategy, 5, 3, 1440589886, choices, batches=(32, 40, 24), momentum=0.5))

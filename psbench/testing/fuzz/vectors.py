@@ -27,7 +27,7 @@ from psbench.testing.fuzz.schedule import Schedule
 from psbench.testing.fuzz.wire import Wire
 from psbench.testing.invariants import BrokenContract
 from psbench.testing.model import arithmetic
-from psbench.testing.model.arithmetic import RATE, Array, Given
+from psbench.testing.model.arithmetic import RATE, ROUNDING, Array, Given
 from psbench.training.local_model import LocalModel
 from psbench.training.server import Server
 from psbench.training.trainer import StepResult
@@ -36,6 +36,8 @@ from psbench.training.trainer import StepResult
 SHAPE, SHAPE_EXCHANGED = (3,), (3, 2)
 #: entries beyond which rounding is not small any more
 _LARGEST = 1e6
+#: share of the largest entry that rounding may make of sums in another order
+_ROUNDING = 1e-8
 _NONE = torch.zeros(0)
 #: vectors of numbers between -3 and 3
 _WHOLE = tuple(
@@ -46,13 +48,13 @@ _WHOLE = tuple(
 )
 
 
-def unequal(one: Array, other: Array) -> bool:
+def unequal(one: Array, other: Array, rounding: float = _ROUNDING) -> bool:
     """Return whether two vectors differ by more than rounding; one too large is equal to any."""
     pairs = list(zip(one.tolist(), other.tolist(), strict=True))
     most = max((abs(a) for pair in pairs for a in pair if a == a), default=0.0)
     if most > _LARGEST:
         return False
-    return not all(abs(a - b) <= 1e-8 * max(1.0, most) or (a != a and b != b) for a, b in pairs)
+    return not all(abs(a - b) <= rounding * max(1.0, most) or (a != a and b != b) for a, b in pairs)
 
 
 class WorkerVectors:
@@ -224,7 +226,7 @@ class Vectors:
         places = self._fragments[apply.fragment].places.numpy() if apply.fragment >= 0 else None
         self._model.apply(part, given, apply.numbers, rate, momentum, places)
         found = self._server.parameters.numpy().copy()
-        if unequal(found, self._model.x):
+        if unequal(found, self._model.x, ROUNDING.get(part.name, _ROUNDING)):
             raise BrokenContract(
                 f"{part.name}: version {apply.version} is {found.tolist()}, but by the rules it is "
                 f"{self._model.x.tolist()}"
@@ -240,13 +242,14 @@ class Vectors:
     ) -> None:
         """Leave with the workers what an exchange owes them, and check that nothing of the pushes is lost."""
         name, sent = self._composition.aggregation.name, torch.zeros_like(total)
+        rounding = ROUNDING.get(name, _ROUNDING)
         rules: list[Array | None] = [*self._model.left] or [None] * len(left)
         for push, weight, residual, rule in zip(apply.pushes, apply.weights, left, rules, strict=True):
             pushed = self.payloads[push.id]
             if residual is None and rule is None:
                 sent.add_(pushed, alpha=weight)
                 continue
-            if residual is None or rule is None or unequal(residual.numpy(), rule):
+            if residual is None or rule is None or unequal(residual.numpy(), rule, rounding):
                 raise BrokenContract(
                     f"{name}: leaves {residual} out of worker {push.worker}'s push, but by the rules it is "
                     f"{rule}"
@@ -255,7 +258,7 @@ class Vectors:
             if push.worker not in gone:
                 self.wire.leave_out(push.worker, residual)
         keeps = self._composition.aggregation.conserves_sums and any(each is not None for each in left)
-        if keeps and unequal(sent.numpy(), total.numpy()):
+        if keeps and unequal(sent.numpy(), total.numpy(), rounding):
             raise BrokenContract(
                 f"{name}: the pushes less what is left out of them come to {sent.tolist()}, and the "
                 f"aggregate is {total.tolist()}"

@@ -345,6 +345,9 @@ def fedbuff(u: Update) -> Array:
     return u.x - u.own.outer_lr * u.total
 
 
+#: what rounding may make of vectors, as a share of the largest entry: of 1-bit Adam's scales, 32-bit floats,
+#: a momentum that differs in its last bit may have the next, and a residual multiplies that
+ROUNDING = {"one_bit_adam": 1e-5}
 #: the update of each aggregation part that takes another than a step along the weighted sum
 UPDATES: dict[str, Callable[[Update], Array]] = {
     **dict.fromkeys(("model_average", "loss_weighted", "elastic_centre", "fedasync"), mix),
