@@ -171,10 +171,10 @@ def test_every_gradient_reaches_the_server_once(monkeypatch):
     entries = len(Workload.build(toy_experiment()).parameters)
     plain = Server.apply
 
-    def apply(server, pushes, **options):
+    def apply(server, pushes, how):
         if len(server.parameters) == entries:  # the memory forecast tries the part on others
             sums.extend(push.vector.clone() for push in pushes)
-        plain(server, pushes, **options)
+        plain(server, pushes, how)
 
     monkeypatch.setattr(Server, "apply", apply)
     rule = {"name": "toy_at_versions", "at": (4,)}
