@@ -14,6 +14,8 @@ from PIL import Image
 
 from .jupyter import LONG_S, ROOT, Page
 
+playwright = pytest.importorskip("playwright.sync_api")
+
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
 
 CELLS = [
@@ -69,7 +71,11 @@ def rows(web: Any, key: str) -> int:
 
 
 def wait_rows(web: Any, key: str, more_than: int) -> None:
-    web.wait_for_function(f"([key, n]) => ({ROWS})(key) > n", arg=[key, more_than])
+    try:
+        web.wait_for_function(f"([key, n]) => ({ROWS})(key) > n", arg=[key, more_than])
+    except playwright.TimeoutError as error:
+        shown = web.evaluate("() => document.querySelector('.psb-lab')?.innerText ?? 'no panel'")
+        raise AssertionError(f"{key} has {rows(web, key)} rows; the panel says: {shown}") from error
 
 
 def wait_over(web: Any, status: str) -> None:
@@ -147,6 +153,7 @@ def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, scr
     web.screenshot(path=screenshots / "lab-running-light.png")
 
     page.reload()
+    web.evaluate(SCROLL, 0)  # JupyterLab may show the cell that was used last
     wait_rows(web, "val_accuracy", 5)
     web.locator("button.psb-stop").click()
     wait_over(web, "run 1 stopped")
