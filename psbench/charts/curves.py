@@ -8,9 +8,10 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from psbench.charts.colours import CurveLook, looks
+from psbench.charts.colours import looks
 from psbench.charts.names import TITLES
-from psbench.charts.source import Data, labels_of, source, thin
+from psbench.charts.pieces import layered, look_scale, tooltips
+from psbench.charts.source import Data, labels_of, thin
 from psbench.charts.ticks import time_axis
 from psbench.errors import UnknownName
 from psbench.metrics import interval
@@ -81,40 +82,31 @@ def curve(
     title = TITLES.get(y, y.replace("val_", "Validation ", 1).replace("_", " "))
     known = looks(labels, strategies)
     drawn = known if shown is None else {label: known[label] for label in shown}
-    colour = _colour(drawn)
-    fill = alt.Fill("look:N", scale=_scale(drawn, "colour", _LOOK), legend=None)
+    legend = alt.Legend(title=None, symbolType="stroke", symbolSize=400)
+    colour = alt.Color("label:N", scale=look_scale(drawn), legend=legend)
+    fill = alt.Fill("look:N", scale=look_scale(drawn, "colour", _LOOK), legend=None)
     base = alt.Chart().transform_calculate(look=f"'{_LOOK}' + datum.label").encode(x=_x(x, axes, table))
     valid = base.transform_filter(f"isValid(datum['{y}'])")
     layers: list[alt.Chart] = []
     if not isinstance(table, str) and f"{y}_low" in table and table[f"{y}_low"].notna().any():
         layers.append(_band(base, y, fill))
     scale = alt.Scale(zero=False, padding=4)
-    tooltip = [
-        alt.Tooltip("label:N"),
-        alt.Tooltip(f"{x}:Q", format=".5~r"),
-        alt.Tooltip(f"{y}:Q", format=".5~r"),
-    ]
+    tooltip = tooltips("label:N", f"{x}:Q .5~r", f"{y}:Q .5~r")
     line = valid.mark_line(clip=True).encode(
         y=alt.Y(f"{y}:Q", title=y_title, scale=scale, axis=alt.Axis(format=y_format or "~r", tickCount=6)),
         color=colour,
-        strokeDash=_dash(drawn),
+        strokeDash=alt.StrokeDash("label:N", scale=look_scale(drawn, "dash"), legend=legend),
         tooltip=tooltip,
     )
     layers.append(line)
     if _few(table, len(drawn), y):
-        shape = alt.Shape("look:N", scale=_scale(drawn, "shape", _LOOK), legend=None)
+        shape = alt.Shape("look:N", scale=look_scale(drawn, "shape", _LOOK), legend=None)
         layers.append(_points(valid, y, fill, shape, tooltip))
     if isinstance(table, str) or ("event" in table and table["event"].notna().any()):
         layers += _events(base, x, colour, is_falling=y.endswith("loss"))
-    return alt.LayerChart(
-        layer=layers,
-        data=source(table),
-        width="container",
-        height=height,
-        title=title,
-        description=f"{title} against {axes.get(x, x)}",
-        usermeta={"x": x, "axes": dict(axes) if x in axes else {}},
-    )
+    known_axes = {"x": x, "axes": dict(axes) if x in axes else {}}
+    described = f"{title} against {axes.get(x, x)}"
+    return layered(layers, table, title, described, height, usermeta=known_axes)
 
 
 def axes_of(clocks: Sequence[str]) -> dict[str, str]:
@@ -154,21 +146,6 @@ def _x(x: str, axes: Mapping[str, str], table: Data) -> alt.X:
     return alt.X(f"{x}:Q", title=title, axis=alt.Axis(grid=False, format="~s", tickCount=8, labelExpr=label))
 
 
-def _colour(drawn: Mapping[str, CurveLook]) -> alt.Color:
-    legend = alt.Legend(title=None, symbolType="stroke", symbolSize=400)
-    return alt.Color("label:N", scale=_scale(drawn, "colour"), legend=legend)
-
-
-def _dash(drawn: Mapping[str, CurveLook]) -> alt.StrokeDash:
-    legend = alt.Legend(title=None, symbolType="stroke", symbolSize=400)
-    return alt.StrokeDash("label:N", scale=_scale(drawn, "dash"), legend=legend)
-
-
-def _scale(drawn: Mapping[str, CurveLook], channel: str, before: str = "") -> alt.Scale:
-    domain = [f"{before}{label}" for label in drawn]
-    return alt.Scale(domain=domain, range=[getattr(look, channel) for look in drawn.values()])
-
-
 def _band(base: alt.Chart, y: str, fill: alt.Fill) -> alt.Chart:
     area: alt.Chart = (
         base.transform_filter(f"isValid(datum['{y}_low'])")
@@ -200,7 +177,7 @@ def _events(base: alt.Chart, x: str, colour: alt.Color, is_falling: bool) -> lis
     """Return a line for each switch; its words are above a curve that falls, and below one that rises."""
     marked = base.transform_filter("isValid(datum.event)")
     rule = marked.mark_rule(strokeWidth=1.5, strokeDash=[4, 3]).encode(
-        color=colour, tooltip=[alt.Tooltip("label:N"), alt.Tooltip("event:N")]
+        color=colour, tooltip=tooltips("label:N", "event:N")
     )
     # before the line, or after it where there is no room before
     early = f"scale('x', datum['{x}']) < {_ROOM}"

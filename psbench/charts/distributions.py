@@ -12,6 +12,15 @@ import pandas as pd
 
 from psbench.charts.colours import looks
 from psbench.charts.names import TITLES
+from psbench.charts.pieces import (
+    equal_share,
+    event_marks,
+    framed,
+    label_colour,
+    layered,
+    look_scale,
+    tooltips,
+)
 from psbench.charts.source import Data, height_of, labels_of, source
 from psbench.charts.ticks import time_axis
 
@@ -76,13 +85,7 @@ def histogram(
     """
     (x_title, y_title), title = QUANTITIES[quantity], TITLES[quantity]
     labels = labels_of(data, labels)
-    found = looks(labels, strategies)
-    colour = alt.Color(
-        "label:N",
-        scale=alt.Scale(domain=labels, range=[found[label].colour for label in labels]),
-        legend=alt.Legend(title=None) if len(labels) > 1 else None,
-    )
-    chart: alt.Chart = (
+    chart = (
         alt.Chart(source(data))
         .mark_bar(opacity=1.0 if len(labels) == 1 else 0.6, binSpacing=1)
         .encode(
@@ -97,18 +100,16 @@ def histogram(
             ),
             x2=alt.X2("high"),
             y=alt.Y("share:Q", title=y_title, stack=None, axis=alt.Axis(format="~%", tickCount=5)),
-            color=colour,
+            color=label_colour(labels, strategies),
             tooltip=[
                 alt.Tooltip("label:N"),
                 alt.Tooltip("value:Q", title="from"),
                 alt.Tooltip("last:Q", title="to"),
-                alt.Tooltip("count:Q"),
-                alt.Tooltip("share:Q", format=".1%"),
+                *tooltips("count:Q", "share:Q .1%"),
             ],
         )
-        .properties(width="container", height=200, title=title, description=f"{title}: a histogram")
     )
-    return chart
+    return framed(chart, title, f"{title}: a histogram")
 
 
 def spread_chart(
@@ -130,28 +131,22 @@ def spread_chart(
     """
     (x_title, _), title = QUANTITIES[quantity], TITLES[quantity]
     labels = labels_of(data, labels)
-    found = looks(labels, strategies)
-    scale = alt.Scale(domain=labels, range=[found[label].colour for label in labels])
     base = alt.Chart().encode(
         y=alt.Y("label:N", title=None, sort=labels),
-        color=alt.Color("label:N", scale=scale, legend=None),
-        tooltip=[
-            alt.Tooltip("label:N"),
-            *(alt.Tooltip(f"{name}:Q", format=".3~r") for name in ("low", "mean", "high", "max")),
-        ],
+        color=alt.Color("label:N", scale=look_scale(looks(labels, strategies)), legend=None),
+        tooltip=tooltips("label:N", *(f"{name}:Q .3~r" for name in ("low", "mean", "high", "max"))),
     )
     bar = base.mark_bar(size=8, opacity=0.45).encode(
         x=alt.X("low:Q", title=x_title, axis=alt.Axis(tickMinStep=1, labelExpr=_WHOLE)), x2=alt.X2("high")
     )
     mean = base.mark_tick(thickness=3, size=18).encode(x=alt.X("mean:Q"))
     largest = base.mark_point(filled=True, size=28).encode(x=alt.X("max:Q"))
-    return alt.LayerChart(
-        layer=[bar, mean, largest],
-        data=source(data),
-        width="container",
-        height=height_of(data, "label", 28),
-        title=alt.Title(title, subtitle="bar: 5th to 95th percentile, tick: mean, point: largest"),
-        description=f"{title}: 5th percentile, mean, 95th percentile and largest value",
+    return layered(
+        [bar, mean, largest],
+        data,
+        alt.Title(title, subtitle="bar: 5th to 95th percentile, tick: mean, point: largest"),
+        f"{title}: 5th percentile, mean, 95th percentile and largest value",
+        height_of(data, "label", 28),
     )
 
 
@@ -165,7 +160,7 @@ def traffic_chart(data: Data, title: str = TITLES["bytes"]) -> alt.Chart:
     title : str
     """
     colours = alt.Scale(domain=["up", "down"], range=["#B87A00", "#3B8FC2"])
-    chart: alt.Chart = (
+    chart = (
         alt.Chart(source(data))
         .mark_bar(size=13)
         .encode(
@@ -173,20 +168,10 @@ def traffic_chart(data: Data, title: str = TITLES["bytes"]) -> alt.Chart:
             y=alt.Y("label:N", title=None, sort=None),
             color=alt.Color("direction:N", scale=colours, legend=alt.Legend(title=None)),
             order=alt.Order("direction:N", sort="descending"),
-            tooltip=[
-                alt.Tooltip("label:N"),
-                alt.Tooltip("direction:N"),
-                alt.Tooltip("bytes:Q", format=".4~s"),
-            ],
-        )
-        .properties(
-            width="container",
-            height=height_of(data, "label", 28),
-            title=title,
-            description="Bytes sent to and from workers",
+            tooltip=tooltips("label:N", "direction:N", "bytes:Q .4~s"),
         )
     )
-    return chart
+    return framed(chart, title, "Bytes sent to and from workers", height_of(data, "label", 28))
 
 
 def server_chart(
@@ -209,22 +194,10 @@ def server_chart(
         y=alt.Y("share:Q", title="share of all", axis=alt.Axis(format="~%", tickCount=5)),
         color=alt.Color("quantity:N", scale=colours, legend=alt.Legend(title=None)),
         xOffset=alt.XOffset("quantity:N", sort=quantities),
-        tooltip=[
-            alt.Tooltip("server:O"),
-            alt.Tooltip("quantity:N"),
-            alt.Tooltip("count:Q"),
-            alt.Tooltip("share:Q", format=".1%"),
-        ],
+        tooltip=tooltips("server:O", "quantity:N", "count:Q", "share:Q .1%"),
     )
-    equal = alt.Chart().mark_rule(strokeDash=[4, 3]).encode(y=alt.Y("mean(equal):Q"))
-    return alt.LayerChart(
-        layer=[bars, equal],
-        data=source(data),
-        width="container",
-        height=200,
-        title=title,
-        description="Share of the entries, requests and parts that each server holds",
-    )
+    described = "Share of the entries, requests and parts that each server holds"
+    return layered([bars, equal_share()], data, title, described)
 
 
 def load_chart(data: Data, title: str = TITLES["server_load"]) -> alt.LayerChart:
@@ -243,25 +216,17 @@ def load_chart(data: Data, title: str = TITLES["server_load"]) -> alt.LayerChart
         y=alt.Y("relative:Q", title="load over the servers' mean", scale=alt.Scale(zero=True)),
         color=alt.Color("server:N", legend=alt.Legend(title="server"), scale=alt.Scale(scheme="tableau10")),
         tooltip=[
-            alt.Tooltip("server:N"),
-            alt.Tooltip("time_s:Q", format=".5~r"),
-            alt.Tooltip("relative:Q", format=".3~r"),
+            *tooltips("server:N", "time_s:Q .5~r", "relative:Q .3~r"),
             alt.Tooltip("load_s:Q", format=".3~r", title="busy (s)"),
         ],
     )
     mean = alt.Chart().mark_rule(strokeDash=[4, 3]).encode(y=alt.datum(1.0))
-    marked = base.transform_filter("isValid(datum.event)")
-    rule = marked.mark_rule(strokeWidth=1.5, strokeDash=[6, 4])
-    text = marked.mark_text(align="left", dx=5, dy=6, baseline="top", fontWeight=600).encode(
-        y=alt.value(0), text=alt.Text("event:N")
-    )
-    return alt.LayerChart(
-        layer=[mean, lines, rule, text],
-        data=source(data),
-        width="container",
-        height=220,
-        title=alt.Title(title, subtitle="dashed across: equal; dashed upright: parameters moved"),
-        description="Each server's load at every look, relative to the mean, and when parameters moved",
+    return layered(
+        [mean, lines, *event_marks(base, [6, 4], align="left", dx=5)],
+        data,
+        alt.Title(title, subtitle="dashed across: equal; dashed upright: parameters moved"),
+        "Each server's load at every look, relative to the mean, and when parameters moved",
+        220,
     )
 
 
@@ -277,11 +242,7 @@ def rule_chart(data: Data, title: str = TITLES["rule"]) -> alt.LayerChart:
     x = alt.X("epoch:Q", title="epochs", axis=alt.Axis(grid=False, tickMinStep=1))
     base = alt.Chart().encode(x=x)
     seen = base.transform_filter("isValid(datum.value)")
-    tooltip = [
-        alt.Tooltip("epoch:Q"),
-        alt.Tooltip("value:Q", format=".3~%"),
-        alt.Tooltip("threshold:Q", format=".3~%"),
-    ]
+    tooltip = tooltips("epoch:Q", "value:Q .3~%", "threshold:Q .3~%")
     y = alt.Y(
         "value:Q",
         title="mean relative change of the loss",
@@ -292,16 +253,10 @@ def rule_chart(data: Data, title: str = TITLES["rule"]) -> alt.LayerChart:
         y=y, tooltip=tooltip
     )
     threshold = seen.mark_line(strokeDash=[6, 4], color="#D55E00").encode(y=alt.Y("threshold:Q"))
-    marked = base.transform_filter("isValid(datum.event)")
-    rule = marked.mark_rule(strokeWidth=1.5, strokeDash=[4, 3])
-    text = marked.mark_text(align="right", dx=-5, dy=6, baseline="top", fontWeight=600).encode(
-        y=alt.value(0), text=alt.Text("event:N")
-    )
-    return alt.LayerChart(
-        layer=[threshold, value, rule, text],
-        data=source(data),
-        width="container",
-        height=220,
-        title=alt.Title(title, subtitle="solid: the rule's value, dashed: its threshold"),
-        description="The switch rule's value after each epoch, its threshold, and the switch",
+    return layered(
+        [threshold, value, *event_marks(base, [4, 3], align="right", dx=-5)],
+        data,
+        alt.Title(title, subtitle="solid: the rule's value, dashed: its threshold"),
+        "The switch rule's value after each epoch, its threshold, and the switch",
+        220,
     )

@@ -9,6 +9,7 @@ import pandas as pd
 
 from psbench.charts.colours import BLUE
 from psbench.charts.names import TITLES
+from psbench.charts.pieces import framed, layered, tooltips
 from psbench.charts.source import Data, height_of, source
 
 
@@ -20,29 +21,17 @@ def heard_chart(data: Data, title: str = TITLES["heard"]) -> alt.Chart:
     data : DataFrame or name of a streamed data set
         As `metrics.heard_of` returns it.
     """
-    chart: alt.Chart = (
+    chart = (
         alt.Chart(source(data))
         .mark_rect()
         .encode(
             x=alt.X("of:O", title="gradients of worker", axis=alt.Axis(labelAngle=0)),
             y=alt.Y("worker:O", title="model of worker"),
             color=alt.Color("missing:Q", title="not heard of", scale=alt.Scale(scheme="blues", domainMin=0)),
-            tooltip=[
-                alt.Tooltip("worker:O"),
-                alt.Tooltip("of:O"),
-                alt.Tooltip("made:Q"),
-                alt.Tooltip("heard:Q"),
-                alt.Tooltip("missing:Q"),
-            ],
-        )
-        .properties(
-            width="container",
-            height=height_of(data, "worker", 24),
-            title=title,
-            description=f"{title}: a square for each pair of workers",
+            tooltip=tooltips("worker:O", "of:O", "made:Q", "heard:Q", "missing:Q"),
         )
     )
-    return chart
+    return framed(chart, title, f"{title}: a square for each pair of workers", height_of(data, "worker", 24))
 
 
 def lag_chart(data: Data, title: str = TITLES["hearing"]) -> alt.LayerChart:
@@ -53,23 +42,14 @@ def lag_chart(data: Data, title: str = TITLES["hearing"]) -> alt.LayerChart:
     data : DataFrame or name of a streamed data set
         As `metrics.lags` returns it.
     """
-    base = alt.Chart(source(data)).encode(x=alt.X("time_s:Q", title="time (s)"))
+    base = alt.Chart().encode(x=alt.X("time_s:Q", title="time (s)"))
     lacks = alt.Y("most:Q", title="gradients not heard of")
     line = base.mark_line(color=BLUE, interpolate="step-after").encode(
         y=alt.Y("mean:Q"),
-        tooltip=[
-            alt.Tooltip("time_s:Q", format=".4g"),
-            alt.Tooltip("mean:Q", format=".3g"),
-            alt.Tooltip("most:Q"),
-        ],
+        tooltip=tooltips("time_s:Q .4g", "mean:Q .3g", "most:Q"),
     )
-    return alt.LayerChart(
-        layer=[base.mark_area(opacity=0.25, color=BLUE, interpolate="step-after").encode(y=lacks), line],
-        width="container",
-        height=200,
-        title=title,
-        description=f"{title}: a line and an area",
-    )
+    most = base.mark_area(opacity=0.25, color=BLUE, interpolate="step-after").encode(y=lacks)
+    return layered([most, line], data, title, f"{title}: a line and an area")
 
 
 def graph_chart(edges: list[tuple[int, int]], title: str = "Who sends to whom") -> alt.LayerChart:

@@ -15,7 +15,8 @@ import pandas as pd
 from psbench import metrics
 from psbench.charts.colours import looks
 from psbench.charts.names import TITLES
-from psbench.charts.source import labels_of, source
+from psbench.charts.pieces import layered, look_scale, tooltips
+from psbench.charts.source import labels_of
 from psbench.core.target import Target
 from psbench.metrics.record import RunRecord
 
@@ -65,8 +66,7 @@ def pareto_chart(table: pd.DataFrame, cost: str, strategies: Sequence[str]) -> a
         Of each label, for its colour and shape.
     """
     title, form = _COSTS[cost]
-    labels = labels_of(table, None)
-    found = looks(labels, strategies)
+    found = looks(labels_of(table, None), strategies)
     scale = alt.Scale(type="log") if (table[cost] > 0).all() else alt.Scale(type="symlog")
     x = alt.X(f"{cost}:Q", title=title, scale=scale, axis=alt.Axis(format=form, tickCount=6))
     what = next(
@@ -80,31 +80,13 @@ def pareto_chart(table: pd.DataFrame, cost: str, strategies: Sequence[str]) -> a
         .encode(order=alt.Order(f"{cost}:Q"))
     )
     points = base.mark_point(filled=True, size=110, opacity=1).encode(
-        color=alt.Color(
-            "label:N",
-            legend=alt.Legend(title=None),
-            scale=alt.Scale(domain=labels, range=[found[label].colour for label in labels]),
-        ),
-        shape=alt.Shape(
-            "label:N",
-            legend=alt.Legend(title=None),
-            scale=alt.Scale(domain=labels, range=[found[label].shape for label in labels]),
-        ),
-        tooltip=[
-            alt.Tooltip("label:N"),
-            alt.Tooltip(f"{cost}:Q", format=form),
-            alt.Tooltip(f"{what}:Q", format=".4g"),
-        ],
+        color=alt.Color("label:N", legend=alt.Legend(title=None), scale=look_scale(found)),
+        shape=alt.Shape("label:N", legend=alt.Legend(title=None), scale=look_scale(found, "shape")),
+        tooltip=tooltips("label:N", f"{cost}:Q {form}", f"{what}:Q .4g"),
     )
     name = TITLES[f"pareto_{cost}"].replace("loss", what.removeprefix("val_"))
-    return alt.LayerChart(
-        layer=[line, points],
-        data=source(table),
-        width="container",
-        height=220,
-        title=name,
-        description=f"{name}: a point for each strategy, and those that no other beats in both",
-    )
+    described = f"{name}: a point for each strategy, and those that no other beats in both"
+    return layered([line, points], table, name, described, 220)
 
 
 def common_target(runs: Sequence[RunRecord]) -> Target | None:

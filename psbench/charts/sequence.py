@@ -12,7 +12,8 @@ import pandas as pd
 from psbench import metrics
 from psbench.charts.colours import GREEN, PHASES
 from psbench.charts.names import TITLES
-from psbench.charts.source import Data, source
+from psbench.charts.pieces import layered, tooltips
+from psbench.charts.source import Data
 from psbench.core.log import EventLog, Kind
 
 #: what is drawn, in the order of the legend, and its colour
@@ -138,12 +139,7 @@ def sequence_chart(data: Data, num_workers: int, title: str = TITLES["sequence"]
             axis=axis,
             scale=alt.Scale(domain=[-0.7, num_workers + 0.4], reverse=True, nice=False, zero=False),
         ),
-        tooltip=[
-            alt.Tooltip("what:N"),
-            alt.Tooltip("worker:O"),
-            alt.Tooltip("note:N"),
-            alt.Tooltip("from_s:Q", format=".5~r"),
-        ],
+        tooltip=tooltips("what:N", "worker:O", "note:N", "from_s:Q .5~r"),
     )
     layers = [
         _only(base, what).mark_rule(**look).encode(x2=alt.X2("to_s:Q"), y2=alt.Y2("y2:Q"), color=colour)
@@ -155,14 +151,8 @@ def sequence_chart(data: Data, num_workers: int, title: str = TITLES["sequence"]
     layers.append(version.mark_text(dy=-11, fontWeight=600).encode(text=alt.Text("label:N")))
     end = _only(base, "cancelled").transform_calculate(from_s="datum.to_s")
     layers.append(end.mark_point(shape="M-1,-1L1,1M1,-1L-1,1", size=30, strokeWidth=2).encode(color=colour))
-    return alt.LayerChart(
-        layer=layers,
-        data=source(data),
-        width="container",
-        height=44 * (num_workers + 1),
-        title=title,
-        description=f"{title}: computing, waiting and messages of {num_workers} workers and the server",
-    )
+    described = f"{title}: computing, waiting and messages of {num_workers} workers and the server"
+    return layered(layers, data, title, described, 44 * (num_workers + 1))
 
 
 def _only(base: alt.Chart, what: str) -> alt.Chart:

@@ -8,8 +8,9 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from psbench.charts.colours import GREEN, GREY, ORANGE, PHASES, looks, reason_colours
+from psbench.charts.colours import GREEN, GREY, ORANGE, PHASES, reason_colours
 from psbench.charts.names import TITLES
+from psbench.charts.pieces import equal_share, framed, label_colour, layered, tooltips
 from psbench.charts.source import Data, height_of, labels_of, source, thin
 from psbench.charts.ticks import time_axis
 
@@ -50,9 +51,7 @@ def timeline_chart(data: Data, title: str = TITLES["timeline"], height: int | No
         y=alt.Y("worker:O", title="worker", axis=alt.Axis(grid=False)),
         color=alt.Color("phase:N", scale=colours, legend=alt.Legend(title=None, symbolType="square")),
         tooltip=[
-            alt.Tooltip("worker:O"),
-            alt.Tooltip("phase:N"),
-            alt.Tooltip("reason:N"),
+            *tooltips("worker:O", "phase:N", "reason:N"),
             alt.Tooltip("waited_for:O", title="waited for worker"),
             alt.Tooltip("start_s:Q", title="from (s)", format=".5~g"),
             alt.Tooltip("end_s:Q", title="to (s)", format=".5~g"),
@@ -68,14 +67,8 @@ def timeline_chart(data: Data, title: str = TITLES["timeline"], height: int | No
     # the full height of a row answers the pointer, also where a wait is a thin line
     answering = base.mark_bar(height=alt.RelativeBandSize(1), cornerRadius=0)
     layers.append(answering.encode(color=alt.ColorValue("transparent")))
-    return alt.LayerChart(
-        layer=layers,
-        data=source(data),
-        width="container",
-        height=height or height_of(data, "worker", _STEP),
-        title=title,
-        description="Timeline: spans of computing, receiving, sending and waiting of each worker",
-    )
+    described = "Timeline: spans of computing, receiving, sending and waiting of each worker"
+    return layered(layers, data, title, described, height or height_of(data, "worker", _STEP))
 
 
 def window(spans: pd.DataFrame, start_s: float = 0.0, limit: int = SPANS) -> pd.DataFrame:
@@ -125,7 +118,7 @@ def step_chart(data: Data, title: str = TITLES["steps"]) -> alt.Chart:
     title : str
     """
     names = ["reading", "computing"]
-    chart: alt.Chart = (
+    chart = (
         alt.Chart(source(data))
         .mark_bar(size=13)
         .encode(
@@ -137,16 +130,11 @@ def step_chart(data: Data, title: str = TITLES["steps"]) -> alt.Chart:
                 legend=alt.Legend(title=None),
             ),
             order=alt.Order("part:N", sort="descending"),
-            tooltip=[alt.Tooltip("worker:O"), alt.Tooltip("part:N"), alt.Tooltip("ms:Q", format=".5~r")],
-        )
-        .properties(
-            width="container",
-            height=height_of(data, "worker", _STEP + 2),
-            title=title,
-            description=f"{title}: milliseconds of reading and of computing by worker",
+            tooltip=tooltips("worker:O", "part:N", "ms:Q .5~r"),
         )
     )
-    return chart
+    described = f"{title}: milliseconds of reading and of computing by worker"
+    return framed(chart, title, described, height_of(data, "worker", _STEP + 2))
 
 
 def idle_chart(
@@ -170,7 +158,7 @@ def idle_chart(
 
 def _stacked(data: Data, rows: str, by: str, colours: dict[str, str], title: str, x_title: str) -> alt.Chart:
     names = list(colours)
-    chart: alt.Chart = (
+    chart = (
         alt.Chart(source(data))
         .transform_calculate(order=f"indexof({names}, datum['{by}'])")
         .mark_bar(size=13)
@@ -188,20 +176,10 @@ def _stacked(data: Data, rows: str, by: str, colours: dict[str, str], title: str
                 legend=alt.Legend(title=None),
             ),
             order=alt.Order("order:Q"),
-            tooltip=[
-                alt.Tooltip(f"{rows}:O"),
-                alt.Tooltip(f"{by}:N"),
-                alt.Tooltip("fraction:Q", format=".1%"),
-            ],
-        )
-        .properties(
-            width="container",
-            height=height_of(data, rows, _STEP + 2),
-            title=title,
-            description=f"{title}: {x_title}",
+            tooltip=tooltips(f"{rows}:O", f"{by}:N", "fraction:Q .1%"),
         )
     )
-    return chart
+    return framed(chart, title, f"{title}: {x_title}", height_of(data, rows, _STEP + 2))
 
 
 def _rows(rows: str) -> alt.Y:
@@ -227,34 +205,15 @@ def share_chart(
     title : str
     """
     labels = labels_of(data, labels)
-    found = looks(labels, strategies)
-    colour = alt.Color(
-        "label:N",
-        scale=alt.Scale(domain=labels, range=[found[label].colour for label in labels]),
-        legend=alt.Legend(title=None) if len(labels) > 1 else None,
-    )
     axis = alt.Axis(format="~%", tickCount=5)
     base = alt.Chart().encode(x=alt.X("worker:O", title="worker", axis=alt.Axis(labelAngle=0)))
     bars = base.mark_bar().encode(
         y=alt.Y("share:Q", title="share of applied pushes", axis=axis),
-        color=colour,
+        color=label_colour(labels, strategies),
         xOffset=alt.XOffset("label:N", sort=labels),
-        tooltip=[
-            alt.Tooltip("label:N"),
-            alt.Tooltip("worker:O"),
-            alt.Tooltip("share:Q", format=".1%"),
-            alt.Tooltip("applied:Q"),
-        ],
+        tooltip=tooltips("label:N", "worker:O", "share:Q .1%", "applied:Q"),
     )
-    equal = alt.Chart().mark_rule(strokeDash=[4, 3]).encode(y=alt.Y("mean(equal):Q"))
-    return alt.LayerChart(
-        layer=[bars, equal],
-        data=source(data),
-        width="container",
-        height=200,
-        title=title,
-        description="Share of the applied pushes of each worker",
-    )
+    return layered([bars, equal_share()], data, title, "Share of the applied pushes of each worker")
 
 
 def trade_chart(data: Data, title: str = TITLES["trade"]) -> alt.LayerChart:
@@ -277,11 +236,7 @@ def trade_chart(data: Data, title: str = TITLES["trade"]) -> alt.LayerChart:
         tickCount=4, labelExpr=f"{fewer} ? '' : datum.label", gridOpacity=shown, tickOpacity=shown
     )
     y = alt.Y("staleness:Q", title="mean staleness (versions)", axis=marks, scale=room)
-    tooltip = [
-        alt.Tooltip("label:N"),
-        alt.Tooltip("per_100_s:Q", format=".4~r"),
-        alt.Tooltip("staleness:Q", format=".3~r"),
-    ]
+    tooltip = tooltips("label:N", "per_100_s:Q .4~r", "staleness:Q .3~r")
     base = alt.Chart().encode(x=x, y=y, tooltip=tooltip)
     bounds = base.transform_filter("isValid(datum.order)")
     own = base.transform_filter("!isValid(datum.order)")
@@ -295,14 +250,8 @@ def trade_chart(data: Data, title: str = TITLES["trade"]) -> alt.LayerChart:
         own.mark_point(color=GREEN, filled=True, opacity=1, size=110),
         own.mark_text(align="left", dx=9, dy=11, fontWeight=600).encode(text=alt.Text("label:N")),
     ]
-    return alt.LayerChart(
-        layer=layers,
-        data=source(data),
-        width="container",
-        height=200,
-        title=title,
-        description="Mean staleness against the time for 100 gradients, for each staleness bound",
-    )
+    described = "Mean staleness against the time for 100 gradients, for each staleness bound"
+    return layered(layers, data, title, described)
 
 
 def batch_size_chart(data: Data, title: str = TITLES["batch_size"]) -> alt.Chart:
@@ -315,7 +264,7 @@ def batch_size_chart(data: Data, title: str = TITLES["batch_size"]) -> alt.Chart
     title : str
     """
     table = data if isinstance(data, str) else thin(data, by="worker")
-    chart: alt.Chart = (
+    chart = (
         alt.Chart(source(table))
         .mark_line(interpolate="step-after", strokeWidth=1.5)
         .encode(
@@ -323,15 +272,10 @@ def batch_size_chart(data: Data, title: str = TITLES["batch_size"]) -> alt.Chart
             y=alt.Y("batch_size:Q", title="samples a step", scale=alt.Scale(zero=False)),
             color=alt.Color("worker:O", scale=alt.Scale(scheme="viridis"), legend=alt.Legend(title="worker")),
             detail=alt.Detail("worker:O"),
-            tooltip=[
-                alt.Tooltip("worker:O"),
-                alt.Tooltip("time_s:Q", format=".5~r"),
-                alt.Tooltip("batch_size:Q"),
-            ],
+            tooltip=tooltips("worker:O", "time_s:Q .5~r", "batch_size:Q"),
         )
-        .properties(width="container", height=200, title=title, description=title)
     )
-    return chart
+    return framed(chart, title, title)
 
 
 def label_chart(data: Data, title: str = TITLES["labels"]) -> alt.LayerChart:
@@ -346,7 +290,7 @@ def label_chart(data: Data, title: str = TITLES["labels"]) -> alt.LayerChart:
     base = alt.Chart().encode(
         x=alt.X("class:N", title="class or range", sort=None, axis=alt.Axis(labelAngle=0, labelLimit=70)),
         y=alt.Y("worker:O", title="worker"),
-        tooltip=[alt.Tooltip("worker:O"), alt.Tooltip("class:N"), alt.Tooltip("samples:Q")],
+        tooltip=tooltips("worker:O", "class:N", "samples:Q"),
     )
     # opacity of one colour reads the same on light and dark; at most 0.7, so that numbers stay readable
     scale = alt.Scale(range=[0.04, 0.7], domainMin=0)
@@ -357,11 +301,5 @@ def label_chart(data: Data, title: str = TITLES["labels"]) -> alt.LayerChart:
     ]
     if not isinstance(data, str) and len(data) <= NUMBERS:
         layers.append(base.mark_text().encode(text=alt.Text("samples:Q")))
-    return alt.LayerChart(
-        layer=layers,
-        data=source(data),
-        width="container",
-        height=height_of(data, "worker", _STEP + 3),
-        title=title,
-        description="Samples of each class in each worker's shard",
-    )
+    described = "Samples of each class in each worker's shard"
+    return layered(layers, data, title, described, height_of(data, "worker", _STEP + 3))

@@ -130,7 +130,7 @@ def in_fork(work: Callable[[], Any], limit_s: float) -> Any:
         finally:
             os._exit(0)
     os.close(writer)
-    found = _read(reader, time.monotonic() + limit_s)
+    found = _read(reader, limit_s)
     with contextlib.suppress(ProcessLookupError, PermissionError):  # it is gone
         os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -146,15 +146,21 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _read(reader: int, until: float) -> bytes | None:
+def _read(reader: int, limit_s: float) -> bytes | None:
+    """Return all that is written; None if that takes longer.
+
+    Seconds are counted one by one: those in which this process and its forks are stopped do not count.
+    """
     content = b""
     with os.fdopen(reader, "rb") as file:
-        while (left := until - time.monotonic()) > 0:
-            if select.select([file], [], [], left)[0]:
+        while limit_s > 0:
+            began = time.monotonic()
+            if select.select([file], [], [], 1.0)[0]:
                 piece = os.read(file.fileno(), 1 << 16)
                 if not piece:
                     return content
                 content += piece
+            limit_s -= min(time.monotonic() - began, 1.0)
     return None
 
 

@@ -1,0 +1,73 @@
+"""What many charts are built of: a frame, tooltips, scales of labels, the equal share, marks of events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+
+from psbench.charts.colours import CurveLook, looks
+from psbench.charts.source import Data, source
+
+
+def layered(
+    layers: Sequence[Any],
+    data: Data,
+    title: str | alt.Title,
+    description: str,
+    height: int | alt.Step = 200,
+    **more: Any,
+) -> alt.LayerChart:
+    """Return layers as one chart of the data, as wide as what contains it."""
+    size: dict[str, Any] = {"width": "container", "height": height}
+    return alt.LayerChart(
+        layer=layers, data=source(data), title=title, description=description, **size, **more
+    )
+
+
+def framed(chart: alt.Chart, title: str, description: str, height: int | alt.Step = 200) -> alt.Chart:
+    """Return a chart with its title, as wide as what contains it."""
+    size: dict[str, Any] = {"width": "container", "height": height}
+    done: alt.Chart = chart.properties(title=title, description=description, **size)
+    return done
+
+
+def tooltips(*fields: str) -> list[alt.Tooltip]:
+    """Return what the pointer shows: fields, each with a format of its numbers behind it where it has one.
+
+    Examples
+    --------
+    >>> [each.to_dict() for each in tooltips("share:Q .1%")]
+    [{'field': 'share', 'format': '.1%', 'type': 'quantitative'}]
+    """
+    parts = (field.split(" ") for field in fields)
+    return [alt.Tooltip(name, format=form[0]) if form else alt.Tooltip(name) for name, *form in parts]
+
+
+def look_scale(drawn: Mapping[str, CurveLook], channel: str = "colour", before: str = "") -> alt.Scale:
+    """Return the scale of labels, each with a text before it, in one channel of their looks."""
+    domain = [f"{before}{label}" for label in drawn]
+    return alt.Scale(domain=domain, range=[getattr(look, channel) for look in drawn.values()])
+
+
+def label_colour(labels: Sequence[str], strategies: Sequence[str] | None) -> alt.Color:
+    """Return the colour of labels; of a single one without a legend."""
+    legend = alt.Legend(title=None) if len(labels) > 1 else None
+    return alt.Color("label:N", scale=look_scale(looks(labels, strategies)), legend=legend)
+
+
+def equal_share() -> alt.Chart:
+    """Return a dashed rule at the column `equal`."""
+    rule: alt.Chart = alt.Chart().mark_rule(strokeDash=[4, 3]).encode(y=alt.Y("mean(equal):Q"))
+    return rule
+
+
+def event_marks(base: alt.Chart, dash: Sequence[int], **words: Any) -> list[alt.Chart]:
+    """Return an upright rule for each row that has an `event`, and its words at the top."""
+    marked = base.transform_filter("isValid(datum.event)")
+    text = marked.mark_text(dy=6, baseline="top", fontWeight=600, **words)
+    return [
+        marked.mark_rule(strokeWidth=1.5, strokeDash=dash),
+        text.encode(y=alt.value(0), text=alt.Text("event:N")),
+    ]
