@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from psbench.clusters import Cluster, make_cluster
 from psbench.clusters.connection import ConnectionSettings
@@ -18,7 +18,7 @@ from psbench.core.compatibility import doubt_of_optimizer, unfit_without_server
 from psbench.core.part import make_part
 from psbench.core.parts import Switching
 from psbench.core.plateau import PlateauRule
-from psbench.core.specification import Specification, explain, parameter
+from psbench.core.specification import Specification, parameter
 from psbench.core.stop import Stop
 from psbench.core.strategy import MEASURES, STATISTICS, Strategy
 from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
@@ -157,10 +157,7 @@ class Experiment(Specification):
         switch_at_s = values.pop("switch_at_s", None)
         if switch_at_s is not None:
             values["strategy"] = _switched_at(values.get("strategy", _STRATEGY), switch_at_s)
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise explain(error, type(self), "experiment") from None
+        super().__init__(**values)
         for composition in self.strategy.compositions:
             if doubt := doubt_of_optimizer(composition, self.optimizer.name, self.optimizer.lr):
                 warnings.warn(f"strategy {composition.name!r}: {doubt}", DoubtfulComposition, stacklevel=2)

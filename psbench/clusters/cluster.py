@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Annotated, Any, ClassVar, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import (
     AllowInfNan,
@@ -20,8 +20,7 @@ from psbench.clusters.faults import Corruption, Failure, LateJoin, Slowdown, Thr
 from psbench.clusters.profile import OFF, Profile
 from psbench.clusters.service import Service
 from psbench.clusters.step_time import ShiftedExponential, StepTime
-from psbench.core.part import Part, make_part
-from psbench.core.specification import parameter
+from psbench.core import Part, make_part, parameter
 from psbench.errors import ParameterError, in_short
 
 # the profile's error says which worker's number is NaN or infinity
@@ -97,7 +96,7 @@ class Cluster(Part):
     ParameterError, UnknownName
     """
 
-    domain: ClassVar[str] = "cluster"
+    domain = "cluster"
 
     step_time: SerializeAsAny[StepTime] = parameter(
         ShiftedExponential(),

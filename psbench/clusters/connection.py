@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from psbench.core.specification import Specification, explain, parameter
+from psbench.core import Specification, parameter
 from psbench.errors import ParameterError
 
 _PORTS = re.compile(r"(\d{1,5})-(\d{1,5})")
@@ -84,11 +84,10 @@ class ConnectionSettings(Specification):
 
     stamps: bool = parameter(False, "record when each push was created, sent, received and answered")
 
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise explain(error, type(self), "connection") from None
+    @classmethod
+    def error_name(cls) -> str:
+        """Return what errors call it."""
+        return "connection"
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

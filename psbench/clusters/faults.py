@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from psbench.core.specification import Specification, explain
-from psbench.errors import ParameterError, UnknownName
+from psbench.core import Specification
+from psbench.errors import ParameterError
 
 
 class WorkerFault(Specification):
@@ -24,20 +24,6 @@ class WorkerFault(Specification):
     """
 
     worker: int = Field(ge=0, description="whose")
-
-    def __init__(self, **values: Any) -> None:
-        for key in values:  # before pydantic, which would first miss what was misspelt
-            if key not in type(self).model_fields:
-                raise UnknownName(f"parameter of a {self.kind()}", key, type(self).model_fields)
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise explain(error, type(self), self.kind()) from None
-
-    @classmethod
-    def kind(cls) -> str:
-        """Return what messages call it."""
-        return cls.__name__.lower()
 
 
 class Slowdown(WorkerFault):
@@ -82,8 +68,8 @@ class LateJoin(WorkerFault):
     at_s: float = Field(gt=0, description="when it arrives, seconds")
 
     @classmethod
-    def kind(cls) -> str:
-        """Return what messages call it."""
+    def error_name(cls) -> str:
+        """Return what errors call it."""
         return "late join"
 
 
@@ -121,14 +107,14 @@ def check_incidents(
     for incident in (*slowdowns, *throttles, *failures, *joins, *corruptions):
         if incident.worker >= num_workers:
             raise ParameterError(
-                f"{where}: {incident.kind()} of worker {incident.worker}, "
+                f"{where}: {incident.error_name()} of worker {incident.worker}, "
                 f"but the workers are 0 to {num_workers - 1}"
             )
     spells: list[Slowdown | Throttle] = [*slowdowns, *throttles]
     for slow in spells:
         if slow.from_s >= slow.to_s:
             raise ParameterError(
-                f"{where}: {slow.kind()} of worker {slow.worker}: "
+                f"{where}: {slow.error_name()} of worker {slow.worker}: "
                 f"from_s = {slow.from_s:g} must be before to_s = {slow.to_s:g}"
             )
     arrivals = _arrivals(where, num_workers, joins)

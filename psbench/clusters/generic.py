@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import ValidationInfo, field_validator
 
 from psbench.clusters.cluster import Cluster, Machine, PerWorker, per_worker, spread
-from psbench.core.specification import parameter
+from psbench.core import parameter
 from psbench.errors import ParameterError
 
 
@@ -20,8 +20,8 @@ class Homogeneous(Cluster):
     (1.0, 1.0, 1.0)
     """
 
-    name: ClassVar[str] = "homogeneous"
-    source: ClassVar[str] = "equal machines"
+    name = "homogeneous"
+    source = "equal machines"
 
     workers: int = parameter(4, "number of workers", unit="workers", ge=1, le=65_535)
     memory_gb: float = parameter(8.0, "memory of each worker", unit="GB", gt=0)
@@ -47,8 +47,8 @@ class Custom(Cluster):
     0.064
     """
 
-    name: ClassVar[str] = "custom"
-    source: ClassVar[str] = "any machines"
+    name = "custom"
+    source = "any machines"
 
     workers: int = parameter(4, "number of workers", unit="workers", ge=1, le=65_535)
     speed: PerWorker = parameter(1.0, "relative speed, one for all or one each; 1 is the reference")

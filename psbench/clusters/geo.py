@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pydantic import SerializeAsAny
 
 from psbench.clusters.cluster import Cluster, Machine, PerWorker
 from psbench.clusters.step_time import Constant, StepTime
-from psbench.core.specification import parameter
+from psbench.core import parameter
 
 HALOS = "Kim et al. 2025 (HALoS), simulator utnslab/halos, examples/env.yaml"
 TOY = "Liu et al. 2024 (Async Local-SGD), notebook google-deepmind/asyncdiloco"
@@ -48,8 +46,8 @@ class HalosGeo(Cluster):
     (16, 1.0275)
     """
 
-    name: ClassVar[str] = "halos_geo"
-    source: ClassVar[str] = HALOS
+    name = "halos_geo"
+    source = HALOS
 
     step_time: SerializeAsAny[StepTime] = parameter(
         Constant(), "how much the times of a worker's steps vary", source=HALOS
@@ -80,8 +78,8 @@ class AsyncDilocoToy(Cluster):
     [0.58, 0.75, 1.51, 3.33]
     """
 
-    name: ClassVar[str] = "asyncdiloco_toy"
-    source: ClassVar[str] = TOY
+    name = "asyncdiloco_toy"
+    source = TOY
 
     step_time: SerializeAsAny[StepTime] = parameter(
         Constant(), "how much the times of a worker's steps vary", source=TOY

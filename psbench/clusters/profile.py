@@ -18,7 +18,7 @@ from psbench.clusters.faults import (
 )
 from psbench.clusters.service import NO_SERVICE, Service
 from psbench.clusters.step_time import StepTime
-from psbench.core.part import make_part
+from psbench.core import make_part
 from psbench.errors import ParameterError, UnknownName
 
 #: fields of a profile with one positive number per worker

@@ -30,10 +30,10 @@ With 0.61 on C2 the formula falls to 1.86, below what was printed. `core_scaling
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from psbench.clusters.cluster import Cluster, Machine, PerWorker
-from psbench.core.specification import parameter
+from psbench.core import parameter
 
 SWITCH = "Strategy-Switch (IEEE Access 2025), Tables 2 and 3; thesis Tables 4.2 and 4.3"
 
@@ -84,8 +84,8 @@ class C1(PublishedCluster):
     The flavour is m1.xlarge1 in the paper and m1.xxlarge1 in the thesis.
     """
 
-    name: ClassVar[str] = "c1"
-    source: ClassVar[str] = SWITCH
+    name = "c1"
+    source = SWITCH
 
     def flavours(self) -> list[tuple[Flavour, int]]:
         """Return five equal machines."""
@@ -101,8 +101,8 @@ class C2(PublishedCluster):
     [1.0, 1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
     """
 
-    name: ClassVar[str] = "c2"
-    source: ClassVar[str] = SWITCH
+    name = "c2"
+    source = SWITCH
 
     def flavours(self) -> list[tuple[Flavour, int]]:
         """Return nine machines of three kinds."""
@@ -118,8 +118,8 @@ class Hermes(PublishedCluster):
     (0.25, 0.25, 0.5)
     """
 
-    name: ClassVar[str] = "hermes"
-    source: ClassVar[str] = "Hermes, Table II"
+    name = "hermes"
+    source = "Hermes, Table II"
 
     def flavours(self) -> list[tuple[Flavour, int]]:
         """Return twelve machines of five kinds, in the table's order."""
@@ -135,8 +135,8 @@ class Hermes(PublishedCluster):
 class ShardingTestbed(PublishedCluster):
     """The twelve equal workers on which the sharding methods were compared (two servers, one evaluator)."""
 
-    name: ClassVar[str] = "sharding_testbed"
-    source: ClassVar[str] = "thesis ch. 6"
+    name = "sharding_testbed"
+    source = "thesis ch. 6"
 
     def flavours(self) -> list[tuple[Flavour, int]]:
         """Return twelve equal machines."""
@@ -158,8 +158,8 @@ class DbsSgd(PublishedCluster):
     [0.78, 0.78, 1.0, 1.0]
     """
 
-    name: ClassVar[str] = "dbs_sgd"
-    source: ClassVar[str] = "DBS-SGD, sec. 4"
+    name = "dbs_sgd"
+    source = "DBS-SGD, sec. 4"
 
     core_scaling: float = parameter(
         0.61, "speed grows as cores to this power", source="DBS-SGD sec. 4: 0.78 = (1/1.5)^0.61", ge=0, le=1
@@ -193,8 +193,8 @@ class AdaCommTestbed(Cluster):
     The memory is a TitanX's.
     """
 
-    name: ClassVar[str] = "adacomm"
-    source: ClassVar[str] = "AdaComm, sec. 5"
+    name = "adacomm"
+    source = "AdaComm, sec. 5"
 
     seconds_per_sample: float = parameter(
         4.7e-4,
@@ -221,8 +221,8 @@ class Okeanos(PublishedCluster):
         140 in the thesis; fewer for a quick look.
     """
 
-    name: ClassVar[str] = "okeanos"
-    source: ClassVar[str] = "thesis 2.3.1"
+    name = "okeanos"
+    source = "thesis 2.3.1"
 
     workers: int = parameter(140, "number of workers", unit="workers", source="thesis 2.3.1", ge=1, le=140)
 

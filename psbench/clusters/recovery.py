@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from pydantic import ValidationError
-
+from psbench.core import Specification, Strategy, parameter
 from psbench.core.compatibility import unreplicable
-from psbench.core.specification import Specification, explain, parameter
-from psbench.core.strategy import Strategy
 from psbench.errors import ParameterError
 
 
@@ -44,12 +40,6 @@ class Recovery(Specification):
     min_workers: int | None = parameter(None, "training workers to begin with; the others join later", ge=1)
     wait_for_workers: float = parameter(60.0, "how long to wait for free Dask workers", unit="s", ge=0)
     keep: int | None = parameter(None, "checkpoints that are kept", ge=1)
-
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise explain(error, type(self), "recovery") from None
 
     @property
     def lets_workers_join(self) -> bool:

@@ -6,9 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from pydantic import ValidationError
-
-from psbench.core.specification import Specification, explain, parameter
+from psbench.core import Specification, parameter
 
 T = TypeVar("T")
 
@@ -39,12 +37,6 @@ class Service(Specification):
     message_s: float = parameter(0.0, "a server's time for a push or a model, however small", unit="s", ge=0)
     byte_s: float = parameter(0.0, "a server's time for each of its bytes", unit="s/B", ge=0)
     decision_s: float = parameter(0.0, "the coordinator's time for what a worker says", unit="s", ge=0)
-
-    def __init__(self, **values: float) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise explain(error, type(self), "service") from None
 
     @property
     def takes_time(self) -> bool:

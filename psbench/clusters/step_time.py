@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from psbench.core.part import Part
-from psbench.core.specification import parameter
+from psbench.core import Part, parameter
 
 
 class StepTime(Part):
     """Base of the distributions of a step's factor."""
 
-    domain: ClassVar[str] = "step_time"
+    domain = "step_time"
 
     def draw(self, rng: np.random.Generator, start: int, size: int) -> np.ndarray:
         """Return the factors number `start` to `start + size - 1` of a worker.
@@ -92,8 +90,8 @@ class Constant(StepTime):
     [1.0, 1.0]
     """
 
-    name: ClassVar[str] = "constant"
-    source: ClassVar[str] = "worked examples"
+    name = "constant"
+    source = "worked examples"
 
     def draw(self, rng: np.random.Generator, start: int, size: int) -> np.ndarray:
         """Return ones."""
@@ -122,8 +120,8 @@ class ShiftedExponential(StepTime):
     True
     """
 
-    name: ClassVar[str] = "shifted_exponential"
-    source: ClassVar[str] = "Dutta et al. 2018; AdaComm, Theorem 1"
+    name = "shifted_exponential"
+    source = "Dutta et al. 2018; AdaComm, Theorem 1"
 
     spread: float = parameter(
         0.2,
@@ -163,10 +161,8 @@ class LogNormal(StepTime):
     (exp(sigma^2 rho^k) - 1) / (exp(sigma^2) - 1).
     """
 
-    name: ClassVar[str] = "lognormal"
-    source: ClassVar[str] = (
-        "Limpert et al. 2001, parameterised to mean 1; Box and Jenkins 1970, sec. 3.2 (AR(1))"
-    )
+    name = "lognormal"
+    source = "Limpert et al. 2001, parameterised to mean 1; Box and Jenkins 1970, sec. 3.2 (AR(1))"
 
     sigma: float = parameter(0.2, "standard deviation of the logarithm of a step's time", gt=0, le=3)
     correlation: float = parameter(
@@ -237,8 +233,8 @@ class Pareto(StepTime):
     True
     """
 
-    name: ClassVar[str] = "pareto"
-    source: ClassVar[str] = "Dean and Barroso, The Tail at Scale, 2013 (heavy tails)"
+    name = "pareto"
+    source = "Dean and Barroso, The Tail at Scale, 2013 (heavy tails)"
 
     shape: float = parameter(3.0, "tail index; smaller means rarer and much slower steps", gt=1, le=100)
 

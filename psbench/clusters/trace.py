@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import field_validator, model_validator
 
 from psbench.clusters.step_time import StepTime
-from psbench.core.specification import parameter
+from psbench.core import parameter
 from psbench.errors import DataError, ParameterError
 
 _COLUMNS = ("worker", "seconds")
@@ -69,8 +69,8 @@ class Trace(StepTime):
     [4.0, 5.0, 1.0, 2.0, 3.0, 4.0]
     """
 
-    name: ClassVar[str] = "trace"
-    source: ClassVar[str] = "measured"
+    name = "trace"
+    source = "measured"
 
     factors: tuple[float, ...] = parameter(
         (1.0,), "measured step times over their expected time", min_length=1, max_length=1_000_000

@@ -13,6 +13,7 @@ from psbench.core.actions import (
     Hold,
     Measure,
     Note,
+    Orders,
     Readmit,
     Release,
     SetTimer,
@@ -21,19 +22,21 @@ from psbench.core.actions import (
 )
 from psbench.core.arithmetic import Pushed, State, Step, Vector, WorkerStep
 from psbench.core.engine import Engine
-from psbench.core.events import Evaluated, Push, Report, Vote
+from psbench.core.events import Evaluated, Push, Report, SwitchRequested, Vote
 from psbench.core.log import EventLog, Kind
 from psbench.core.own_steps import OwnSteps
+from psbench.core.part import Part, make_part
 from psbench.core.parts import Aggregation, Communication, Consistency, Placement, Stragglers, Switching
-from psbench.core.specification import parameter
+from psbench.core.specification import Specification, parameter
 from psbench.core.strategy import Strategy
-from psbench.core.switching_strategy import SwitchingStrategy
+from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
 from psbench.core.view import ClusterView, Status
 from psbench.core.worker_policy import Directive, WorkerPolicy
 
 __all__ = [
     "Action",
     "Aggregation",
+    "AnyStrategy",
     "Apply",
     "Cancel",
     "ClusterView",
@@ -50,7 +53,9 @@ __all__ = [
     "Kind",
     "Measure",
     "Note",
+    "Orders",
     "OwnSteps",
+    "Part",
     "Placement",
     "Push",
     "Pushed",
@@ -58,11 +63,13 @@ __all__ = [
     "Release",
     "Report",
     "SetTimer",
+    "Specification",
     "State",
     "Status",
     "Step",
     "Stragglers",
     "Strategy",
+    "SwitchRequested",
     "SwitchTo",
     "Switching",
     "SwitchingStrategy",
@@ -71,5 +78,6 @@ __all__ = [
     "Vote",
     "WorkerPolicy",
     "WorkerStep",
+    "make_part",
     "parameter",
 ]

@@ -32,7 +32,7 @@ class Aggregation(Part):
     that defines `update`, unless it says so).
     """
 
-    domain: ClassVar[str] = "aggregation"
+    domain = "aggregation"
     one_at_a_time: ClassVar[bool] = False
     #: whether a push is weighted by its samples, so that batches of different sizes add up to a global one
     weighs_samples: ClassVar[bool] = True

@@ -7,7 +7,7 @@ import re
 import sys
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
@@ -70,7 +70,7 @@ class Imported(Part):
         psbench was started in.
     """
 
-    source: ClassVar[str] = "your own code"
+    source = "your own code"
 
     target: str = parameter("", "module and name of a class or function, as my.package:Net")
 

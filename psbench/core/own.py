@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from pydantic import PrivateAttr
 
@@ -27,8 +27,8 @@ class Own(Part):
     nothing can be computed from it until the object is passed again.
     """
 
-    name: ClassVar[str] = "own"
-    registered: ClassVar[bool] = False
+    name = "own"
+    registered = False
 
     type: str = parameter("", "what the object is")
     fingerprint: str = parameter("", "SHA-256 of what determines its results")

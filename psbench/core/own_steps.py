@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from psbench.core.arithmetic import State, Vector, WorkerStep
 from psbench.core.parts import Communication
 
@@ -15,7 +13,7 @@ class OwnSteps(Communication):
     of the last step, which the answer stands in for.
     """
 
-    local: ClassVar[bool] = True
+    local = True
 
     @property
     def forgets_momentum(self) -> bool:

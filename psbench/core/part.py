@@ -13,10 +13,10 @@ import inspect
 from difflib import get_close_matches
 from typing import Any, ClassVar, Self
 
-from pydantic import ValidationError, model_serializer
+from pydantic import model_serializer
 
 from psbench.core.actions import Action
-from psbench.core.specification import Specification, allowed_values, explain
+from psbench.core.specification import Specification, allowed_values
 from psbench.core.view import ClusterView
 from psbench.errors import ParameterError, UnknownName, in_short
 
@@ -46,11 +46,10 @@ class Part(Specification):
     #: whether it can be made from its name; what stands for an object of Python cannot
     registered: ClassVar[bool] = True
 
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise explain(error, type(self), f"{self.domain} {self.name!r}") from None
+    @classmethod
+    def error_name(cls) -> str:
+        """Return what errors call it."""
+        return f"{cls.domain} {cls.name!r}"
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:

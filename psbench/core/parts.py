@@ -33,7 +33,7 @@ class Consistency(Part):
     `cancels`: may make work under way void.
     """
 
-    domain: ClassVar[str] = "consistency"
+    domain = "consistency"
     barrier: ClassVar[bool] = False
     waits_for: ClassVar[Literal["none", "some", "all"]] = "some"
     singly: ClassVar[bool] = False
@@ -78,7 +78,7 @@ class CodecPart(Part):
     `entrywise`: every entry is encoded by itself, so that a ring may add up vectors hop by hop.
     """
 
-    domain: ClassVar[str] = "codec"
+    domain = "codec"
     entrywise: ClassVar[bool] = False
 
     @property
@@ -123,7 +123,7 @@ class Communication(Part):
     model for certain (`CodecPart.shift_rate`): with few levels on many entries it follows that slowly.
     """
 
-    domain: ClassVar[str] = "communication"
+    domain = "communication"
     #: whether a worker certainly pushes (always), may never push (alone), or all push by vote (together)
     pushes: ClassVar[Literal["always", "alone", "together"]] = "always"
     #: whether steps are kept on the worker between pushes, by its own optimizer
@@ -243,7 +243,7 @@ class Communication(Part):
 class Stragglers(Part):
     """How much work each worker gets."""
 
-    domain: ClassVar[str] = "stragglers"
+    domain = "stragglers"
     needs_barrier: ClassVar[bool] = False
     varies_batch: ClassVar[bool] = False
     needs_chunks: ClassVar[bool] = False
@@ -292,7 +292,7 @@ class Placement(Part):
     nothing between steps; `peer_to_peer`: every worker has a model of its own, and exchanges it with some.
     """
 
-    domain: ClassVar[str] = "placement"
+    domain = "placement"
     collective: ClassVar[bool] = False
     stateless_workers: ClassVar[bool] = False
     peer_to_peer: ClassVar[bool] = False
@@ -391,7 +391,7 @@ class Switching(Part):
     `needs_epochs`: uses the run's number of epochs; `needs_validation`: reads the validation loss.
     """
 
-    domain: ClassVar[str] = "switching"
+    domain = "switching"
     needs_epochs: ClassVar[bool] = False
     needs_validation: ClassVar[bool] = False
 

@@ -23,9 +23,26 @@ def parameter(default: Any, description: str, *, unit: str = "", source: str = "
 
 
 class Specification(BaseModel):
-    """Base of everything that a user writes down: frozen, no unknown key, no NaN or infinity."""
+    """Base of everything that a user writes down: frozen, no unknown key, no NaN or infinity.
+
+    Raises
+    ------
+    ParameterError, UnknownName
+        On a value out of range, or a parameter that there is not.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _explained(error, type(self)) from None
+
+    @classmethod
+    def error_name(cls) -> str:
+        """Return what errors call it."""
+        return cls.__name__.lower()
 
     @field_validator("*", mode="before")
     @classmethod
@@ -93,9 +110,9 @@ def problem(error: Mapping[str, Any]) -> str:
     return _PROBLEMS[error["type"]].format_map(limits)
 
 
-def explain(error: ValidationError, model: type[BaseModel], where: str) -> ParameterError | UnknownName:
+def _explained(error: ValidationError, model: type[Specification]) -> ParameterError | UnknownName:
     """Turn pydantic's error into one of psbench: what, where, and the nearest right thing."""
-    errors = error.errors(include_url=False)
+    errors, where = error.errors(include_url=False), model.error_name()
     # a misspelt name may also be reported as a missing one: the former says more
     first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
     path = ".".join(str(step) for step in first["loc"])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from pydantic import ValidationError, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
-from psbench.core.specification import Specification, explain, parameter
+from psbench.core.specification import Specification, parameter
 from psbench.core.target import Target, target_of
 from psbench.errors import ParameterError
 
@@ -40,12 +40,6 @@ class Stop(Specification):
     tolerance: float | None = parameter(
         None, "movement of the model by an update, relative to its norm if that is above 1", gt=0
     )
-
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise explain(error, type(self), "stop") from None
 
     @field_validator("target", mode="before")
     @classmethod

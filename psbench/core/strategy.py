@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Literal, Self, TypeAlias
 
-from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from psbench.core.arithmetic import ToAll
 from psbench.core.compatibility import doubts, misfits, usual_lr_scaling
@@ -21,7 +21,7 @@ from psbench.core.parts import (
     Stragglers,
     Switching,
 )
-from psbench.core.specification import Specification, explain, parameter
+from psbench.core.specification import Specification, parameter
 from psbench.core.wire_size import WireSize
 from psbench.core.worker_policy import WorkerPolicy
 from psbench.errors import DoubtfulComposition, ParameterError
@@ -87,10 +87,7 @@ class Strategy(Specification):
     _rule_reads: tuple[str, ...] = PrivateAttr(default=())
 
     def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise explain(error, type(self), "strategy") from None
+        super().__init__(**values)
         for doubt in doubts(self):  # not in a validator, which runs again where a strategy is part of another
             warnings.warn(f"strategy {self.name!r}: {doubt}", DoubtfulComposition, stacklevel=2)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import ValidationError, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from psbench.core.part import Part, make_part
 from psbench.core.parts import Switching
-from psbench.core.specification import Specification, explain, parameter
+from psbench.core.specification import Specification, parameter
 from psbench.core.strategy import MomentumScale, Strategy
 from psbench.errors import ParameterError
 
@@ -49,11 +49,10 @@ class Switch(Specification):
     )
     cost_s: float = parameter(0.0, "time the hand-over takes, after draining", unit="s", ge=0)
 
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise explain(error, type(self), "strategy") from None
+    @classmethod
+    def error_name(cls) -> str:
+        """Return what errors call it."""
+        return "strategy"
 
     @field_validator("rule", mode="before")
     @classmethod

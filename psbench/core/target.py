@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Self, TypeAlias
 
-from pydantic import ValidationError, model_validator
+from pydantic import model_validator
 
-from psbench.core.specification import Specification, explain, parameter
+from psbench.core.specification import Specification, parameter
 from psbench.errors import ParameterError, in_short
 
 _WORDS = {"val": "validation", "train": "training"}
@@ -35,12 +35,6 @@ class Target(Specification):
     metric: str = parameter("accuracy", "what is evaluated", min_length=1)
     at_least: float | None = parameter(None, "reached from below")
     at_most: float | None = parameter(None, "reached from above")
-
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise explain(error, type(self), "target") from None
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:

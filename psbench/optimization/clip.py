@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import model_validator
 
-from psbench.core.specification import Specification, parameter
+from psbench.core import Specification, parameter
 from psbench.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -27,10 +27,15 @@ class Clip(Specification):
     norm: float | None = parameter(None, "largest L2 norm of a worker's gradient", gt=0)
     value: float | None = parameter(None, "largest absolute value of an entry", gt=0)
 
+    @classmethod
+    def error_name(cls) -> str:
+        """Return what errors call it."""
+        return "optimizer: clip"
+
     @model_validator(mode="after")
     def _is_one(self) -> Self:
         if (self.norm is None) == (self.value is None):
-            raise ParameterError("optimizer: clip: give either norm or value")
+            raise ParameterError(f"{self.error_name()}: give either norm or value")
         return self
 
     def apply(self, gradient: Tensor) -> None:

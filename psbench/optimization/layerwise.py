@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from psbench.core.specification import parameter
+from psbench.core import parameter
 from psbench.optimization.optimizer import Optimizer
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ class LARS(Optimizer):
     all others (`decay: matrices` leaves them without weight decay). Not checked against code of the authors.
     """
 
-    name: ClassVar[str] = "lars"
-    source: ClassVar[str] = "You et al. 2017 (LARS)"
-    per_tensor: ClassVar[bool] = True
+    name = "lars"
+    source = "You et al. 2017 (LARS)"
+    per_tensor = True
 
     momentum: float = parameter(0.9, "momentum", ge=0, lt=1)
     trust: float = parameter(0.001, "rate of a tensor whose gradient is as long as its weights", gt=0)
@@ -63,9 +63,9 @@ class LAMB(Optimizer):
     As in cybertronai's pytorch-lamb there is no correction of the bias, and no bound on |w|.
     """
 
-    name: ClassVar[str] = "lamb"
-    source: ClassVar[str] = "You et al. 2020 (LAMB), Alg. 2"
-    per_tensor: ClassVar[bool] = True
+    name = "lamb"
+    source = "You et al. 2020 (LAMB), Alg. 2"
+    per_tensor = True
 
     lr: float = parameter(0.001, "single-node learning rate", gt=0)
     beta1: float = parameter(0.9, "decay of the mean", ge=0, lt=1)

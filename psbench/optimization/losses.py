@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from psbench.core.part import Part
-from psbench.core.specification import parameter
+from psbench.core import Part, parameter
 from psbench.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ class Loss(Part):
     outputs : (B, ...); a tuple or mapping of them for a loss of one's own      targets : (B, ...)
     """
 
-    domain: ClassVar[str] = "loss"
+    domain = "loss"
 
     def mean(self, outputs: Any, targets: Tensor) -> Tensor:
         """Return the mean over the batch, as a tensor of one number."""
@@ -109,9 +108,9 @@ class _OfNumbers(_OfTorch):
 class CrossEntropy(_OfClasses):
     """Cross-entropy of logits, for classes and for next tokens; the default for both."""
 
-    name: ClassVar[str] = "cross_entropy"
-    source: ClassVar[str] = "torch.nn.functional.cross_entropy"
-    function: ClassVar[str] = "cross_entropy"
+    name = "cross_entropy"
+    source = "torch.nn.functional.cross_entropy"
+    function = "cross_entropy"
 
     label_smoothing: float = parameter(0.0, "share of the target spread over all classes", ge=0, le=1)
 
@@ -119,25 +118,25 @@ class CrossEntropy(_OfClasses):
 class NLL(_OfClasses):
     """Negative log-likelihood of log-probabilities, for models that end with a log-softmax."""
 
-    name: ClassVar[str] = "nll"
-    source: ClassVar[str] = "torch.nn.functional.nll_loss"
-    function: ClassVar[str] = "nll_loss"
+    name = "nll"
+    source = "torch.nn.functional.nll_loss"
+    function = "nll_loss"
 
 
 class Hinge(_OfClasses):
     """Multi-class hinge loss: a margin of 1 between the right class and each other."""
 
-    name: ClassVar[str] = "hinge"
-    source: ClassVar[str] = "torch.nn.functional.multi_margin_loss"
-    function: ClassVar[str] = "multi_margin_loss"
+    name = "hinge"
+    source = "torch.nn.functional.multi_margin_loss"
+    function = "multi_margin_loss"
 
 
 class BCE(_OfNumbers):
     """Binary cross-entropy of logits: one logit for two classes, or one for each label that may hold."""
 
-    name: ClassVar[str] = "bce"
-    source: ClassVar[str] = "torch.nn.functional.binary_cross_entropy_with_logits"
-    function: ClassVar[str] = "binary_cross_entropy_with_logits"
+    name = "bce"
+    source = "torch.nn.functional.binary_cross_entropy_with_logits"
+    function = "binary_cross_entropy_with_logits"
 
 
 class MSE(_OfNumbers):
@@ -148,25 +147,25 @@ class MSE(_OfNumbers):
     The squared error is (output - target)^2; MLlib's linear regression takes half of it.
     """
 
-    name: ClassVar[str] = "mse"
-    source: ClassVar[str] = "torch.nn.functional.mse_loss"
-    function: ClassVar[str] = "mse_loss"
+    name = "mse"
+    source = "torch.nn.functional.mse_loss"
+    function = "mse_loss"
 
 
 class L1(_OfNumbers):
     """Mean absolute error."""
 
-    name: ClassVar[str] = "l1"
-    source: ClassVar[str] = "torch.nn.functional.l1_loss"
-    function: ClassVar[str] = "l1_loss"
+    name = "l1"
+    source = "torch.nn.functional.l1_loss"
+    function = "l1_loss"
 
 
 class Huber(_OfNumbers):
     """Squared error for small errors, absolute error for large ones."""
 
-    name: ClassVar[str] = "huber"
-    source: ClassVar[str] = "torch.nn.functional.huber_loss"
-    function: ClassVar[str] = "huber_loss"
+    name = "huber"
+    source = "torch.nn.functional.huber_loss"
+    function = "huber_loss"
 
     delta: float = parameter(1.0, "error at which the squared becomes the absolute error", gt=0)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import model_validator
 
-from psbench.core.specification import parameter
+from psbench.core import parameter
 from psbench.errors import ParameterError
 from psbench.optimization.optimizer import Optimizer
 
@@ -32,9 +32,9 @@ class Muon(Optimizer):
     The first and last layer are matrices as all others; the author leaves these to AdamW.
     """
 
-    name: ClassVar[str] = "muon"
-    source: ClassVar[str] = "torch.optim.Muon"
-    per_tensor: ClassVar[bool] = True
+    name = "muon"
+    source = "torch.optim.Muon"
+    per_tensor = True
 
     lr: float = parameter(0.001, "single-node learning rate", gt=0)
     momentum: float = parameter(0.95, "momentum of matrices", ge=0, lt=1)

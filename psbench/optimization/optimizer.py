@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import PrivateAttr, SerializeAsAny, field_validator
 
+from psbench.core import Part, parameter
 from psbench.core.arithmetic import Shapes
-from psbench.core.part import Part
-from psbench.core.specification import parameter
 from psbench.errors import ParameterError
 from psbench.optimization.clip import Clip
 from psbench.optimization.schedule import RateSchedule, as_schedule
@@ -40,7 +39,7 @@ class Optimizer(Part):
         `{"norm": 1}` or `{"value": 1}`: limits each worker's gradient.
     """
 
-    domain: ClassVar[str] = "optimizer"
+    domain = "optimizer"
     #: whether its steps depend on norms of whole tensors, so that a process must hold all of the model
     per_tensor: ClassVar[bool] = False
 
@@ -172,8 +171,8 @@ class SGD(Optimizer):
     0.010000000000000002
     """
 
-    name: ClassVar[str] = "sgd"
-    source: ClassVar[str] = "torch.optim.SGD"
+    name = "sgd"
+    source = "torch.optim.SGD"
 
     momentum: float = parameter(0.0, "momentum", ge=0, lt=1)
     nesterov: bool = parameter(False, "Nesterov's form of the momentum")
@@ -213,8 +212,8 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Adam; scaling a gradient leaves it unchanged, so the number of workers acts through the rate alone."""
 
-    name: ClassVar[str] = "adam"
-    source: ClassVar[str] = "torch.optim.Adam"
+    name = "adam"
+    source = "torch.optim.Adam"
 
     lr: float = parameter(0.001, "single-node learning rate", gt=0)
     beta1: float = parameter(0.9, "decay of the mean", ge=0, lt=1)

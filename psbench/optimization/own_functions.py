@@ -8,13 +8,12 @@ import hashlib
 import re
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from psbench.core import Part, make_part, parameter
 from psbench.core.code_identity import code_identity, qualified_name
 from psbench.core.imports import ImportedCall
 from psbench.core.own import Own
-from psbench.core.part import Part, make_part
-from psbench.core.specification import parameter
 from psbench.errors import ParameterError, in_short
 from psbench.optimization.losses import Loss
 from psbench.optimization.scores import Metric
@@ -57,7 +56,7 @@ class OwnLoss(Own, Loss):
 class ImportedLoss(_ImportedFunction, Loss):
     """A loss by where its function is, as `my.package:focal_loss`, or its class, as `torch.nn:HuberLoss`."""
 
-    name: ClassVar[str] = "import"
+    name = "import"
 
     def mean(self, outputs: Any, targets: Tensor) -> Tensor:
         """Return what the function returns."""
@@ -72,7 +71,7 @@ class ImportedLoss(_ImportedFunction, Loss):
 class _Declared(Metric):
     """Base of metrics whose direction is declared, or not known."""
 
-    of_all: ClassVar[bool] = True
+    of_all = True
 
     better: Literal["higher", "lower"] | None = parameter(None, "which value is the better one")
 
@@ -98,7 +97,7 @@ class OwnMetric(Own, _Declared):
 class ImportedMetric(_ImportedFunction, _Declared):
     """A metric by where its function is, as `my.package:score`."""
 
-    name: ClassVar[str] = "import"
+    name = "import"
 
     def value(self, outputs: Any, targets: Tensor) -> float:
         """Return what the function returns."""

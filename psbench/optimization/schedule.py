@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from pydantic import model_validator
 
+from psbench.core import Part, make_part, parameter
 from psbench.core.code_identity import code_identity, qualified_name
 from psbench.core.own import Own
-from psbench.core.part import Part, make_part
 from psbench.core.plateau import PlateauRule
-from psbench.core.specification import parameter
 from psbench.errors import ParameterError, in_short
 
 #: what the rate begins with in a warm-up: a rate of zero would waste the first steps
@@ -23,7 +22,7 @@ _START = 0.01
 class RateSchedule(Part):
     """A factor of the learning rate by epoch, which counts samples: so it is the same for every strategy."""
 
-    domain: ClassVar[str] = "schedule"
+    domain = "schedule"
 
     def factor(self, epoch: float) -> float:
         """Return what the rate is multiplied by at that epoch, 0 or more."""
@@ -67,8 +66,8 @@ class Cosine(_Decay):
     [0.01, 0.505, 1.0, 0.5, 0.0, 0.0]
     """
 
-    name: ClassVar[str] = "cosine"
-    source: ClassVar[str] = "torch.optim.lr_scheduler.CosineAnnealingLR"
+    name = "cosine"
+    source = "torch.optim.lr_scheduler.CosineAnnealingLR"
 
     def left(self, done: float) -> float:
         """Return (1 + cos(pi done)) / 2."""
@@ -78,8 +77,8 @@ class Cosine(_Decay):
 class LinearDecay(_Decay):
     """A straight line from the rate to `floor`, after a linear warm-up."""
 
-    name: ClassVar[str] = "linear"
-    source: ClassVar[str] = "torch.optim.lr_scheduler.LinearLR"
+    name = "linear"
+    source = "torch.optim.lr_scheduler.LinearLR"
 
     def left(self, done: float) -> float:
         """Return 1 - done."""
@@ -89,8 +88,8 @@ class LinearDecay(_Decay):
 class OneCycle(RateSchedule):
     """One cycle: up from 1/25 of the rate in the first 30 %, down to 1/10,000 of that, both along cosines."""
 
-    name: ClassVar[str] = "one_cycle"
-    source: ClassVar[str] = "torch.optim.lr_scheduler.OneCycleLR"
+    name = "one_cycle"
+    source = "torch.optim.lr_scheduler.OneCycleLR"
 
     epochs: float = parameter(30.0, "epochs of the cycle", unit="epochs", gt=0)
     rise: float = parameter(0.3, "share of the cycle in which the rate rises", gt=0, lt=1)
@@ -112,8 +111,8 @@ class Plateau(RateSchedule):
     rule and its state. Live runs wait for each evaluation. Not for workers that take steps of their own.
     """
 
-    name: ClassVar[str] = "plateau"
-    source: ClassVar[str] = "torch.optim.lr_scheduler.ReduceLROnPlateau"
+    name = "plateau"
+    source = "torch.optim.lr_scheduler.ReduceLROnPlateau"
 
     metric: str = parameter("val_loss", "what is to improve: what the experiment evaluates", min_length=1)
     gamma: float = parameter(0.1, "multiplies the rate at each plateau", gt=0, lt=1)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from psbench.core.part import Part
-from psbench.core.specification import parameter
+from psbench.core import Part, parameter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 class Metric(Part):
     """A number from the outputs for the whole validation set and its targets."""
 
-    domain: ClassVar[str] = "metric"
+    domain = "metric"
     #: whether it is given all that a model answers with, and not the logits alone where it has some
     of_all: ClassVar[bool] = False
     #: whether the smaller value is the better
@@ -34,8 +33,8 @@ class Metric(Part):
 class TopKAccuracy(Metric):
     """The share of targets that are among the k classes with the largest logits."""
 
-    name: ClassVar[str] = "top_k"
-    source: ClassVar[str] = "ImageNet's top-5"
+    name = "top_k"
+    source = "ImageNet's top-5"
 
     k: int = parameter(5, "classes that count as a hit", ge=1)
 
@@ -48,8 +47,8 @@ class TopKAccuracy(Metric):
 class MacroF1(Metric):
     """The mean over classes of F1, the harmonic mean of precision and recall."""
 
-    name: ClassVar[str] = "macro_f1"
-    source: ClassVar[str] = "sklearn.metrics.f1_score"
+    name = "macro_f1"
+    source = "sklearn.metrics.f1_score"
 
     def value(self, outputs: Any, targets: Tensor) -> float:
         """Return F1, 0 to 1."""
@@ -62,9 +61,9 @@ class MacroF1(Metric):
 class Perplexity(Metric):
     """The exponential of the mean cross-entropy: how many tokens the model hesitates between."""
 
-    name: ClassVar[str] = "perplexity"
-    less_is_better: ClassVar[bool] = True
-    source: ClassVar[str] = "Jelinek et al. 1977"
+    name = "perplexity"
+    less_is_better = True
+    source = "Jelinek et al. 1977"
 
     def value(self, outputs: Any, targets: Tensor) -> float:
         """Return the perplexity, from 1."""
@@ -77,9 +76,9 @@ class Perplexity(Metric):
 class MAE(Metric):
     """The mean absolute error, of targets in the scale they are trained in."""
 
-    name: ClassVar[str] = "mae"
-    less_is_better: ClassVar[bool] = True
-    source: ClassVar[str] = "sklearn.metrics.mean_absolute_error"
+    name = "mae"
+    less_is_better = True
+    source = "sklearn.metrics.mean_absolute_error"
 
     def value(self, outputs: Any, targets: Tensor) -> float:
         """Return the error."""
@@ -89,8 +88,8 @@ class MAE(Metric):
 class R2(Metric):
     """The share of the targets' variance that the outputs explain."""
 
-    name: ClassVar[str] = "r2"
-    source: ClassVar[str] = "sklearn.metrics.r2_score"
+    name = "r2"
+    source = "sklearn.metrics.r2_score"
 
     def value(self, outputs: Any, targets: Tensor) -> float:
         """Return R squared: 1 is perfect, 0 the mean as an answer."""

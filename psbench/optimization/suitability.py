@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
+from psbench.core import AnyStrategy, SwitchingStrategy
 from psbench.errors import ParameterError
 from psbench.optimization.optimizer import Optimizer
 from psbench.optimization.schedule import Plateau

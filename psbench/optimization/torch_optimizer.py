@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from psbench.core import make_part, parameter
 from psbench.core.imports import imported
-from psbench.core.part import make_part
-from psbench.core.specification import parameter
 from psbench.errors import ParameterError
 from psbench.optimization.optimizer import Optimizer
 
@@ -40,8 +39,8 @@ class TorchOptimizer(Optimizer):
     2
     """
 
-    name: ClassVar[str] = "torch"
-    source: ClassVar[str] = "torch.optim"
+    name = "torch"
+    source = "torch.optim"
 
     lr: float = parameter(0.001, "single-node learning rate", gt=0)
     type: str = parameter("AdamW", "class in torch.optim, as AdamW, or elsewhere, as my.package:Lion")

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from psbench.core.part import Part
+from psbench.core import Part
 from psbench.errors import ParameterError
 
 Indices = NDArray[np.int64]
@@ -55,7 +55,7 @@ class Sharding(Part):
     Thesis 6.1: an offline system that gives every sample the number of its worker.
     """
 
-    domain: ClassVar[str] = "sharding"
+    domain = "sharding"
     #: whether every sample goes to exactly one worker
     partition: ClassVar[bool] = True
     #: whether a worker must read its samples in the order given, without shuffling them each epoch

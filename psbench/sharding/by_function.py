@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
+from psbench.core import make_part
 from psbench.core.code_identity import code_identity, qualified_name
 from psbench.core.imports import Imported, imported
 from psbench.core.own import Own
-from psbench.core.part import make_part
 from psbench.errors import DoubtfulComposition, ParameterError, PsbenchError
 from psbench.sharding.base import Division, Indices, ShardedData, Sharding
 from psbench.sharding.given import Given
@@ -70,8 +70,8 @@ class OwnSharding(Own, _ByFunction):
         SHA-256 of its code.
     """
 
-    source: ClassVar[str] = "your own code"
-    partition: ClassVar[bool] = False
+    source = "your own code"
+    partition = False
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, OwnSharding) and self.model_dump() == other.model_dump()
@@ -108,8 +108,8 @@ class ImportedSharding(Imported, _ByFunction):
         If there is none, or what it returns is not a division.
     """
 
-    name: ClassVar[str] = "import"
-    partition: ClassVar[bool] = False
+    name = "import"
+    partition = False
 
     @property
     def travels(self) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import warnings
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 from pydantic import model_validator
 
-from psbench.core.specification import parameter
+from psbench.core import parameter
 from psbench.errors import ParameterError
 from psbench.sharding.base import Division, Features, Indices, Sharding, deal, gather
 from psbench.sharding.stratified import groups
@@ -58,9 +58,9 @@ class DistributionAware(Sharding):
     [[0, 2, 3], [1, 3]]
     """
 
-    name: ClassVar[str] = "distribution_aware"
-    source: ClassVar[str] = "thesis 6.1.2, 6.1.3, Fig. 6.7"
-    partition: ClassVar[bool] = False
+    name = "distribution_aware"
+    source = "thesis 6.1.2, 6.1.3, Fig. 6.7"
+    partition = False
 
     clusters: int | None = parameter(
         None, "neighbourhoods to look for; none: twice the number of classes", source="thesis 6.4", ge=1

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
-from psbench.core.specification import parameter
+from psbench.core import parameter
 from psbench.errors import ParameterError
 from psbench.sharding.base import Division, Features, Indices, ShardedData, Sharding
 from psbench.sharding.stratified import groups
@@ -15,9 +13,9 @@ from psbench.sharding.stratified import groups
 class Given(Sharding):
     """The data is divided already: what an experiment has whose data is a list, one set for each worker."""
 
-    name: ClassVar[str] = "given"
-    source: ClassVar[str] = "data that is where it is"
-    registered: ClassVar[bool] = False
+    name = "given"
+    source = "data that is where it is"
+    registered = False
 
     def check_data(self, name: str, num_shards: int | None, num_workers: int) -> None:
         """Raise ParameterError unless there is a data set for each worker."""
@@ -60,8 +58,8 @@ class Column(Sharding):
     The largest shard has at most a third more samples than that of the best division.
     """
 
-    name: ClassVar[str] = "column"
-    source: ClassVar[str] = "Graham 1969, largest first"
+    name = "column"
+    source = "Graham 1969, largest first"
 
     column: str = parameter("", "the column whose values stay together")
 

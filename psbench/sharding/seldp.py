@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
 from psbench.sharding.base import Features, Indices, Sharding
@@ -21,10 +19,10 @@ class SelDP(Sharding):
     `ordered` asks the trainer to keep it. The authors' code shuffles the whole set per worker.
     """
 
-    name: ClassVar[str] = "seldp"
-    source: ClassVar[str] = "SelSync, Tyagi and Swany 2023"
-    partition: ClassVar[bool] = False
-    ordered: ClassVar[bool] = True
+    name = "seldp"
+    source = "SelSync, Tyagi and Swany 2023"
+    partition = False
+    ordered = True
 
     def assign(
         self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
-from psbench.core.specification import parameter
+from psbench.core import parameter
 from psbench.errors import ParameterError
 from psbench.sharding.base import Features, Indices, Sharding
 from psbench.sharding.stratified import groups
@@ -38,8 +36,8 @@ class Dirichlet(Sharding):
     skew.
     """
 
-    name: ClassVar[str] = "dirichlet"
-    source: ClassVar[str] = "Hsu et al. 2019, drawn per class"
+    name = "dirichlet"
+    source = "Hsu et al. 2019, drawn per class"
 
     alpha: float = parameter(0.5, "concentration: small is skewed, large is even", gt=0)
     min_size: int = parameter(10, "smallest shard", unit="samples", ge=1)
@@ -78,8 +76,8 @@ class ShardPerClass(Sharding):
         If there are more pieces than samples.
     """
 
-    name: ClassVar[str] = "shard_per_class"
-    source: ClassVar[str] = "McMahan et al. 2017, sec. 3"
+    name = "shard_per_class"
+    source = "McMahan et al. 2017, sec. 3"
 
     shards_per_worker: int = parameter(2, "pieces of the sorted data each worker gets", ge=1)
 
@@ -107,8 +105,8 @@ class LabelsPerWorker(Sharding):
         If there are more workers than classes.
     """
 
-    name: ClassVar[str] = "labels_per_worker"
-    source: ClassVar[str] = "SelSync, authors' code"
+    name = "labels_per_worker"
+    source = "SelSync, authors' code"
 
     def assign(
         self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
@@ -140,8 +138,8 @@ class Quantity(Sharding):
         If the data cannot give every worker `min_size` samples.
     """
 
-    name: ClassVar[str] = "quantity"
-    source: ClassVar[str] = "Li et al. 2022, sec. IV-C (quantity skew); `min_size` is ours"
+    name = "quantity"
+    source = "Li et al. 2022, sec. IV-C (quantity skew); `min_size` is ours"
 
     alpha: float = parameter(0.5, "concentration: small is skewed, large is even", gt=0)
     min_size: int = parameter(10, "smallest shard", unit="samples", ge=1)

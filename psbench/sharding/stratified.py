@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
-from psbench.core.specification import parameter
+from psbench.core import parameter
 from psbench.sharding.base import Features, Indices, Sharding, deal, gather
 
 
@@ -28,8 +26,8 @@ class Stratified(Sharding):
     [[0, 2, 3, 5], [1, 4]]
     """
 
-    name: ClassVar[str] = "stratified"
-    source: ClassVar[str] = "thesis 6.1.1, Fig. 6.5; `rotate` is ours"
+    name = "stratified"
+    source = "thesis 6.1.1, Fig. 6.5; `rotate` is ours"
 
     rotate: bool = parameter(False, "continue where the class before ended, for equal sizes")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
 from psbench.sharding.base import Features, Indices, Sharding, deal
@@ -24,8 +22,8 @@ class Random(Sharding):
     [0, 1, 2, 3, 4]
     """
 
-    name: ClassVar[str] = "random"
-    source: ClassVar[str] = "thesis 6.1, the baseline"
+    name = "random"
+    source = "thesis 6.1, the baseline"
 
     def assign(
         self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
@@ -43,8 +41,8 @@ class Modular(Sharding):
     [0, 2, 4]
     """
 
-    name: ClassVar[str] = "modular"
-    source: ClassVar[str] = "TensorFlow's Dataset.shard; thesis 5.1, 6.1"
+    name = "modular"
+    source = "TensorFlow's Dataset.shard; thesis 5.1, 6.1"
 
     def assign(
         self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator

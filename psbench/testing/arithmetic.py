@@ -10,9 +10,8 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from psbench.core.actions import Apply, Orders, Release
-from psbench.core.arithmetic import Pushed, ToAll
-from psbench.core.strategy import Strategy
+from psbench.core import Apply, Orders, Pushed, Release, Strategy
+from psbench.core.arithmetic import ToAll
 from psbench.optimization.optimizer import SGD
 from psbench.seeds import Streams
 from psbench.testing.invariants import BrokenContract

@@ -11,13 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from psbench.core.actions import Apply, Release
-from psbench.core.engine import Engine
+from psbench.core import Apply, Consistency, Engine, Kind, Part, Release, Strategy, Switching
 from psbench.core.events import Join, Leave
-from psbench.core.log import Kind
-from psbench.core.part import Part
-from psbench.core.parts import Consistency, Switching
-from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
 from psbench.errors import Deadlock, ParameterError, ProtocolError, PsbenchError, UnansweredWorker
 from psbench.strategies import make_strategy
@@ -107,7 +102,7 @@ def _as_strategy(value: Any) -> AnyStrategy:
     if not isinstance(value, Part):
         return make_strategy(value)
     if not value.name:
-        raise BrokenContract(f"{type(value).__name__} has no name: give it `name: ClassVar[str] = ...`")
+        raise BrokenContract(f"{type(value).__name__} has no name: give it `name = ...`")
     if isinstance(value, Switching):
         first, second = make_strategy("bsp"), make_strategy("asp")
         return SwitchingStrategy(name=value.name, first=first, second=second, rule=value)
@@ -263,7 +258,7 @@ def _check_singly(strategy: AnyStrategy, seed: int, events: int) -> None:
             return
     raise BrokenContract(
         f"{_title(strategy)}: every version was made of one push, and {part.name} does not declare it. Add "
-        "`singly: ClassVar[bool] = True` to its class: pushes then take their share of the learning rate, "
+        "`singly = True` to its class: pushes then take their share of the learning rate, "
         "lr/n, where a strategy does not say otherwise"
     )
 
@@ -319,7 +314,7 @@ def _guard(where: str, do: Callable[[], Any]) -> Any:
     except Undeclared as error:
         raise BrokenContract(
             f"{where}: a part reads the statistic {error.args[0]!r}, which none declares. Add it to "
-            f"the class: reads: ClassVar[tuple[str, ...]] = ({error.args[0]!r},)"
+            f"the class: reads = ({error.args[0]!r},)"
         ) from error
     except Deadlock as error:
         raise BrokenContract(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from psbench.core.engine import Engine
-from psbench.core.log import ROW, Kind
+from psbench.core import Engine, Kind, Status
+from psbench.core.log import ROW
 from psbench.core.migration import REASSIGNMENT
-from psbench.core.view import Status
 from psbench.errors import ProtocolError
 
 _TEXT = (ROW.names or ()).index("text")

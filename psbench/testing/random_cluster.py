@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from psbench.core import AnyStrategy
 from psbench.core import events as ev
-from psbench.core.switching_strategy import AnyStrategy
 from psbench.errors import ParameterError
 from psbench.seeds import Streams
 from psbench.strategies import make_strategy

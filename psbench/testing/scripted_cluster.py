@@ -13,15 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from psbench.core import Action, ClusterView, Directive, Engine, EventLog, Status
 from psbench.core import actions as act
 from psbench.core import events as ev
-from psbench.core.actions import Action
-from psbench.core.engine import Engine
-from psbench.core.log import EventLog
-from psbench.core.view import ClusterView, Status
 from psbench.core.wire_size import WireSize
 from psbench.core.worker_loop import WorkerLoop
-from psbench.core.worker_policy import Directive
 from psbench.errors import Deadlock, ParameterError
 from psbench.seeds import Streams
 from psbench.strategies import make_strategy

@@ -7,9 +7,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from psbench.core.part import Part
-from psbench.core.strategy import DOMAINS, Strategy
-from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
+from psbench.core import AnyStrategy, Part, Strategy, SwitchingStrategy
+from psbench.core.strategy import DOMAINS
 from psbench.errors import ParameterError, PsbenchError
 
 #: upper ends of unlimited numbers; the small one is for those that may not exceed the number of workers

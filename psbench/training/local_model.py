@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from psbench.core.arithmetic import Entries, State, put_back
-from psbench.core.strategy import Strategy
+from psbench.core import State, Strategy
+from psbench.core.arithmetic import Entries, put_back
 from psbench.optimization.optimizer import SGD, Optimizer
 from psbench.optimization.update import OptimizerSteps
 from psbench.training.evaluator import Evaluator

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from psbench.core.aggregation import Aggregation
-from psbench.core.strategy import Strategy
+from psbench.core import Aggregation, Strategy
 from psbench.data import Dataset
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment

@@ -8,8 +8,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from psbench.core.aggregation import Aggregation
-from psbench.core.arithmetic import Pushed, State, Step
+from psbench.core import Aggregation, Pushed, State, Step
 
 #: parameters, (num_params,), and buffers, (num_buffers,)
 _Model: TypeAlias = tuple[Tensor, Tensor]

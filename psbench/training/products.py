@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from psbench.core.events import Push
+from psbench.core import Push
 from psbench.core.parts import Layout
 from psbench.training.server import AGGREGATION
 

@@ -15,9 +15,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from psbench.core.actions import Apply
-from psbench.core.arithmetic import Entries, Pushed, Shapes, State, Step, put_back, weighted_sum
-from psbench.core.parts import Aggregation
+from psbench.core import Aggregation, Apply, Pushed, State, Step
+from psbench.core.arithmetic import Entries, Shapes, put_back, weighted_sum
 from psbench.optimization.optimizer import SGD, Optimizer
 from psbench.training.device import copied
 from psbench.training.fused import fused_momentum_step

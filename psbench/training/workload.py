@@ -14,10 +14,8 @@ import torch
 from torch import Tensor
 
 from psbench.clusters import Profile
-from psbench.core.engine import Engine
-from psbench.core.log import EventLog
+from psbench.core import ClusterView, Engine, EventLog
 from psbench.core.rounding import largest_remainder
-from psbench.core.view import ClusterView
 from psbench.core.wire_size import WireSize
 from psbench.data import Dataset
 from psbench.data.several import Several

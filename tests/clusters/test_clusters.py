@@ -303,7 +303,7 @@ def test_what_cannot_be_is_refused_with_its_name(value, message):
         ("c3", "unknown cluster part 'c3'; did you mean 'c2'"),
         ({"sped": 1}, "unknown parameter of cluster 'custom' 'sped'; did you mean 'speed'"),
         ({"step_time": "lognorm"}, "unknown step_time part 'lognorm'; did you mean 'lognormal'"),
-        (two(failures=[{"worker": 1, "at": 1}]), "unknown parameter of a failure 'at'; did you mean 'at_s'"),
+        (two(failures=[{"worker": 1, "at": 1}]), "unknown parameter of failure 'at'; did you mean 'at_s'"),
     ],
 )
 def test_misspelt_names_are_answered_with_the_nearest(value, message):

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from psbench.core.actions import Action, Apply
-from psbench.core.events import Push
-from psbench.core.parts import Aggregation
-from psbench.core.view import ClusterView
+from psbench.core import Action, Aggregation, Apply, ClusterView, Push
 
 
 class Accumulated(Aggregation):
@@ -27,9 +22,9 @@ class Accumulated(Aggregation):
     [0.5, 0.5]
     """
 
-    name: ClassVar[str] = "accumulated"
-    source: ClassVar[str] = "Wang, Guo, Li 2019, OSP"
-    takes_sums: ClassVar[bool] = True
+    name = "accumulated"
+    source = "Wang, Guo, Li 2019, OSP"
+    takes_sums = True
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Weigh each push by its worker's share of one step of all pushers."""

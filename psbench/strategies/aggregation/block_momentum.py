@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from psbench.core.actions import Action, Apply
-from psbench.core.arithmetic import Pushed, State, Step, Vector
-from psbench.core.events import Push
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
+from psbench.core import Action, Apply, ClusterView, Push, Pushed, State, Step, Vector, parameter
 from psbench.strategies.aggregation.mean import sample_shares
 from psbench.strategies.aggregation.model_average import MovesToMean
 
@@ -38,10 +33,10 @@ class BlockMomentum(MovesToMean):
     [1.0]
     """
 
-    name: ClassVar[str] = "block_momentum"
-    source: ClassVar[str] = SOURCE
-    needs_barrier: ClassVar[bool] = True
-    linear: ClassVar[bool] = True
+    name = "block_momentum"
+    source = SOURCE
+    needs_barrier = True
+    linear = True
 
     block_momentum: float = parameter(
         0.3, "momentum of whole blocks of local steps; 0 averages plainly", source=SOURCE, ge=0, lt=1

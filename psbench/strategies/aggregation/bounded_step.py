@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from pydantic import PrivateAttr, model_validator
 
-from psbench.core.actions import Action, Apply, Measure
-from psbench.core.events import Push
-from psbench.core.parts import Aggregation
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
+from psbench.core import Action, Aggregation, Apply, ClusterView, Measure, Push, parameter
 from psbench.errors import ParameterError
 from psbench.strategies.aggregation.mean import sample_shares
 
@@ -20,7 +16,7 @@ SOURCE = "Dutta et al. 2018; thesis 3.2.2"
 class _ByDistance(Aggregation):
     """Multiply the rate of push j by clip(C / |w_now - w_read|^2, least, most)."""
 
-    measures: ClassVar[tuple[str, ...]] = ("distance_sq",)
+    measures = ("distance_sq",)
 
     least: float = parameter(0.1, "smallest factor of the rate", source=SOURCE, ge=0)
     most: float = parameter(1.0, "largest factor of the rate", source=SOURCE, gt=0)
@@ -103,8 +99,8 @@ class BoundedStep(_ByDistance):
     0.25
     """
 
-    name: ClassVar[str] = "bounded_step"
-    source: ClassVar[str] = SOURCE
+    name = "bounded_step"
+    source = SOURCE
     #: 2: the constant is a constant unless asked otherwise
 
     near: float = parameter(0.1, "squared distance at which the factor is 1", source="our reading", ge=0)
@@ -134,8 +130,8 @@ class BoundedStepByMean(_ByDistance):
     1.0
     """
 
-    name: ClassVar[str] = "bounded_step_by_mean"
-    source: ClassVar[str] = "our variant of Dutta et al. 2018"
+    name = "bounded_step_by_mean"
+    source = "our variant of Dutta et al. 2018"
 
     @property
     def constant(self) -> float:

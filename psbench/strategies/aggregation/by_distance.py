@@ -10,16 +10,12 @@ import math
 from collections.abc import Sequence
 from itertools import combinations_with_replacement
 from statistics import median
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import PrivateAttr
 
-from psbench.core.actions import Action, Apply, Measure
-from psbench.core.aggregation import Aggregation
+from psbench.core import Action, Aggregation, Apply, ClusterView, Measure, Push, parameter
 from psbench.core.arithmetic import Pushed, State, Step, Vector
-from psbench.core.events import Push
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
 from psbench.strategies.aggregation.mean import sample_shares
 
@@ -32,9 +28,9 @@ Gram = list[list[float]]
 class _ByProducts(Aggregation):
     """Measure the pushes' scalar products, and weigh each by them; what holds NaN or infinity is left out."""
 
-    measures: ClassVar[tuple[str, ...]] = ("dot",)
-    linear: ClassVar[bool] = True
-    withstands_nan: ClassVar[bool] = True
+    measures = ("dot",)
+    linear = True
+    withstands_nan = True
 
     _asked: list[int] = PrivateAttr(default_factory=list)  # pushes of the commit that is being measured
 
@@ -92,9 +88,9 @@ class Krum(_ByProducts):
     [1.0, 0.0, 0.0]
     """
 
-    name: ClassVar[str] = "krum"
-    source: ClassVar[str] = "Blanchard et al. 2017, sec. 4"
-    weighs_samples: ClassVar[bool] = False
+    name = "krum"
+    source = "Blanchard et al. 2017, sec. 4"
+    weighs_samples = False
 
     faulty: int = parameter(0, "wrong pushes that a commit may hold", unit="pushes", source=KRUM, ge=0)
     chosen: int = parameter(1, "pushes of lowest score to average", unit="pushes", source=KRUM, ge=1)
@@ -138,8 +134,8 @@ class GeometricMedian(_ByProducts):
     1.0
     """
 
-    name: ClassVar[str] = "geometric_median"
-    source: ClassVar[str] = "Pillutla et al. 2022, Alg. 2"
+    name = "geometric_median"
+    source = "Pillutla et al. 2022, Alg. 2"
 
     iterations: int = parameter(10, "steps of Weiszfeld's algorithm", source="our choice", ge=1, le=1000)
     smoothing: float = parameter(1e-6, "nu: smallest distance that a weight is divided by", source=RFA, gt=0)
@@ -171,8 +167,8 @@ class ClippedMean(_ByProducts):
     [0.5, 0.125]
     """
 
-    name: ClassVar[str] = "clipped_mean"
-    source: ClassVar[str] = "Karimireddy et al. 2021, sec. 4; our variant"
+    name = "clipped_mean"
+    source = "Karimireddy et al. 2021, sec. 4; our variant"
 
     norm: float = parameter(0.0, "largest norm of a push; 0: the median norm", source="our choice", ge=0)
 

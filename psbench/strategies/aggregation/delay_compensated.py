@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Literal
 
-from psbench.core.actions import Action, Apply
-from psbench.core.aggregation import Aggregation
-from psbench.core.arithmetic import Pushed, State, Step, Vector
-from psbench.core.events import Push
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
+from psbench.core import Action, Aggregation, Apply, ClusterView, Push, Pushed, State, Step, Vector, parameter
 
 SOURCE = "Zheng et al. 2017 (DC-ASGD)"
 #: of the adaptive form: decay of the mean square of the gradients, and what is added to it
@@ -37,10 +32,10 @@ class DelayCompensated(Aggregation):
     previous model for all workers, which is not the paper's algorithm.
     """
 
-    name: ClassVar[str] = "delay_compensated"
-    source: ClassVar[str] = "Zheng et al. 2017 (DC-ASGD), eq. 10, Alg. 2"
-    needs_base: ClassVar[bool] = True
-    weighs_samples: ClassVar[bool] = False
+    name = "delay_compensated"
+    source = "Zheng et al. 2017 (DC-ASGD), eq. 10, Alg. 2"
+    needs_base = True
+    weighs_samples = False
 
     compensation: float = parameter(0.04, "share of the correction", source=SOURCE, ge=0)
     form: Literal["constant", "adaptive"] = parameter(

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from psbench.core.actions import Action, Apply
-from psbench.core.aggregation import Aggregation, PayloadKind
-from psbench.core.arithmetic import Pushed, State, Step, Vector
-from psbench.core.events import Push
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
+from psbench.core import Action, Aggregation, Apply, ClusterView, Push, Pushed, State, Step, Vector, parameter
 
 SOURCE = "Liu et al. 2024 (Async Local-SGD)"
 
@@ -45,10 +39,10 @@ class DelayedNesterov(Aggregation):
     {'every': 4.0}
     """
 
-    name: ClassVar[str] = "delayed_nesterov"
-    source: ClassVar[str] = "Liu et al. 2024 (Async Local-SGD), Alg. 3"
-    payload: ClassVar[PayloadKind] = "difference"
-    weighs_samples: ClassVar[bool] = False
+    name = "delayed_nesterov"
+    source = "Liu et al. 2024 (Async Local-SGD), Alg. 3"
+    payload = "difference"
+    weighs_samples = False
 
     outer_lr: float = parameter(0.7, "rate of the outer step", source=SOURCE, gt=0)
     outer_momentum: float = parameter(0.9, "momentum of the outer step", source=SOURCE, ge=0, lt=1)

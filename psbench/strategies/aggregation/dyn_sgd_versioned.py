@@ -7,11 +7,7 @@ from typing import ClassVar
 
 from pydantic import PrivateAttr
 
-from psbench.core.actions import Action, Apply
-from psbench.core.arithmetic import Pushed, State, Step, Vector
-from psbench.core.events import Push
-from psbench.core.parts import Aggregation
-from psbench.core.view import ClusterView
+from psbench.core import Action, Aggregation, Apply, ClusterView, Push, Pushed, State, Step, Vector
 
 
 class DynSGDVersioned(Aggregation):
@@ -41,10 +37,10 @@ class DynSGDVersioned(Aggregation):
     [[1.0], [0.5]]
     """
 
-    name: ClassVar[str] = "dyn_sgd_versioned"
-    source: ClassVar[str] = "Jiang et al. 2017, several versions; unverified"
-    one_at_a_time: ClassVar[bool] = True
-    weighs_samples: ClassVar[bool] = False
+    name = "dyn_sgd_versioned"
+    source = "Jiang et al. 2017, several versions; unverified"
+    one_at_a_time = True
+    weighs_samples = False
     shares_rate: ClassVar[bool] = True
 
     _pushes: dict[str, int] = PrivateAttr(default_factory=dict)  # by stage, of those that are open

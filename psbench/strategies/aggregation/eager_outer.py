@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from psbench.core.actions import Action, Apply
-from psbench.core.aggregation import Aggregation, PayloadKind, ReplyKind
-from psbench.core.arithmetic import Pushed, State, Step, Vector
-from psbench.core.events import Push
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
+from psbench.core import Action, Aggregation, Apply, ClusterView, Push, Pushed, State, Step, Vector, parameter
 from psbench.strategies.aggregation.outer import nesterov
 
 SOURCE = "Kale et al. 2025 (Eager updates), sec. 3"
@@ -37,13 +31,13 @@ class EagerOuter(Aggregation):
     ('difference', 'aggregate')
     """
 
-    name: ClassVar[str] = "eager_outer"
-    source: ClassVar[str] = SOURCE
-    payload: ClassVar[PayloadKind] = "difference"
-    reply: ClassVar[ReplyKind] = "aggregate"
-    needs_barrier: ClassVar[bool] = True
-    weighs_samples: ClassVar[bool] = False
-    linear: ClassVar[bool] = True
+    name = "eager_outer"
+    source = SOURCE
+    payload = "difference"
+    reply = "aggregate"
+    needs_barrier = True
+    weighs_samples = False
+    linear = True
 
     outer_lr: float = parameter(0.7, "rate of the outer step", source=SOURCE, gt=0)
     outer_momentum: float = parameter(0.9, "momentum of the outer step", source=SOURCE, ge=0, lt=1)

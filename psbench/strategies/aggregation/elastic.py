@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from psbench.core.actions import Action, Apply
-from psbench.core.events import Push
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
+from psbench.core import Action, Apply, ClusterView, Push, parameter
 from psbench.strategies.aggregation.model_average import MovesToMean
 
 SOURCE = "Zhang et al. 2015 (EASGD)"
@@ -33,10 +28,10 @@ class ElasticCentre(MovesToMean):
     [0.25]
     """
 
-    name: ClassVar[str] = "elastic_centre"
-    source: ClassVar[str] = "Zhang et al. 2015 (EASGD), Alg. 1"
-    one_at_a_time: ClassVar[bool] = True
-    conserves_models: ClassVar[bool] = True
+    name = "elastic_centre"
+    source = "Zhang et al. 2015 (EASGD), Alg. 1"
+    one_at_a_time = True
+    conserves_models = True
 
     elastic_rate: float = parameter(
         0.1, "share of the distance that centre and worker move", source=SOURCE, ge=0, lt=1

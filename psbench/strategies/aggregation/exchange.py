@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Literal
 
-from psbench.core.actions import Action, Apply
-from psbench.core.aggregation import Aggregation, PayloadKind, ReplyKind
-from psbench.core.arithmetic import Pushed, State, Step, Vector
-from psbench.core.events import Push
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
+from psbench.core import Action, Aggregation, Apply, ClusterView, Push, Pushed, State, Step, Vector, parameter
+from psbench.core.aggregation import PayloadKind, ReplyKind
 from psbench.strategies.aggregation.mean import sample_shares
 from psbench.strategies.aggregation.model_average import MovesToMean, average
 
@@ -37,9 +33,9 @@ class Exchange(MovesToMean):
     ('parameters', 'aggregate')
     """
 
-    name: ClassVar[str] = "exchange"
-    source: ClassVar[str] = SOURCE
-    linear: ClassVar[bool] = True
+    name = "exchange"
+    source = SOURCE
+    linear = True
 
     aggregate: Literal["parameters", "gradient"] = parameter(
         "parameters", "what is averaged at a synchronisation", source=SOURCE

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from psbench.core.actions import Action, Apply
-from psbench.core.aggregation import Aggregation, PayloadKind
-from psbench.core.arithmetic import Pushed, State, Step, Vector
-from psbench.core.events import Push
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
+from psbench.core import Action, Aggregation, Apply, ClusterView, Push, Pushed, State, Step, Vector, parameter
 from psbench.strategies.aggregation.model_average import MovesToMean
 
 FEDASYNC, FEDBUFF = "Xie et al. 2019 (FedAsync)", "Nguyen et al. 2022 (FedBuff)"
@@ -42,9 +36,9 @@ class FedAsync(MovesToMean):
     [0.3]
     """
 
-    name: ClassVar[str] = "fedasync"
-    source: ClassVar[str] = "Xie et al. 2019 (FedAsync), Alg. 1"
-    one_at_a_time: ClassVar[bool] = True
+    name = "fedasync"
+    source = "Xie et al. 2019 (FedAsync), Alg. 1"
+    one_at_a_time = True
 
     mixing: float = parameter(0.6, "share of a fresh model", source=FEDASYNC, gt=0, le=1)
     staleness_exponent: float = parameter(0.5, "how fast staleness lowers the share", source=FEDASYNC, ge=0)
@@ -73,11 +67,11 @@ class FedBuff(Aggregation):
     [0.5, 0.25]
     """
 
-    name: ClassVar[str] = "fedbuff"
-    source: ClassVar[str] = "Nguyen et al. 2022 (FedBuff), Alg. 1; weights of Xie et al. 2019"
-    payload: ClassVar[PayloadKind] = "difference"
-    linear: ClassVar[bool] = True
-    weighs_samples: ClassVar[bool] = False
+    name = "fedbuff"
+    source = "Nguyen et al. 2022 (FedBuff), Alg. 1; weights of Xie et al. 2019"
+    payload = "difference"
+    linear = True
+    weighs_samples = False
 
     outer_lr: float = parameter(1.0, "rate of the server", source=FEDBUFF, gt=0)
     staleness_exponent: float = parameter(0.5, "how fast staleness lowers a weight", source=FEDBUFF, ge=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psbench.core.arithmetic import Vector
+from psbench.core import Vector
 
 #: of the paper's table 3: a cosine that passes, shares, the largest share, and the weight of the momentum
 _ALIGNED, _SHARE, _LARGEST, _KAPPA, _EPSILON = 0.2, 0.5, 0.5, 3.0, 1e-8

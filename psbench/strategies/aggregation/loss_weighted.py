@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import PrivateAttr
 
-from psbench.core.actions import Action, Apply, Measure
-from psbench.core.events import Push
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
+from psbench.core import Action, Apply, ClusterView, Measure, Push, parameter
 from psbench.strategies.aggregation.model_average import MovesToMean
 
 
@@ -45,10 +42,10 @@ class LossWeighted(MovesToMean):
     True
     """
 
-    name: ClassVar[str] = "loss_weighted"
-    source: ClassVar[str] = "Hermes, IV-C, eqs. 5-6, Alg. 2"
-    measures: ClassVar[tuple[str, ...]] = ("candidate_loss", "model_loss")
-    one_at_a_time: ClassVar[bool] = True
+    name = "loss_weighted"
+    source = "Hermes, IV-C, eqs. 5-6, Alg. 2"
+    measures = ("candidate_loss", "model_loss")
+    one_at_a_time = True
 
     loss_samples: int = parameter(
         500, "validation samples that a model's loss is taken over", unit="samples", source="ours", ge=1

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from psbench.core.actions import Action, Apply
-from psbench.core.events import Push
-from psbench.core.parts import Aggregation
-from psbench.core.view import ClusterView
+from psbench.core import Action, Aggregation, Apply, ClusterView, Push
 
 
 class Mean(Aggregation):
@@ -23,8 +18,8 @@ class Mean(Aggregation):
     [0.75, 0.25]
     """
 
-    name: ClassVar[str] = "mean"
-    source: ClassVar[str] = "thesis 2.1.2"
+    name = "mean"
+    source = "thesis 2.1.2"
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Weigh each push by its samples."""
@@ -52,9 +47,9 @@ class Sum(Aggregation):
     [1.0]
     """
 
-    name: ClassVar[str] = "sum"
-    source: ClassVar[str] = "thesis 2.2.1 (its TensorFlow BSP)"
-    weighs_samples: ClassVar[bool] = False
+    name = "sum"
+    source = "thesis 2.2.1 (its TensorFlow BSP)"
+    weighs_samples = False
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Weigh each push 1."""

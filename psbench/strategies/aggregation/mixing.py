@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import PrivateAttr
 
-from psbench.core.actions import Action, Apply, Mix
-from psbench.core.aggregation import Aggregation, PayloadKind
-from psbench.core.arithmetic import Pushed, State, Step, Vector
-from psbench.core.events import Push
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView, WorkerGraph
+from psbench.core import Action, Aggregation, Apply, ClusterView, Push, Pushed, State, Step, Vector, parameter
+from psbench.core.actions import Mix
+from psbench.core.view import WorkerGraph
 
 
 class Mixing(Aggregation):
     """What the parts share: a worker's model becomes the weighted sum of some models, its own included."""
 
-    payload: ClassVar[PayloadKind] = "parameters"
-    linear: ClassVar[bool] = True
-    weighs_samples: ClassVar[bool] = False
+    payload = "parameters"
+    linear = True
+    weighs_samples = False
 
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
         """Take the weighted sum of the models, in the order of their workers; `x` is the worker's own."""
@@ -60,8 +57,8 @@ class NeighbourAverage(Mixing):
     'ring'
     """
 
-    name: ClassVar[str] = "neighbour_average"
-    source: ClassVar[str] = "Lian et al. 2017 (D-PSGD), Alg. 1; Xiao and Boyd 2004"
+    name = "neighbour_average"
+    source = "Lian et al. 2017 (D-PSGD), Alg. 1; Xiao and Boyd 2004"
     mixes = "neighbours"
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
@@ -97,8 +94,8 @@ class PushSum(Mixing):
     'neighbours'
     """
 
-    name: ClassVar[str] = "push_sum"
-    source: ClassVar[str] = "Assran et al. 2019 (SGP), Alg. 1; Kempe et al. 2003"
+    name = "push_sum"
+    source = "Assran et al. 2019 (SGP), Alg. 1; Kempe et al. 2003"
     mixes = "neighbours"
     #: of each worker, as pairs of version and what a part of its model weighs then, for those not yet done
     _parts: dict[int, dict[int, float]] = PrivateAttr(default_factory=dict)
@@ -156,8 +153,8 @@ class PairAverage(Mixing):
     'other_parity'
     """
 
-    name: ClassVar[str] = "pair_average"
-    source: ClassVar[str] = "Lian et al. 2018 (AD-PSGD)"
+    name = "pair_average"
+    source = "Lian et al. 2018 (AD-PSGD)"
     mixes = "pair"
 
     partners: Literal["any", "other_parity"] = parameter(

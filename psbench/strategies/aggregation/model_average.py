@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from psbench.core.actions import Action, Apply
-from psbench.core.aggregation import Aggregation, PayloadKind
-from psbench.core.arithmetic import Pushed, State, Step, Vector
-from psbench.core.events import Push
-from psbench.core.view import ClusterView, Status
+from psbench.core import Action, Aggregation, Apply, ClusterView, Push, Pushed, State, Status, Step, Vector
 from psbench.strategies.aggregation.mean import sample_shares
 
 SOURCE = "Wang and Joshi 2019 (AdaComm), eq. 1"
@@ -18,8 +13,8 @@ SOURCE = "Wang and Joshi 2019 (AdaComm), eq. 1"
 class MovesToMean(Aggregation):
     """What parts share whose workers push models: w <- keep w + sum_i weight_i w_i, statistics likewise."""
 
-    payload: ClassVar[PayloadKind] = "parameters"
-    linear: ClassVar[bool] = True
+    payload = "parameters"
+    linear = True
 
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
         """Move to the mean, of the own model the number `keep`."""
@@ -51,8 +46,8 @@ class ModelAverage(MovesToMean):
     ({'keep': 0.75}, [0.25])
     """
 
-    name: ClassVar[str] = "model_average"
-    source: ClassVar[str] = SOURCE
+    name = "model_average"
+    source = SOURCE
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Weigh each model by its samples, and the old one by those who are missing."""

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import ClassVar
 
 import numpy as np
 
-from psbench.core.actions import Action, Apply
+from psbench.core import Action, Apply, ClusterView, Push, Pushed, State, Step, Vector, parameter
 from psbench.core.aggregation import Exchanging
-from psbench.core.arithmetic import Pushed, Shapes, State, Step, ToAll, Vector, apart, weighted_sum
-from psbench.core.events import Push
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
+from psbench.core.arithmetic import Shapes, ToAll, apart, weighted_sum
 from psbench.strategies.aggregation.mean import Mean, sample_shares
 from psbench.strategies.codecs.base import Packed
 
@@ -60,10 +56,10 @@ class OneBitAdam(Mean):
     [ToAll(num_bytes=86)]
     """
 
-    name: ClassVar[str] = "one_bit_adam"
-    source: ClassVar[str] = SOURCE
-    own_steps: ClassVar[bool] = True
-    usual_lr: ClassVar[float] = 1e-3
+    name = "one_bit_adam"
+    source = SOURCE
+    own_steps = True
+    usual_lr = 1e-3
 
     # DeepSpeed: 100,000, the paper 15 to 20 % of all steps; a laptop's runs have 500 to 2,000 updates
     freeze_step: int = parameter(

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Literal
 
-from psbench.core.actions import Action, Apply
-from psbench.core.aggregation import Aggregation, PayloadKind
-from psbench.core.arithmetic import Pushed, State, Step, Vector, in_blocks
-from psbench.core.events import Push
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
+from psbench.core import Action, Aggregation, Apply, ClusterView, Push, Pushed, State, Step, Vector, parameter
+from psbench.core.arithmetic import in_blocks
 from psbench.strategies.aggregation.mean import sample_shares
 
 SOURCE = "Douillard et al. 2023 (DiLoCo); Reddi et al. 2021 (FedOpt)"
@@ -64,11 +60,11 @@ class Outer(Aggregation):
     ('difference', 'nesterov')
     """
 
-    name: ClassVar[str] = "outer"
-    source: ClassVar[str] = "Douillard et al. 2023 (DiLoCo), Alg. 1; Reddi et al. 2021 (FedOpt), Alg. 2"
-    payload: ClassVar[PayloadKind] = "difference"
-    needs_barrier: ClassVar[bool] = True
-    linear: ClassVar[bool] = True
+    name = "outer"
+    source = "Douillard et al. 2023 (DiLoCo), Alg. 1; Reddi et al. 2021 (FedOpt), Alg. 2"
+    payload = "difference"
+    needs_barrier = True
+    linear = True
 
     outer_optimizer: Literal["nesterov", "heavy_ball", "adam", "yogi", "plain"] = parameter(
         "nesterov", "what takes the step along the workers' mean difference", source=SOURCE

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
-from psbench.core.actions import Action, Apply
+from psbench.core import Action, Apply, ClusterView, Push, Pushed, State, Step, Vector, parameter
 from psbench.core.aggregation import Exchanging
-from psbench.core.arithmetic import Pushed, Shapes, State, Step, Vector, apart, end_to_end
-from psbench.core.events import Push
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
+from psbench.core.arithmetic import Shapes, apart, end_to_end
 from psbench.seeds import Streams
 from psbench.strategies.aggregation.mean import Mean, sample_shares
 
@@ -82,9 +79,9 @@ class PowerSGD(Mean):
     ([], [60, 60])
     """
 
-    name: ClassVar[str] = "power_sgd"
-    source: ClassVar[str] = SOURCE
-    conserves_sums: ClassVar[bool] = True
+    name = "power_sgd"
+    source = SOURCE
+    conserves_sums = True
 
     rank: int = parameter(1, "columns of the matrices that travel", unit="columns", source=SOURCE, ge=1)
     # torch: 1,000; a laptop's runs have 500 to 2,000 updates

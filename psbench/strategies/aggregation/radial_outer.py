@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from pydantic import PrivateAttr
 
-from psbench.core.actions import Action, Apply
-from psbench.core.aggregation import Aggregation, PayloadKind
-from psbench.core.arithmetic import Pushed, State, Step, Vector, apart, end_to_end, weighted_sum
-from psbench.core.events import Push
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
+from psbench.core import Action, Aggregation, Apply, ClusterView, Push, Pushed, State, Step, Vector, parameter
+from psbench.core.arithmetic import apart, end_to_end, weighted_sum
 from psbench.strategies.aggregation.heloco import filtered
 from psbench.strategies.aggregation.outer import nesterov
 
@@ -57,10 +53,10 @@ class RadialOuter(Aggregation):
     [1.0]
     """
 
-    name: ClassVar[str] = "radial_outer"
-    source: ClassVar[str] = SOURCE
-    payload: ClassVar[PayloadKind] = "difference"
-    per_tensor: ClassVar[bool] = True
+    name = "radial_outer"
+    source = SOURCE
+    payload = "difference"
+    per_tensor = True
 
     outer_lr: float = parameter(0.7, "rate of the outer step", source=SOURCE, gt=0)
     outer_momentum: float = parameter(0.9, "momentum of the outer step", source=SOURCE, ge=0, lt=1)

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from psbench.core.actions import Action, Apply
-from psbench.core.aggregation import Aggregation
-from psbench.core.arithmetic import Pushed, State, Step, Vector
-from psbench.core.events import Push
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
+from psbench.core import Action, Aggregation, Apply, ClusterView, Push, Pushed, State, Step, Vector, parameter
 
 SOURCE = "Yin et al. 2018"
 
@@ -18,8 +12,8 @@ SOURCE = "Yin et al. 2018"
 class _Robust(Aggregation):
     """Step along what `centre` makes of the rows; every push counts alike."""
 
-    weighs_samples: ClassVar[bool] = False
-    withstands_nan: ClassVar[bool] = True
+    weighs_samples = False
+    withstands_nan = True
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Weigh all alike."""
@@ -44,8 +38,8 @@ class Median(_Robust):
     too. An honest minority is not heard either: with non-IID data the median is biased.
     """
 
-    name: ClassVar[str] = "median"
-    source: ClassVar[str] = "Yin et al. 2018, Alg. 1, option I"
+    name = "median"
+    source = "Yin et al. 2018, Alg. 1, option I"
 
     def centre(self, rows: Vector) -> Vector:
         """Return the row in the middle."""
@@ -69,8 +63,8 @@ class TrimmedMean(_Robust):
     pushes as are trimmed at one end.
     """
 
-    name: ClassVar[str] = "trimmed_mean"
-    source: ClassVar[str] = "Yin et al. 2018, Alg. 1, option II"
+    name = "trimmed_mean"
+    source = "Yin et al. 2018, Alg. 1, option II"
 
     trim: float = parameter(0.2, "share left out at either end", source=SOURCE, ge=0, lt=0.5)
 

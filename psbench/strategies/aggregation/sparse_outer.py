@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import PrivateAttr
 
-from psbench.core.actions import Action, Apply, Measure
-from psbench.core.aggregation import Aggregation, PayloadKind
+from psbench.core import Action, Aggregation, Apply, ClusterView, Measure, Push, parameter
 from psbench.core.arithmetic import Pushed, State, Step, Vector
-from psbench.core.events import Push
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
 
 SOURCE = "Sarfi et al. 2025 (SparseLoCo)"
 
@@ -50,11 +46,11 @@ class SparseOuter(Aggregation):
     ((), 'difference')
     """
 
-    name: ClassVar[str] = "sparse_outer"
-    source: ClassVar[str] = SOURCE
-    payload: ClassVar[PayloadKind] = "difference"
-    needs_barrier: ClassVar[bool] = True
-    weighs_samples: ClassVar[bool] = False
+    name = "sparse_outer"
+    source = SOURCE
+    payload = "difference"
+    needs_barrier = True
+    weighs_samples = False
 
     outer_lr: float = parameter(1.0, "rate of the server", source=SOURCE, gt=0)
     combine: Literal["mean_of_senders", "mean"] = parameter(

@@ -6,11 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import PrivateAttr
 
-from psbench.core.actions import Action, Apply
-from psbench.core.events import Push
-from psbench.core.parts import Aggregation
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
+from psbench.core import Action, Aggregation, Apply, ClusterView, Push, parameter
 from psbench.strategies.aggregation.mean import sample_shares
 
 SOURCE = "Zhang et al. 2016; Gupta et al. 2016; thesis 3.2.2"
@@ -55,8 +51,8 @@ class StalenessWeighted(_ByStaleness):
     [0.25]
     """
 
-    name: ClassVar[str] = "staleness_weighted"
-    source: ClassVar[str] = SOURCE
+    name = "staleness_weighted"
+    source = SOURCE
 
     rate: Literal["per_gradient", "mean", "fixed"] = parameter(
         "per_gradient",
@@ -103,8 +99,8 @@ class DynSGD(_ByStaleness):
     [[1.0], [0.25]]
     """
 
-    name: ClassVar[str] = "dyn_sgd"
-    source: ClassVar[str] = "Jiang et al. 2017"
+    name = "dyn_sgd"
+    source = "Jiang et al. 2017"
     shares_rate: ClassVar[bool] = True
 
     def _divisors(self, staleness: list[int]) -> list[float]:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from pydantic import PrivateAttr
 
-from psbench.core.actions import Action, Apply, Note
-from psbench.core.aggregation import Aggregation, PayloadKind, ReplyKind
+from psbench.core import Action, Aggregation, Apply, ClusterView, Note, Push, parameter
 from psbench.core.arithmetic import Pushed, State, Step, Vector
-from psbench.core.events import Push
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
 
 SOURCE = "Kim et al. 2025 (HALoS)"
@@ -69,13 +64,13 @@ class TwoLevels(Aggregation):
     [0, 0, 1, 1]
     """
 
-    name: ClassVar[str] = "two_levels"
-    source: ClassVar[str] = SOURCE
-    payload: ClassVar[PayloadKind] = "difference"
-    reply: ClassVar[ReplyKind] = "answer"
-    answers_models: ClassVar[bool] = True
-    one_at_a_time: ClassVar[bool] = True
-    weighs_samples: ClassVar[bool] = False
+    name = "two_levels"
+    source = SOURCE
+    payload = "difference"
+    reply = "answer"
+    answers_models = True
+    one_at_a_time = True
+    weighs_samples = False
 
     region_size: int = parameter(2, "workers of a region", unit="workers", source=SOURCE, ge=1)
     region_lr: float = parameter(0.2, "rate of a push in its region", source=SOURCE, gt=0)

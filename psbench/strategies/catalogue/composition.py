@@ -10,8 +10,9 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from psbench.core.part import REGISTRY, Part, make_part
-from psbench.core.strategy import DOMAINS, Strategy
+from psbench.core import Part, Strategy, make_part
+from psbench.core.part import REGISTRY
+from psbench.core.strategy import DOMAINS
 from psbench.errors import ParameterError, UnknownName
 
 # imported so that their parts are registered, whichever a composition names

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from psbench.core.switching_strategy import AnyStrategy
+from psbench.core import AnyStrategy
 
 
 @dataclass(frozen=True)

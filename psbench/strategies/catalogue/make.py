@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from psbench.core.strategy import Strategy
-from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
+from psbench.core import AnyStrategy, Strategy, SwitchingStrategy
 from psbench.errors import ParameterError, UnknownName, in_short
 from psbench.strategies.catalogue.entry import Entry
 

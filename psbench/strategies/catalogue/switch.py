@@ -9,9 +9,8 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from psbench.core.parts import Switching
-from psbench.core.strategy import Strategy
-from psbench.core.switching_strategy import LaterSwitch, SwitchingStrategy
+from psbench.core import Strategy, Switching, SwitchingStrategy
+from psbench.core.switching_strategy import LaterSwitch
 from psbench.errors import ParameterError, UnknownName
 from psbench.strategies.catalogue.entry import Entry
 from psbench.strategies.catalogue.make import make_strategy

@@ -8,8 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from psbench.core import parts
-from psbench.core.specification import parameter
+from psbench.core import parameter, parts
 from psbench.errors import CodecError
 
 Floats: TypeAlias = npt.NDArray[np.float32]

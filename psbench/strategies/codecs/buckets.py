@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from psbench.core.specification import parameter
+from psbench.core import parameter
 from psbench.strategies.codecs.base import Floats, Lossy
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 import numpy.typing as npt
 from pydantic import model_validator
 
-from psbench.core.specification import parameter
+from psbench.core import parameter
 from psbench.errors import CodecError, ParameterError
 from psbench.strategies.codecs.base import Floats, Lossy, Packed
 from psbench.strategies.codecs.bits import float_bytes, floats_of, pack_numbers, unpack_numbers
@@ -54,8 +52,8 @@ class ChunkedTopK(Lossy):
     True
     """
 
-    name: ClassVar[str] = "chunked_top_k"
-    source: ClassVar[str] = SOURCE
+    name = "chunked_top_k"
+    source = SOURCE
 
     chunk: int = parameter(
         4096, "entries of which the largest are sent", unit="entries", source=SOURCE, ge=1, le=1 << 24

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from psbench.core.strategy import Strategy
+from psbench.core import Strategy
 from psbench.errors import CodecError
 from psbench.seeds import Streams
 from psbench.strategies.codecs.base import Codec, Floats, Packed

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
-from psbench.core.specification import parameter
+from psbench.core import parameter
 from psbench.strategies.codecs.base import Floats, Packed
 from psbench.strategies.codecs.bits import float_bytes, floats_of, pack_numbers, unpack_numbers
 from psbench.strategies.codecs.buckets import Bucketed, Buckets
@@ -41,8 +39,8 @@ class E3M0(Bucketed):
     4.125
     """
 
-    name: ClassVar[str] = "e3m0"
-    source: ClassVar[str] = SOURCE
+    name = "e3m0"
+    source = SOURCE
 
     bucket: int = parameter(256, "entries that share a scale; 0: the whole vector", source=SOURCE, ge=0)
 

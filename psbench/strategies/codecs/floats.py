@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
 from psbench.errors import CodecError
@@ -23,9 +21,9 @@ class Plain(Codec):
     4000
     """
 
-    name: ClassVar[str] = "none"
-    entrywise: ClassVar[bool] = True
-    source: ClassVar[str] = "IEEE 754"
+    name = "none"
+    entrywise = True
+    source = "IEEE 754"
 
     @property
     def unbiased(self) -> bool:
@@ -58,9 +56,9 @@ class Half(Lossy):
     array([ 1. , -2.5], dtype=float32)
     """
 
-    name: ClassVar[str] = "fp16"
-    entrywise: ClassVar[bool] = True
-    source: ClassVar[str] = "IEEE 754; Hermes IV-C"
+    name = "fp16"
+    entrywise = True
+    source = "IEEE 754; Hermes IV-C"
 
     def num_bits(self, size: int) -> int:
         """Return 16 bits an entry."""

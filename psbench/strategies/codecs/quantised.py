@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 import numpy as np
 
-from psbench.core.specification import parameter
+from psbench.core import parameter
 from psbench.errors import CodecError
 from psbench.strategies.codecs.base import Floats, Packed
 from psbench.strategies.codecs.bits import (
@@ -51,8 +50,8 @@ class TernGrad(Bucketed):
     2032
     """
 
-    name: ClassVar[str] = "terngrad"
-    source: ClassVar[str] = "Wen et al. 2017 (TernGrad), eqs. 1-3, sec. 3.3"
+    name = "terngrad"
+    source = "Wen et al. 2017 (TernGrad), eqs. 1-3, sec. 3.3"
 
     clip: float = parameter(
         2.5, "magnitude at which entries are clipped; 0: nowhere", unit="sigma", source="TernGrad 3.3", ge=0
@@ -121,8 +120,8 @@ class QSGD(Bucketed):
     4032
     """
 
-    name: ClassVar[str] = "qsgd"
-    source: ClassVar[str] = "Alistarh et al. 2017 (QSGD), sec. 3.1, Lemma 3.1; buckets: sec. 4"
+    name = "qsgd"
+    source = "Alistarh et al. 2017 (QSGD), sec. 3.1, Lemma 3.1; buckets: sec. 4"
 
     levels: int = parameter(
         7, "levels above 0 that a magnitude is rounded to", source="QSGD 5", ge=1, le=65535

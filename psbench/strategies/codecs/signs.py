@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
-from psbench.core.specification import parameter
+from psbench.core import parameter
 from psbench.strategies.codecs.base import Floats, Packed
 from psbench.strategies.codecs.bits import float_bytes, floats_of, unpack_planes
 from psbench.strategies.codecs.buckets import Bucketed, Buckets
@@ -33,8 +31,8 @@ class Sign(Bucketed):
     array([ 0.4375, -0.4375,  0.4375,  0.4375], dtype=float32)
     """
 
-    name: ClassVar[str] = "sign"
-    source: ClassVar[str] = "Karimireddy et al. 2019 (EF-signSGD), Alg. 1"
+    name = "sign"
+    source = "Karimireddy et al. 2019 (EF-signSGD), Alg. 1"
 
     error_feedback: bool = parameter(True, "add what one message lost to the next", source="EF-signSGD 3")
 
@@ -76,8 +74,8 @@ class OneBit(Bucketed):
     array([ 0.25, -1.  ,  0.25,  0.25], dtype=float32)
     """
 
-    name: ClassVar[str] = "one_bit"
-    source: ClassVar[str] = "Seide et al. 2014 (1-bit SGD), sec. 3"
+    name = "one_bit"
+    source = "Seide et al. 2014 (1-bit SGD), sec. 3"
 
     error_feedback: bool = parameter(True, "add what one message lost to the next", source="1-bit SGD 3")
 

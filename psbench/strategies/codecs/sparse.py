@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from psbench.core.specification import parameter
+from psbench.core import parameter
 from psbench.errors import CodecError
 from psbench.strategies.codecs.base import Floats, Lossy, Packed
 from psbench.strategies.codecs.bits import float_bytes, floats_of, pack_numbers, unpack_numbers
@@ -66,8 +65,8 @@ class TopK(Sparse):
     420
     """
 
-    name: ClassVar[str] = "top_k"
-    source: ClassVar[str] = "Stich et al. 2018, Def. 2.2, Alg. 1"
+    name = "top_k"
+    source = "Stich et al. 2018, Def. 2.2, Alg. 1"
 
     def num_bits(self, size: int) -> int:
         """Return 32 bits and an index for each of the k entries."""
@@ -113,8 +112,8 @@ class RandomK(Sparse):
     384
     """
 
-    name: ClassVar[str] = "random_k"
-    source: ClassVar[str] = "Stich et al. 2018, Def. 2.2"
+    name = "random_k"
+    source = "Stich et al. 2018, Def. 2.2"
 
     @property
     def unbiased(self) -> bool:

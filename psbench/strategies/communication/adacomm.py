@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import PrivateAttr
 
-from psbench.core.actions import Action, Measure
-from psbench.core.events import Push
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
+from psbench.core import Action, ClusterView, Measure, Push, parameter
 from psbench.strategies.communication.local_sgd import Local
 
 SOURCE = "Wang and Joshi 2019 (AdaComm), eq. 6"
@@ -71,10 +68,10 @@ class AdaComm(Local):
     10
     """
 
-    name: ClassVar[str] = "adacomm"
-    source: ClassVar[str] = "Wang and Joshi 2019 (AdaComm), sec. 4, eq. 6"
-    reads: ClassVar[tuple[str, ...]] = ("first_loss",)
-    measures: ClassVar[tuple[str, ...]] = ("train_loss",)
+    name = "adacomm"
+    source = "Wang and Joshi 2019 (AdaComm), sec. 4, eq. 6"
+    reads = ("first_loss",)
+    measures = ("train_loss",)
 
     # 20: the first of the fixed periods that the paper compares for its larger network
     initial_steps: int = parameter(

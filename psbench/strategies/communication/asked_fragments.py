@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
-from psbench.core.actions import Orders
-from psbench.core.specification import parameter
-from psbench.core.worker_policy import Directive, WorkerPolicy
+from psbench.core import Directive, Orders, WorkerPolicy, parameter
 from psbench.strategies.communication.fragments import Fragments, Streaming
 from psbench.strategies.consistency.quorum import ASKED, SOURCE
 
@@ -45,8 +42,8 @@ class AskedFragments(Fragments):
     worker was late.
     """
 
-    name: ClassVar[str] = "asked_fragments"
-    source: ClassVar[str] = SOURCE
+    name = "asked_fragments"
+    source = SOURCE
 
     mixing: float = parameter(0.0, "share of its own value that a worker keeps", source=SOURCE, ge=0, le=1)
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pydantic import PrivateAttr
 
-from psbench.core.actions import Action, Orders
-from psbench.core.events import Push
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView, Status
+from psbench.core import Action, ClusterView, Orders, Push, Status, parameter
 from psbench.strategies.communication.local_sgd import Local
 
 SOURCE = "Liu et al. 2024 (Async Local-SGD)"
@@ -33,9 +28,9 @@ class DynamicLocalSGD(Local):
     Known from accounts of others.
     """
 
-    name: ClassVar[str] = "dynamic_local_sgd"
-    source: ClassVar[str] = "Liu et al. 2024 (Async Local-SGD), sec. 5"
-    reads: ClassVar[tuple[str, ...]] = ("compute_s",)
+    name = "dynamic_local_sgd"
+    source = "Liu et al. 2024 (Async Local-SGD), sec. 5"
+    reads = ("compute_s",)
 
     local_steps: int = parameter(20, "steps of the fastest worker", unit="steps", source=SOURCE, ge=1)
 

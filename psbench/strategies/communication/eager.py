@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
-from psbench.core.actions import Orders
+from psbench.core import ClusterView, Directive, Orders, OwnSteps, WorkerPolicy, parameter
 from psbench.core.arithmetic import State, Vector, WorkerStep
-from psbench.core.own_steps import OwnSteps
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
-from psbench.core.worker_policy import Directive, WorkerPolicy
 from psbench.strategies.aggregation.outer import nesterov
 
 SOURCE = "Kale et al. 2025 (Eager updates), sec. 3"
@@ -82,9 +77,9 @@ class Eager(OwnSteps):
     ('push', 'push_and_continue', 'wait')
     """
 
-    name: ClassVar[str] = "eager"
-    source: ClassVar[str] = SOURCE
-    overlaps: ClassVar[bool] = True
+    name = "eager"
+    source = SOURCE
+    overlaps = True
 
     # the paper: 500; a laptop's runs have 500 to 2,000 steps
     local_steps: int = parameter(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from psbench.core.arithmetic import State, Vector, WorkerStep
-from psbench.core.specification import parameter
+from psbench.core import State, Vector, WorkerStep, parameter
 from psbench.strategies.communication.local_sgd import LocalSGD
 
 SOURCE = "Zhang et al. 2015 (EASGD)"
@@ -33,9 +30,9 @@ class Elastic(LocalSGD):
     Our reading: a worker that comes back without a push under way begins from the centre.
     """
 
-    name: ClassVar[str] = "elastic"
-    source: ClassVar[str] = "Zhang et al. 2015 (EASGD), Algs. 1 and 2"
-    conserves_models: ClassVar[bool] = True
+    name = "elastic"
+    source = "Zhang et al. 2015 (EASGD), Algs. 1 and 2"
+    conserves_models = True
 
     elastic_rate: float = parameter(
         0.1, "share of the distance that centre and worker move", source=SOURCE, ge=0, lt=1

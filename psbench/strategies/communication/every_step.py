@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from psbench.core.parts import Communication
-from psbench.core.worker_policy import WorkerPolicy
+from psbench.core import Communication, WorkerPolicy
 
 
 class EveryStep(Communication):
@@ -17,8 +14,8 @@ class EveryStep(Communication):
     'push'
     """
 
-    name: ClassVar[str] = "every_step"
-    source: ClassVar[str] = "Li et al. 2014"
+    name = "every_step"
+    source = "Li et al. 2014"
 
     def worker_policy(self) -> WorkerPolicy:
         """Return the worker policy that always pushes."""

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import PrivateAttr, model_validator
 
-from psbench.core.actions import Action, Orders
+from psbench.core import Action, ClusterView, Directive, Orders, OwnSteps, Push, WorkerPolicy, parameter
 from psbench.core.arithmetic import State, Vector, WorkerStep
-from psbench.core.events import Push
-from psbench.core.own_steps import OwnSteps
 from psbench.core.parts import Layout, Ranges
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
-from psbench.core.worker_policy import Directive, WorkerPolicy
 from psbench.errors import ParameterError
 
 SOURCE = "Douillard et al. 2025 (Streaming DiLoCo)"
@@ -107,8 +102,8 @@ class Fragments(OwnSteps):
     [[(0, 3), (5, 6)], [(3, 5)]]
     """
 
-    name: ClassVar[str] = "fragments"
-    source: ClassVar[str] = SOURCE
+    name = "fragments"
+    source = SOURCE
 
     # the paper: 100; a laptop's runs have 500 to 2,000 steps
     local_steps: int = parameter(

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from psbench.core.actions import Orders
-from psbench.core.arithmetic import State, Vector, WorkerStep
-from psbench.core.own_steps import OwnSteps
-from psbench.core.view import ClusterView
-from psbench.core.worker_policy import WorkerPolicy
+from psbench.core import ClusterView, Orders, OwnSteps, State, Vector, WorkerPolicy, WorkerStep
 
 
 class StepThenMix(OwnSteps):
@@ -26,9 +20,9 @@ class StepThenMix(OwnSteps):
     'push'
     """
 
-    name: ClassVar[str] = "step_then_mix"
-    source: ClassVar[str] = "Assran et al. 2019 (SGP)"
-    gossips: ClassVar[bool] = True
+    name = "step_then_mix"
+    source = "Assran et al. 2019 (SGP)"
+    gossips = True
 
     @property
     def forgets_momentum(self) -> bool:
@@ -63,9 +57,9 @@ class MixThenStep(StepThenMix):
     True
     """
 
-    name: ClassVar[str] = "mix_then_step"
-    source: ClassVar[str] = "Lian et al. 2017 (D-PSGD)"
-    sends_first: ClassVar[bool] = True
+    name = "mix_then_step"
+    source = "Lian et al. 2017 (D-PSGD)"
+    sends_first = True
 
     def begin(self, w: Vector, model: Vector, state: State, own: WorkerStep) -> None:
         """Go on from the mixture, one step along the gradient that was computed before it."""

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import ceil, inf, isfinite, sqrt
-from typing import ClassVar, Literal, Self
+from typing import Self
 
 import numpy as np
 from pydantic import PrivateAttr, SerializeAsAny, model_validator
 
-from psbench.core.actions import Orders
-from psbench.core.own_steps import OwnSteps
+from psbench.core import Directive, Orders, OwnSteps, WorkerPolicy, parameter
 from psbench.core.parts import CodecPart, codec_field
-from psbench.core.specification import parameter
-from psbench.core.worker_policy import Directive, WorkerPolicy
 from psbench.errors import ParameterError
 
 SOURCE = "Hermes, Alg. 1"
@@ -133,11 +130,11 @@ class HermesGUP(OwnSteps):
     ['report', 'push', 'report']
     """
 
-    name: ClassVar[str] = "hermes_gup"
-    source: ClassVar[str] = "Hermes, IV-B, Alg. 1"
-    reads: ClassVar[tuple[str, ...]] = ("test_loss",)
-    pushes: ClassVar[Literal["always", "alone", "together"]] = "alone"
-    chunks: ClassVar[bool] = True
+    name = "hermes_gup"
+    source = "Hermes, IV-B, Alg. 1"
+    reads = ("test_loss",)
+    pushes = "alone"
+    chunks = True
 
     alpha: float = parameter(
         -1.3, "largest z-score of a test loss that is pushed", source="Hermes V-B", ge=-100, lt=0

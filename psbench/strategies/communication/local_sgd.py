@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
-from psbench.core.actions import Orders
-from psbench.core.own_steps import OwnSteps
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
-from psbench.core.worker_policy import Directive, WorkerPolicy
+from psbench.core import ClusterView, Directive, Orders, OwnSteps, WorkerPolicy, parameter
 
 SOURCE = "Wang and Joshi 2019 (AdaComm), eq. 1"
 
@@ -87,8 +83,8 @@ class LocalSGD(Local):
     ('continue', 'push')
     """
 
-    name: ClassVar[str] = "local_sgd"
-    source: ClassVar[str] = "Wang and Joshi 2019 (AdaComm), eq. 1 (PASGD)"
+    name = "local_sgd"
+    source = "Wang and Joshi 2019 (AdaComm), eq. 1 (PASGD)"
 
     # 10: the period that the paper sets against 1 where it shows the trade-off (fig. 3)
     local_steps: int = parameter(

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
-from psbench.core.actions import Orders
-from psbench.core.parts import Communication
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
-from psbench.core.worker_policy import Directive, WorkerPolicy
+from psbench.core import ClusterView, Communication, Directive, Orders, WorkerPolicy, parameter
 
 SOURCE = "Harlap et al. 2016, FlexRR"
 
@@ -39,10 +34,10 @@ class MicroSteps(Communication):
     (3, 'report', 2, 'push')
     """
 
-    name: ClassVar[str] = "micro_steps"
-    source: ClassVar[str] = SOURCE
-    accumulates: ClassVar[bool] = True
-    reports_progress: ClassVar[bool] = True
+    name = "micro_steps"
+    source = SOURCE
+    accumulates = True
+    reports_progress = True
 
     pieces: int = parameter(8, "micro-batches that a batch is cut into", source=SOURCE, ge=1, le=1024)
 

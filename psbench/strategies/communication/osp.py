@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
-from psbench.core.arithmetic import State, Vector, WorkerStep
-from psbench.core.parts import Communication
-from psbench.core.specification import parameter
-from psbench.core.worker_policy import Directive, WorkerPolicy
+from psbench.core import Communication, Directive, State, Vector, WorkerPolicy, WorkerStep, parameter
 
 SOURCE = "Wang, Guo, Li 2019, OSP"
 
@@ -64,9 +60,9 @@ class OSP(Communication):
     (['push_and_continue', 'continue', 'wait'], 'push_and_continue')
     """
 
-    name: ClassVar[str] = "osp"
-    source: ClassVar[str] = "Wang, Guo, Li 2019, OSP, as summarised in thesis 3.2.2"
-    overlaps: ClassVar[bool] = True
+    name = "osp"
+    source = "Wang, Guo, Li 2019, OSP, as summarised in thesis 3.2.2"
+    overlaps = True
 
     local_steps: int = parameter(
         4, "steps made at most while a push is under way", unit="steps", source=SOURCE, ge=1

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from psbench.core.arithmetic import State, Vector, WorkerStep
-from psbench.core.specification import parameter
+from psbench.core import State, Vector, WorkerStep, parameter
 from psbench.strategies.communication.dynamic_local_sgd import DynamicLocalSGD
 
 SOURCE = "Kim et al. 2025 (HALoS)"
@@ -23,9 +20,9 @@ class RegionalSGD(DynamicLocalSGD):
     The paper takes 8 steps of the fastest worker; which speed is measured is not stated there.
     """
 
-    name: ClassVar[str] = "regional_sgd"
-    source: ClassVar[str] = SOURCE
-    takes_models: ClassVar[bool] = True
+    name = "regional_sgd"
+    source = SOURCE
+    takes_models = True
 
     local_steps: int = parameter(8, "steps of the fastest worker", unit="steps", source=SOURCE, ge=1)
 

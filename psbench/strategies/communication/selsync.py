@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
 
 from pydantic import PrivateAttr
 
+from psbench.core import ClusterView, Directive, OwnSteps, Status, Vote, WorkerPolicy, parameter
 from psbench.core.actions import Action, Hold, Orders, Release
-from psbench.core.events import Vote
-from psbench.core.own_steps import OwnSteps
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView, Status
-from psbench.core.worker_policy import Directive, WorkerPolicy
 
 SOURCE = "Tyagi and Swany 2023 (SelSync)"
 
@@ -118,9 +113,9 @@ class SelSync(OwnSteps):
     1.0
     """
 
-    name: ClassVar[str] = "selsync"
-    source: ClassVar[str] = SOURCE
-    reads: ClassVar[tuple[str, ...]] = ("grad_norm_sq",)
+    name = "selsync"
+    source = SOURCE
+    reads = ("grad_norm_sq",)
     pushes = "together"
 
     delta: float = parameter(

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from psbench.core.actions import Action, Commit, Hold, Release
-from psbench.core.events import Push
-from psbench.core.parts import Consistency
-from psbench.core.view import ClusterView
+from psbench.core import Action, ClusterView, Commit, Consistency, Hold, Push, Release
 
 
 class BSP(Consistency):
@@ -22,9 +17,9 @@ class BSP(Consistency):
     Reduces to: mini-batch SGD on the union of the workers' batches.
     """
 
-    name: ClassVar[str] = "bsp"
-    source: ClassVar[str] = "Valiant 1990; thesis 2.1.2, 3.2.2"
-    barrier: ClassVar[bool] = True
+    name = "bsp"
+    source = "Valiant 1990; thesis 2.1.2, 3.2.2"
+    barrier = True
     waits_for = "all"
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:

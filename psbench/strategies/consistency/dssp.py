@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 from pydantic import PrivateAttr, model_validator
 
-from psbench.core.actions import Action
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView, Status
+from psbench.core import Action, ClusterView, Status, parameter
 from psbench.errors import ParameterError
 from psbench.strategies.consistency.ssp import ClockBound
 
@@ -42,8 +40,8 @@ class DSSP(ClockBound):
     others. A grant ends with its worker's stay in the cluster.
     """
 
-    name: ClassVar[str] = "dssp"
-    source: ClassVar[str] = SOURCE
+    name = "dssp"
+    source = SOURCE
 
     lower: int = parameter(
         3, "lead at which the fastest worker is stopped or granted more", unit="steps", source=SOURCE, ge=0

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 from pydantic import PrivateAttr
 
-from psbench.core.actions import Action, Commit, Hold, Release
-from psbench.core.events import Push
-from psbench.core.parts import Consistency
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
+from psbench.core import Action, ClusterView, Commit, Consistency, Hold, Push, Release, parameter
 
 SOURCE = "Chilimbi et al. 2014 (Project Adam); thesis 3.2.5"
 
@@ -39,9 +34,9 @@ class EarlyEpochStop(Consistency):
     run (samples over the training set) are longer than these where work is skipped.
     """
 
-    name: ClassVar[str] = "early_epoch_stop"
-    source: ClassVar[str] = SOURCE
-    singly: ClassVar[bool] = True
+    name = "early_epoch_stop"
+    source = SOURCE
+    singly = True
 
     fraction: float = parameter(
         0.75, "share of the workers that end an epoch by having done theirs", source=SOURCE, gt=0, le=1

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from pydantic import PrivateAttr
 
-from psbench.core.actions import Action, Commit, Hold, Release
-from psbench.core.events import Push
-from psbench.core.parts import Consistency
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
+from psbench.core import Action, ClusterView, Commit, Consistency, Hold, Push, Release, parameter
 
 SOURCE = "Zhao et al. 2019, ElasticBSP; Zhao et al. 2021, ZipLine"
 
@@ -36,10 +31,10 @@ class ElasticBSP(Consistency):
     The default is that of Hermes' comparison; the authors use 15 to 960.
     """
 
-    name: ClassVar[str] = "elastic_bsp"
-    source: ClassVar[str] = SOURCE
+    name = "elastic_bsp"
+    source = SOURCE
     waits_for = "all"
-    singly: ClassVar[bool] = True
+    singly = True
 
     lookahead: int = parameter(
         150,

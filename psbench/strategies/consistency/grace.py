@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pydantic import PrivateAttr
 
-from psbench.core.actions import Action, Commit, Hold, Release, SetTimer
-from psbench.core.events import Push
-from psbench.core.parts import Consistency
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
+from psbench.core import Action, ClusterView, Commit, Consistency, Hold, Push, Release, SetTimer, parameter
 
 SOURCE = "Liu et al. 2024 (Async Local-SGD)"
 _KEY = "grace"
@@ -28,9 +22,9 @@ class Grace(Consistency):
     before a switch the period ends at once.
     """
 
-    name: ClassVar[str] = "grace"
-    source: ClassVar[str] = "Liu et al. 2024 (Async Local-SGD), sec. 3"
-    singly: ClassVar[bool] = True
+    name = "grace"
+    source = "Liu et al. 2024 (Async Local-SGD), sec. 3"
+    singly = True
 
     grace_s: float = parameter(
         0.0, "time that the first push waits for others; 0: none", unit="s", source=SOURCE, ge=0

@@ -5,13 +5,7 @@ Dutta et al. call the first two K-async and K-batch-async.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from psbench.core.actions import Action, Commit, Hold, Release
-from psbench.core.events import Push
-from psbench.core.parts import Consistency
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
+from psbench.core import Action, ClusterView, Commit, Consistency, Hold, Push, Release, parameter
 from psbench.errors import ParameterError
 from psbench.strategies.consistency.k_sync import SOURCE, _at_most_n, hold_if_pending
 
@@ -30,8 +24,8 @@ class KASP(Consistency):
     asked for. With fewer than k workers left, all of them are enough.
     """
 
-    name: ClassVar[str] = "k_asp"
-    source: ClassVar[str] = SOURCE
+    name = "k_asp"
+    source = SOURCE
 
     k: int = parameter(2, "pushes that complete a version", unit="pushes", source=SOURCE, ge=1)
 
@@ -81,8 +75,8 @@ class KBatchASP(_EveryPushes):
     at once, which is the one it has if nothing was committed meanwhile. Nothing is discarded.
     """
 
-    name: ClassVar[str] = "k_batch_asp"
-    source: ClassVar[str] = SOURCE
+    name = "k_batch_asp"
+    source = SOURCE
 
     k: int = parameter(2, "pushes that complete a version", unit="pushes", source=SOURCE, ge=1)
 
@@ -102,8 +96,8 @@ class NSoftsync(_EveryPushes):
     of workers is that of the cluster as specified.
     """
 
-    name: ClassVar[str] = "n_softsync"
-    source: ClassVar[str] = SOFTSYNC_SOURCE
+    name = "n_softsync"
+    source = SOFTSYNC_SOURCE
 
     n: int = parameter(
         2,

@@ -5,13 +5,10 @@ Dutta et al. call the first two K-sync and K-batch-sync.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
+from psbench.core import ClusterView, Consistency, Push, parameter
 from psbench.core.actions import Action, Cancel, Commit, Discard, Hold, Release
-from psbench.core.events import Push
-from psbench.core.parts import Consistency
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
 
 SOURCE = "Dutta et al., Slow and Stale Gradients Can Win the Race; thesis 3.2.2, Table 3.2, Fig. 3.3"
@@ -23,7 +20,7 @@ BACKUP_SOURCE = "Chen et al. 2016, Revisiting Distributed Synchronous SGD"
 class _FirstPushes(Consistency):
     """Base of rules that commit after so many pushes of the current version and restart all workers."""
 
-    source: ClassVar[str] = SOURCE
+    source = SOURCE
 
     cancel: Literal["immediate", "on_arrival"] = parameter(
         "immediate",
@@ -91,7 +88,7 @@ class KBSP(_FirstWorkers):
     Our reading: with fewer than k workers left, all of them are enough.
     """
 
-    name: ClassVar[str] = "k_bsp"
+    name = "k_bsp"
 
     k: int = parameter(2, "pushes that complete a version", unit="pushes", source=SOURCE, ge=1)
 
@@ -121,8 +118,8 @@ class BackupWorkers(_FirstWorkers):
     use up the spares; with fewer than N left, all of them are enough and the mean is over those.
     """
 
-    name: ClassVar[str] = "backup_workers"
-    source: ClassVar[str] = BACKUP_SOURCE
+    name = "backup_workers"
+    source = BACKUP_SOURCE
 
     spares: int = parameter(
         1, "workers whose gradient a version can do without", unit="workers", source=BACKUP_SOURCE, ge=0
@@ -154,7 +151,7 @@ class KBatchBSP(_FirstPushes):
     It is with equal, constant speeds.
     """
 
-    name: ClassVar[str] = "k_batch_bsp"
+    name = "k_batch_bsp"
     waits_for = "none"
 
     k: int = parameter(2, "pushes that complete a version", unit="pushes", source=SOURCE, ge=1)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from psbench.core.actions import Action, Commit, Hold, Release
-from psbench.core.events import Push
-from psbench.core.parts import Consistency
-from psbench.core.view import ClusterView, Status, WorkerGraph
+from psbench.core import Action, ClusterView, Commit, Consistency, Hold, Push, Release, Status
+from psbench.core.view import WorkerGraph
 
 #: why a worker waits
 REASON = "neighbours"
@@ -30,10 +26,10 @@ class Neighbours(Consistency):
     True
     """
 
-    name: ClassVar[str] = "neighbours"
-    source: ClassVar[str] = "Lian et al. 2017 (D-PSGD)"
-    singly: ClassVar[bool] = True
-    by_neighbours: ClassVar[bool] = True
+    name = "neighbours"
+    source = "Lian et al. 2017 (D-PSGD)"
+    singly = True
+    by_neighbours = True
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
         """Let all go on that have waited for this worker alone, and itself if it need not wait."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import Self
 
 from pydantic import PrivateAttr, model_validator
 
+from psbench.core import ClusterView, Consistency, Push, parameter
 from psbench.core.actions import Action, Commit, Discard, Hold, Release, SetTimer, Tell
-from psbench.core.events import Push
-from psbench.core.parts import Consistency
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
 
 SOURCE = "Decoupled DiLoCo 2026"
@@ -54,10 +51,10 @@ class Quorum(Consistency):
     Decoupled DiLoCo (2604.21428), known from two re-implementations; unverified against the paper's text.
     """
 
-    name: ClassVar[str] = "quorum"
-    source: ClassVar[str] = SOURCE
-    reads: ClassVar[tuple[str, ...]] = ("compute_s", "send_s")
-    current_only: ClassVar[bool] = True
+    name = "quorum"
+    source = SOURCE
+    reads = ("compute_s", "send_s")
+    current_only = True
 
     quorum: int = parameter(
         0, "pushes that a version waits for; 0: of all", unit="workers", source=SOURCE, ge=0

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from psbench.core.actions import Action, Commit, Hold, Release
-from psbench.core.events import Push
-from psbench.core.parts import Consistency
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
+from psbench.core import Action, ClusterView, Commit, Consistency, Hold, Push, Release, parameter
 
 
 class ClockBound(Consistency):
     """Base of SSP and DSSP: each push is committed at once, and a worker that leads by too much waits."""
 
-    singly: ClassVar[bool] = True
+    singly = True
 
     @property
     def bound(self) -> int:
@@ -56,8 +50,8 @@ class SSP(ClockBound):
     of one more (thesis Fig. 3.4 blocks there too). A worker that leaves no longer counts as the slowest.
     """
 
-    name: ClassVar[str] = "ssp"
-    source: ClassVar[str] = "Ho et al. 2013, sec. 3; thesis 3.2.2"
+    name = "ssp"
+    source = "Ho et al. 2013, sec. 3; thesis 3.2.2"
 
     staleness_bound: int = parameter(
         3,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from psbench.core.parts import NetworkTimes, Placement
+from psbench.core import Placement
+from psbench.core.parts import NetworkTimes
 
 
 class AllReduce(Placement):
@@ -20,9 +19,9 @@ class AllReduce(Placement):
     600
     """
 
-    name: ClassVar[str] = "all_reduce"
-    source: ClassVar[str] = "Patarasuk and Yuan 2009; thesis 2.1.2"
-    collective: ClassVar[bool] = True
+    name = "all_reduce"
+    source = "Patarasuk and Yuan 2009; thesis 2.1.2"
+    collective = True
 
     def reduce_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
         """Return the time of the ring, which leaves the sum with every worker."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import Self
 
 from pydantic import PositiveInt, model_validator
 
-from psbench.core.parts import Placement
-from psbench.core.specification import parameter
+from psbench.core import Placement, parameter
 from psbench.errors import ParameterError
 from psbench.strategies.placement.graphs import GraphName, check_graph, receivers, senders
 from psbench.strategies.placement.groups import grid_group, level_group
@@ -44,9 +43,9 @@ class Gossip(Placement):
     [3, 1]
     """
 
-    name: ClassVar[str] = "gossip"
-    source: ClassVar[str] = "Lian et al. 2017 (D-PSGD)"
-    peer_to_peer: ClassVar[bool] = True
+    name = "gossip"
+    source = "Lian et al. 2017 (D-PSGD)"
+    peer_to_peer = True
 
     graph: GraphName = parameter("ring", "who exchanges with whom", source="Lian et al. 2017 (D-PSGD)")
     graph_seed: int = parameter(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from math import ceil, log2
-from typing import ClassVar
 
-from psbench.core.parts import NetworkTimes, Placement
-from psbench.core.specification import parameter
+from psbench.core import Placement, parameter
+from psbench.core.parts import NetworkTimes
 
 _MLLIB = "thesis, Table 2.4 (MLlib, logistic regression): 6,533,333 examples/s on 140 workers"
 
@@ -36,10 +35,10 @@ class MapReduce(Placement):
     1.0
     """
 
-    name: ClassVar[str] = "map_reduce"
-    source: ClassVar[str] = "thesis 2.2, 2.3 (Spark MLlib)"
-    collective: ClassVar[bool] = True
-    stateless_workers: ClassVar[bool] = True
+    name = "map_reduce"
+    source = "thesis 2.2, 2.3 (Spark MLlib)"
+    collective = True
+    stateless_workers = True
 
     job_s: float = parameter(0.1, "time to start a job, in virtual time", unit="s", source="by hand", ge=0)
     scan_s_per_sample: float = parameter(

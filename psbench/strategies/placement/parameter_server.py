@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, SerializeAsAny, field_validator, model_validator
 
-from psbench.core.actions import Action, Measure, Reassign
-from psbench.core.part import Part, make_part
-from psbench.core.parts import Layout, Placement
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
+from psbench.core import Action, ClusterView, Measure, Part, Placement, make_part, parameter
+from psbench.core.actions import Reassign
+from psbench.core.parts import Layout
 from psbench.errors import ParameterError
 from psbench.strategies.placement.assignment import POLICIES, Range, Ranges, TensorBlock, ranges_of
 from psbench.strategies.placement.reassignment import Never, Reassignment, imbalance
@@ -58,9 +56,9 @@ class ParameterServer(Placement):
     [[(0, 6), (8, 12)], [(6, 8)]]
     """
 
-    name: ClassVar[str] = "parameter_server"
-    source: ClassVar[str] = "Li et al. 2014; thesis 3.2.4"
-    measures: ClassVar[tuple[str, ...]] = (LOAD,)
+    name = "parameter_server"
+    source = "Li et al. 2014; thesis 3.2.4"
+    measures = (LOAD,)
 
     servers: int = parameter(1, "number of server shards", unit="servers", source="thesis 3.2.4", ge=1, le=64)
     assignment: Literal["contiguous", "layer", "hash", "size_threshold", "best_fit"] = parameter(

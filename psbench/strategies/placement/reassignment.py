@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from psbench.core.part import Part
+from psbench.core import Part, parameter
 from psbench.core.rounding import largest_remainder
-from psbench.core.specification import parameter
 from psbench.strategies.placement.assignment import Range, Ranges, joined
 
 
 class Reassignment(Part):
     """Base of the rules; `every` updates the servers' loads are measured, unless it is 0."""
 
-    domain: ClassVar[str] = "reassignment"
+    domain = "reassignment"
 
     @property
     def interval(self) -> int:
@@ -35,8 +33,8 @@ class Reassignment(Part):
 class Never(Reassignment):
     """Every server keeps what it was assigned at the start."""
 
-    name: ClassVar[str] = "none"
-    source: ClassVar[str] = "thesis 3.2.4 (static load balancing)"
+    name = "none"
+    source = "thesis 3.2.4 (static load balancing)"
 
 
 class ByLoad(Reassignment):
@@ -72,8 +70,8 @@ class ByLoad(Reassignment):
     [[(0, 60)], [(60, 120)]]
     """
 
-    name: ClassVar[str] = "by_load"
-    source: ClassVar[str] = (
+    name = "by_load"
+    source = (
         "Renz-Wieland et al. 2020 (Lapse); Renz-Wieland et al. 2022 (NuPS); thesis 3.2.4; the rule is ours"
     )
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
+from psbench.core import parameter
 from psbench.core.parts import NetworkTimes
-from psbench.core.specification import parameter
 from psbench.strategies.placement.all_reduce import AllReduce
 
 SOURCE = "Rajbhandari et al. 2020 (ZeRO)"
@@ -44,8 +44,8 @@ class Sharded(AllReduce):
     [16000, 10000, 4000]
     """
 
-    name: ClassVar[str] = "sharded"
-    source: ClassVar[str] = "Rajbhandari et al. 2020 (ZeRO); Zhao et al. 2023 (FSDP)"
+    name = "sharded"
+    source = "Rajbhandari et al. 2020 (ZeRO); Zhao et al. 2023 (FSDP)"
 
     stage: Literal[1, 2, 3] = parameter(
         3, "what is sharded: the optimizer's state, gradients too, parameters too", source=SOURCE

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from psbench.core.parts import NetworkTimes, Placement
-from psbench.core.specification import parameter
+from psbench.core import Placement, parameter
+from psbench.core.parts import NetworkTimes
 
 SOURCE = "Jiang et al. 2020 (BytePS)"
 
@@ -39,9 +37,9 @@ class SummingServers(Placement):
     (400, (10, 40))
     """
 
-    name: ClassVar[str] = "summing_servers"
-    source: ClassVar[str] = SOURCE
-    collective: ClassVar[bool] = True
+    name = "summing_servers"
+    source = SOURCE
+    collective = True
 
     servers: int = parameter(1, "number of servers that add up", unit="servers", source=SOURCE, ge=1, le=64)
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import PrivateAttr
 
-from psbench.core.actions import Action, Orders
-from psbench.core.events import Push
-from psbench.core.parts import Stragglers
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView, Status
+from psbench.core import Action, ClusterView, Orders, Push, Status, Stragglers, parameter
 
 SOURCE = "DBS-SGD, AEJ 2022, Algs. 1-2"
 
@@ -46,10 +42,10 @@ class DBS(Stragglers):
     The paper gives no value of the tolerance.
     """
 
-    name: ClassVar[str] = "dbs_sgd"
-    source: ClassVar[str] = SOURCE
-    reads: ClassVar[tuple[str, ...]] = ("compute_s",)
-    varies_batch: ClassVar[bool] = True
+    name = "dbs_sgd"
+    source = SOURCE
+    reads = ("compute_s",)
+    varies_batch = True
 
     window: int = parameter(
         5, "times of each worker that are looked at", unit="steps", source=SOURCE, ge=1, le=10_000

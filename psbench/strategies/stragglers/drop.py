@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from statistics import median
-from typing import ClassVar
 
 from pydantic import PrivateAttr
 
+from psbench.core import ClusterView, Push, Status, Stragglers, parameter
 from psbench.core.actions import Action, Drop, Orders, Readmit, SetTimer
-from psbench.core.events import Push
-from psbench.core.parts import Stragglers
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView, Status
 
 SOURCE = "Zhang et al. 2017 (Poseidon); thesis 3.2.5"
 _KEY = "readmit "  # what the timers' keys begin with
@@ -49,10 +45,10 @@ class DropStragglers(Stragglers):
     2
     """
 
-    name: ClassVar[str] = "drop_stragglers"
-    source: ClassVar[str] = SOURCE
-    reads: ClassVar[tuple[str, ...]] = ("compute_s",)
-    drops: ClassVar[bool] = True
+    name = "drop_stragglers"
+    source = SOURCE
+    reads = ("compute_s",)
+    drops = True
 
     factor: float = parameter(
         2.0, "times the median step time that a worker may take", source="our choice", gt=1

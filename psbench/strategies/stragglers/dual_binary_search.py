@@ -5,16 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from math import ceil
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from pydantic import PrivateAttr
 
-from psbench.core.actions import Action, Orders, Tell
-from psbench.core.events import Push, Report
-from psbench.core.parts import Stragglers
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView, Status
+from psbench.core import Action, ClusterView, Orders, Push, Report, Status, Stragglers, Tell, parameter
 
 SOURCE = "Hermes IV-A"
 #: batches that are tried, in order
@@ -79,11 +75,11 @@ class DualBinarySearch(Stragglers):
     Size(samples=916, batch_size=16)
     """
 
-    name: ClassVar[str] = "dual_binary_search"
-    source: ClassVar[str] = SOURCE
-    reads: ClassVar[tuple[str, ...]] = ("compute_s",)
-    varies_batch: ClassVar[bool] = True
-    needs_chunks: ClassVar[bool] = True
+    name = "dual_binary_search"
+    source = SOURCE
+    reads = ("compute_s",)
+    varies_batch = True
+    needs_chunks = True
 
     chunk_samples: int = parameter(
         2500, "samples of a chunk at the beginning", unit="samples", source="Hermes, Fig. 12", ge=1

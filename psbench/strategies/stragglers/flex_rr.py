@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pydantic import PrivateAttr
 
-from psbench.core.actions import Action, Orders, Tell
-from psbench.core.events import Push, Report
-from psbench.core.parts import Stragglers
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
+from psbench.core import Action, ClusterView, Orders, Push, Report, Stragglers, Tell, parameter
 
 SOURCE = "Harlap et al. 2016, FlexRR; thesis 3.2.5"
 
@@ -43,11 +37,11 @@ class FlexRR(Stragglers):
     33
     """
 
-    name: ClassVar[str] = "flex_rr"
-    source: ClassVar[str] = SOURCE
-    needs_barrier: ClassVar[bool] = True
-    needs_progress: ClassVar[bool] = True
-    varies_batch: ClassVar[bool] = True
+    name = "flex_rr"
+    source = SOURCE
+    needs_barrier = True
+    needs_progress = True
+    varies_batch = True
 
     threshold: float = parameter(
         0.2, "difference in progress, as a share of the batch, that moves work", source=SOURCE, gt=0, le=1

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import PrivateAttr
 
-from psbench.core.actions import Action, Orders
-from psbench.core.events import Push
-from psbench.core.parts import Stragglers
+from psbench.core import Action, ClusterView, Orders, Push, Stragglers, parameter
 from psbench.core.rounding import largest_remainder
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
 
 SOURCE = "Chen et al. 2018, 2020 (LB-BSP)"
 
@@ -47,11 +43,11 @@ class LBBSP(Stragglers):
     [102, 77, 51, 26]
     """
 
-    name: ClassVar[str] = "lb_bsp"
-    source: ClassVar[str] = SOURCE
-    reads: ClassVar[tuple[str, ...]] = ("compute_s",)
-    needs_barrier: ClassVar[bool] = True
-    varies_batch: ClassVar[bool] = True
+    name = "lb_bsp"
+    source = SOURCE
+    reads = ("compute_s",)
+    needs_barrier = True
+    varies_batch = True
 
     predictor: Literal["ewma", "mean", "last"] = parameter(
         "ewma", "how the next speed of a worker is predicted from its last ones", source="our reading"

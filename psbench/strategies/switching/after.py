@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from psbench.core.actions import Action
-from psbench.core.events import Evaluated
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
+from psbench.core import Action, ClusterView, Evaluated, parameter
 from psbench.strategies.switching.once import SwitchOnce, without_epochs
 
 
@@ -30,9 +26,9 @@ class After(SwitchOnce):
     off, since an epoch here is a number of samples, whichever strategy trains on them.
     """
 
-    name: ClassVar[str] = "after"
-    source: ClassVar[str] = "Strategy-Switch 2025, alpha %; Sync-Switch, ICDCS 2021"
-    needs_epochs: ClassVar[bool] = True
+    name = "after"
+    source = "Strategy-Switch 2025, alpha %; Sync-Switch, ICDCS 2021"
+    needs_epochs = True
 
     fraction: float = parameter(
         0.25, "share of the epochs under the first strategy", source="Strategy-Switch 2025", ge=0, le=1

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from psbench.core.events import Evaluated
-from psbench.core.parts import Switching
-from psbench.core.specification import parameter
+from psbench.core import Evaluated, Switching, parameter
 
 
 class AtTime(Switching):
@@ -17,8 +14,8 @@ class AtTime(Switching):
     planned: a run that is forked is the same until then, row by row.
     """
 
-    name: ClassVar[str] = "at_time"
-    source: ClassVar[str] = "by hand, at a set time"
+    name = "at_time"
+    source = "by hand, at a set time"
 
     at_s: float = parameter(10.0, "time of the run at which to switch", unit="s", ge=0)
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import ClassVar
 
-from psbench.core.specification import parameter
+from psbench.core import parameter
 from psbench.strategies.switching.loss_window import LossWindow
 
 
@@ -30,8 +29,8 @@ class Empirical(LossWindow):
     3.7162
     """
 
-    name: ClassVar[str] = "empirical"
-    source: ClassVar[str] = "thesis eq. 4.1; Strategy-Switch 2025, eq. 1"
+    name = "empirical"
+    source = "thesis eq. 4.1; Strategy-Switch 2025, eq. 1"
     #: 2: counts epochs, not evaluations; in virtual time acts at the version that was evaluated
 
     window: int = parameter(

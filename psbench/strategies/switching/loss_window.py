@@ -8,9 +8,7 @@ from typing import ClassVar
 
 from pydantic import PrivateAttr
 
-from psbench.core.actions import Action, Note
-from psbench.core.events import Evaluated
-from psbench.core.view import ClusterView
+from psbench.core import Action, ClusterView, Evaluated, Note
 from psbench.errors import ParameterError
 from psbench.strategies.switching.once import SwitchOnce
 
@@ -26,7 +24,7 @@ class LossWindow(SwitchOnce):
     kept span at least `window` epochs, and as few more as possible.
     """
 
-    needs_validation: ClassVar[bool] = True
+    needs_validation = True
     #: losses without which there is no decision, however many epochs they span
     fewest: ClassVar[int] = 2
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from psbench.core.parts import Switching
+from psbench.core import Switching
 
 
 class Manual(Switching):
     """Switch only by hand."""
 
-    name: ClassVar[str] = "manual"
-    source: ClassVar[str] = "by hand"
+    name = "manual"
+    source = "by hand"

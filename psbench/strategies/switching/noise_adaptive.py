@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from math import inf, sqrt
-from typing import ClassVar
 
-from psbench.core.specification import parameter
+from psbench.core import parameter
 from psbench.strategies.switching.loss_window import LossWindow, relative_changes
 
 SOURCE = "future work of Strategy-Switch (2025), sec. VI; our design"
@@ -41,9 +40,9 @@ class NoiseAdaptive(LossWindow):
     (0.5, 0.0, False)
     """
 
-    name: ClassVar[str] = "noise_adaptive"
-    source: ClassVar[str] = SOURCE
-    fewest: ClassVar[int] = 4  # two differences of changes: one alone is too poor an estimate of noise
+    name = "noise_adaptive"
+    source = SOURCE
+    fewest = 4  # two differences of changes: one alone is too poor an estimate of noise
 
     window: int = parameter(5, "epochs over which the loss is compared", unit="epochs", source=SOURCE, ge=3)
     factor: float = parameter(

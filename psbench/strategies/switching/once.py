@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from pydantic import PrivateAttr
 
-from psbench.core.actions import Action, SwitchTo
-from psbench.core.events import SwitchRequested
-from psbench.core.parts import Switching
-from psbench.core.view import ClusterView
+from psbench.core import Action, ClusterView, Switching, SwitchRequested, SwitchTo
 from psbench.errors import ParameterError
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import PrivateAttr
 
-from psbench.core.actions import Action, Drop, Readmit, SwitchTo
+from psbench.core import Action, ClusterView, Drop, Readmit, Switching, SwitchTo, parameter
 from psbench.core.events import Evaluated, Push, SwitchRequested
-from psbench.core.parts import Switching
-from psbench.core.specification import parameter
-from psbench.core.view import ClusterView
 from psbench.strategies.switching.once import without_epochs
 
 SOURCE = "Sync-Switch, ICDCS 2021 (online policies)"
@@ -54,10 +51,10 @@ class OnStragglers(Switching):
     (['3'], set())
     """
 
-    name: ClassVar[str] = "stragglers"
-    source: ClassVar[str] = SOURCE
-    needs_epochs: ClassVar[bool] = True
-    reads: ClassVar[tuple[str, ...]] = ("compute_s", "send_s")
+    name = "stragglers"
+    source = SOURCE
+    needs_epochs = True
+    reads = ("compute_s", "send_s")
 
     fraction: float = parameter(
         0.0625, "share of the epochs under the first strategy", source="Sync-Switch, ICDCS 2021", ge=0, le=1

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from psbench.core.part import Part
-from psbench.core.switching_strategy import AnyStrategy
+from psbench.core import AnyStrategy, Part
 from psbench.errors import DoubtfulComposition
 from psbench.seeds import Streams
 from psbench.strategies import make_strategy

@@ -10,10 +10,11 @@ import numpy as np
 from pydantic.fields import FieldInfo
 
 from psbench import strategies
+from psbench.core import AnyStrategy, Part, Strategy, SwitchingStrategy
 from psbench.core.compatibility import Composition, misfits
-from psbench.core.part import REGISTRY, Part
-from psbench.core.strategy import DOMAINS, Strategy
-from psbench.core.switching_strategy import AnyStrategy, LaterSwitch, SwitchingStrategy
+from psbench.core.part import REGISTRY
+from psbench.core.strategy import DOMAINS
+from psbench.core.switching_strategy import LaterSwitch
 from psbench.errors import ParameterError, SpecError
 
 #: attempts at something valid with a given part before it is said that nothing goes with it

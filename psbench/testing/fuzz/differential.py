@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from psbench import strategies
-from psbench.core.log import EventLog, Kind
-from psbench.core.switching_strategy import AnyStrategy
+from psbench.core import AnyStrategy, EventLog, Kind
 from psbench.strategies import make_strategy
 from psbench.testing.fuzz.player import Player
 from psbench.testing.fuzz.schedule import FAULTS

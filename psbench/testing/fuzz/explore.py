@@ -13,7 +13,7 @@ from random import Random
 
 import numpy as np
 
-from psbench.core.switching_strategy import AnyStrategy
+from psbench.core import AnyStrategy
 from psbench.testing.fuzz.liveness import heal
 from psbench.testing.fuzz.player import Player
 from psbench.testing.fuzz.schedule import FAULTS, Choice, Schedule

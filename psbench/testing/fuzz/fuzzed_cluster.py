@@ -6,13 +6,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from psbench.core import Action, AnyStrategy, ClusterView, Engine, EventLog, Status
 from psbench.core import actions as act
 from psbench.core import events as ev
-from psbench.core.actions import Action
-from psbench.core.engine import Engine
-from psbench.core.log import EventLog
-from psbench.core.switching_strategy import AnyStrategy
-from psbench.core.view import ClusterView, Status
 from psbench.core.wire_size import WireSize
 from psbench.core.worker_loop import WorkerLoop
 from psbench.seeds import Streams

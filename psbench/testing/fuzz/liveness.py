@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 
-from psbench.core.strategy import Strategy
-from psbench.core.view import Status
+from psbench.core import Status, Strategy
 from psbench.testing.fuzz.player import Player
 from psbench.testing.fuzz.schedule import Choice
 from psbench.testing.invariants import BrokenContract

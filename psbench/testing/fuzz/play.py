@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psbench.core.switching_strategy import AnyStrategy
+from psbench.core import AnyStrategy
 from psbench.testing.fuzz.liveness import heal
 from psbench.testing.fuzz.player import Player
 from psbench.testing.fuzz.schedule import Schedule

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from psbench.core import Status, Strategy
 from psbench.core import events as ev
-from psbench.core.strategy import Strategy
-from psbench.core.view import Status
 from psbench.testing.fuzz.fuzzed_cluster import FuzzedCluster
 from psbench.testing.fuzz.numbers import noise
 from psbench.testing.fuzz.schedule import Choice

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from psbench.core.switching_strategy import AnyStrategy
+from psbench.core import AnyStrategy
 from psbench.errors import ParameterError
 from psbench.strategies import make_strategy
 

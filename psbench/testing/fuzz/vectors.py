@@ -15,11 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from psbench.core import AnyStrategy, Pushed, Strategy
 from psbench.core import actions as act
 from psbench.core import events as ev
-from psbench.core.arithmetic import Pushed
-from psbench.core.strategy import Strategy
-from psbench.core.switching_strategy import AnyStrategy
 from psbench.optimization.optimizer import SGD
 from psbench.testing.arithmetic import Some, some_fragments
 from psbench.testing.fuzz.numbers import noise

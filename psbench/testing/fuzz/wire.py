@@ -14,9 +14,8 @@ from torch import Tensor
 
 from psbench.backends.compression import Compression
 from psbench.backends.partition import even_ranges, partitions_of
+from psbench.core import Push, Strategy
 from psbench.core import actions as act
-from psbench.core.events import Push
-from psbench.core.strategy import Strategy
 from psbench.seeds import Streams
 from psbench.testing.invariants import BrokenContract
 from psbench.testing.model.arithmetic import Array

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from psbench.core import Directive
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.worker_loop import WorkerLoop
-from psbench.core.worker_policy import Directive
 from psbench.testing.fuzz.numbers import noise
 from psbench.testing.invariants import BrokenContract
 from psbench.testing.scripted_cluster import Statistics

@@ -6,13 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from psbench.core import Action, AnyStrategy, Kind, Status, Strategy, SwitchingStrategy
 from psbench.core import actions as act
-from psbench.core.actions import Action
-from psbench.core.log import Kind
 from psbench.core.neighbourhood import Neighbourhood
-from psbench.core.strategy import Strategy
-from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
-from psbench.core.view import Status
 from psbench.core.wire_size import WireSize
 from psbench.testing.model import (
     aggregation,

@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from psbench.core.actions import Apply, Measure, Note
-from psbench.core.events import Push
-from psbench.core.view import Status
+from psbench.core import Apply, Measure, Note, Push, Status
 from psbench.testing.model.rule import Decisions, Rule, rule
 from psbench.testing.model.view import Cluster
 

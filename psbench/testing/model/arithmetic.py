@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from psbench.core.strategy import Strategy
+from psbench.core import Strategy
 from psbench.seeds import Streams
 
 #: a float64 array, (entries,); `Any`, as are the hyper-parameters that it is multiplied by

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from psbench.core.actions import Hold, Measure, Orders, Release
-from psbench.core.events import Push, Vote
-from psbench.core.view import Status
+from psbench.core import Hold, Measure, Orders, Push, Release, Status, Vote
 from psbench.testing.model.rule import Decisions, Rule, rule
 from psbench.testing.model.view import Cluster
 

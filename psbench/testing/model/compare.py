@@ -10,9 +10,7 @@ from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
-from psbench.core.actions import Action
-from psbench.core.log import EventLog, Kind
-from psbench.core.view import ClusterView, Status
+from psbench.core import Action, ClusterView, EventLog, Kind, Status
 from psbench.testing.model.record import Row
 from psbench.testing.model.view import COUNTED, LEFT, PRESENT, Cluster
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from psbench.core.actions import Cancel, Commit, Discard, Hold, Release, SetTimer, Tell
-from psbench.core.events import Push
+from psbench.core import Cancel, Commit, Discard, Hold, Push, Release, SetTimer, Tell
 from psbench.testing.model.rule import Decisions, Rule, rule
 from psbench.testing.model.view import Cluster
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from psbench.core.actions import Action, Apply, Commit, Hold, Mix, Orders, Release
-from psbench.core.events import Push
-from psbench.core.view import Status
+from psbench.core import Action, Apply, Commit, Hold, Orders, Push, Release, Status
+from psbench.core.actions import Mix
 from psbench.testing.model.rule import Decisions, Rule, rule
 from psbench.testing.model.view import Cluster
 

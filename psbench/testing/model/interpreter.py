@@ -6,12 +6,9 @@ from collections.abc import Generator, Iterable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from psbench.core import Action, Kind, Status, SwitchingStrategy
 from psbench.core import actions as act
 from psbench.core import events as ev
-from psbench.core.actions import Action
-from psbench.core.log import Kind
-from psbench.core.switching_strategy import SwitchingStrategy
-from psbench.core.view import Status
 from psbench.testing.model.account import Account
 from psbench.testing.model.view import Member
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from psbench.core.actions import Measure, Reassign
+from psbench.core import Measure
+from psbench.core.actions import Reassign
 from psbench.testing.model.rule import Decisions, Rule, rule
 from psbench.testing.model.view import Cluster
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+from psbench.core import Kind
 from psbench.core import events as ev
-from psbench.core.log import Kind
 from psbench.testing.model.view import Cluster
 
 

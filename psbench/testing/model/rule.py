@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from psbench.core import Action, Commit, Hold, Orders, Part, Release
 from psbench.core import events as ev
-from psbench.core.actions import Action, Commit, Hold, Orders, Release
-from psbench.core.part import Part
 from psbench.testing.model.view import Cluster
 
 Decisions: TypeAlias = list[Action]

@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from psbench.core.actions import Action, Drop, Orders, Readmit, SetTimer, Tell
-from psbench.core.events import Push, Report
-from psbench.core.view import Status
+from psbench.core import Action, Drop, Orders, Push, Readmit, Report, SetTimer, Status, Tell
 from psbench.testing.model.rule import Decisions, Rule, rule
 from psbench.testing.model.view import Cluster
 

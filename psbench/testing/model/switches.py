@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from psbench.core.actions import Action, Note, SwitchTo
-from psbench.core.events import SwitchRequested
-from psbench.core.switching_strategy import SwitchingStrategy
+from psbench.core import Action, Note, SwitchingStrategy, SwitchRequested, SwitchTo
 from psbench.testing.model.rule import rule_of
 from psbench.testing.model.view import Cluster
 

@@ -6,8 +6,7 @@ import math
 from statistics import fmean, pstdev
 from typing import Any
 
-from psbench.core.actions import Drop, Note, Readmit, SwitchTo
-from psbench.core.events import Evaluated, Push, SwitchRequested
+from psbench.core import Drop, Evaluated, Note, Push, Readmit, SwitchRequested, SwitchTo
 from psbench.testing.model.rule import Decisions, Rule, rule
 from psbench.testing.model.view import Cluster
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from psbench.core.events import Push
-from psbench.core.view import Status
+from psbench.core import Push, Status
 
 
 @dataclass
