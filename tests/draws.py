@@ -10,8 +10,9 @@ from psbench.core.part import Part
 from psbench.errors import SpecError
 from psbench.experiment import Experiment
 from psbench.testing import toy_experiment
-from psbench.testing.fuzz.compositions import draw_part, draw_strategy, fitting_sizes
+from psbench.testing.fuzz.compositions import draw_part, draw_strategy
 from psbench.testing.fuzz.compositions import registered as kinds
+from psbench.testing.random_cluster import fitting_sizes
 from psbench.testing.toys import toy_cluster
 from psbench.training.workload import Workload
 

@@ -29,8 +29,8 @@ from psbench.strategies import CATALOGUE
 from psbench.strategies.catalogue.composition import Published
 from psbench.strategies.consistency import ASP
 from psbench.testing import random_cluster, toy_experiment
-from psbench.testing.fuzz.compositions import fitting_sizes
 from psbench.testing.invariants import Invariants
+from psbench.testing.random_cluster import fitting_sizes
 
 pytestmark = pytest.mark.filterwarnings("ignore::psbench.errors.DoubtfulComposition")
 

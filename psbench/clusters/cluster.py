@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Annotated, Any, Literal, Self, cast
 
@@ -27,6 +27,8 @@ from psbench.errors import ParameterError, in_short
 _Number = Annotated[float, AllowInfNan(True)]
 #: fields with a number for each machine
 _PER_MACHINE = ("bandwidth_mbit_s", "bandwidth_down_mbit_s", "latency_s", "server_bandwidth_mbit_s")
+#: fields of a profile that a machine has
+_OF_MACHINE = ("speed", "memory_gb", "vcpu", "flavour")
 #: one number for all workers, or one each
 PerWorker = _Number | tuple[_Number, ...]
 
@@ -46,8 +48,6 @@ class Cluster(Part):
 
     Parameters
     ----------
-    step_time : StepTime, its name, or a mapping
-        How much step times vary.
     seconds_per_sample, seconds_per_step : float, seconds at speed 1
         The defaults are of the order of ResNet-20 on eight cores: a batch of 25 takes 26 ms, against 9 ms
         to send its 1.1 MB at the default bandwidth, so that computing dominates, but not by far.
@@ -63,12 +63,6 @@ class Cluster(Part):
     server_bandwidth_mbit_s : float or list, megabits per second
         A server's link, shared by all workers, one for all servers or one each. With as little as one
         worker's link a single server would be the bottleneck of nearly every asynchronous run.
-    server_latency_s : float, seconds
-        One way between two servers.
-    slowdowns, failures, joins, corruptions : list of Slowdown, Failure, LateJoin, Corruption, or mappings
-        What happens to workers during the run.
-    throttles : list of Throttle, or mappings
-        When which worker's link is slower, in virtual time.
     service : Service or mapping
         Time that servers take for each message, and the coordinator for each decision.
     link_time : StepTime, its name, a mapping, or None
@@ -200,37 +194,16 @@ class Cluster(Part):
 
     def profile(self) -> Profile:
         """Return the cluster as numbers."""
-        machines = self.machines()
-        return Profile(
-            name=self.name,
-            speed=tuple(machine.speed for machine in machines),
-            step_time=self.step_time,
-            seconds_per_sample=self.seconds_per_sample,
-            seconds_per_step=self.seconds_per_step,
-            bandwidth_mbit_s=spread(self.bandwidth_mbit_s, len(machines)),
-            bandwidth_down_mbit_s=None
-            if self.bandwidth_down_mbit_s is None
-            else spread(self.bandwidth_down_mbit_s, len(machines)),
-            latency_s=spread(self.latency_s, len(machines)),
-            server_bandwidth_mbit_s=self.server_bandwidth_mbit_s,
-            server_latency_s=self.server_latency_s,
-            memory_gb=tuple(machine.memory_gb for machine in machines),
-            vcpu=tuple(machine.vcpu for machine in machines),
-            flavour=tuple(machine.flavour for machine in machines),
-            slowdowns=self.slowdowns,
-            throttles=self.throttles,
-            failures=self.failures,
-            joins=self.joins,
-            corruptions=self.corruptions,
-            read_seconds_per_sample=self.read_seconds_per_sample,
-            service=self.service,
-            link_time=self.link_time,
-            first_window_bytes=self.first_window_bytes,
-            paces_live_runs=self.paces_live_runs,
-            link_sharing=self.link_sharing,
-            cores=self.cores,
-            achieved_rates=self.achieved_rates,
-        )
+        machines, down = self.machines(), self.bandwidth_down_mbit_s
+        same = {f.name: getattr(self, f.name) for f in fields(Profile) if f.name in type(self).model_fields}
+        of_machines: dict[str, Any] = {
+            "name": self.name,
+            **{key: tuple(getattr(each, key) for each in machines) for key in _OF_MACHINE},
+            "bandwidth_mbit_s": spread(self.bandwidth_mbit_s, len(machines)),
+            "bandwidth_down_mbit_s": None if down is None else spread(down, len(machines)),
+            "latency_s": spread(self.latency_s, len(machines)),
+        }
+        return Profile(**same | of_machines)
 
     def describe(self) -> list[dict[str, Any]]:
         """Return one row per worker for tables."""

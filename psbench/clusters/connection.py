@@ -31,27 +31,17 @@ class ConnectionSettings(Specification):
     answer_within_s : float, seconds
         What a Dask worker may take to answer before it counts as frozen. One that was started a moment ago on
         a busy machine is still importing.
-    resources : dict of name to number
-        What each training worker uses of what its Dask worker has (`dask worker --resources "GPU=1"`).
-    start_within_s : float, seconds
-        How long processes may take to load torch and the data, once they are placed.
     listen_within_s : float, seconds
         How long a parameter server may take to listen, and the processes of a cluster on this machine to come
         up.
-    connect_within_s : float, seconds
-        How long the scheduler may take to answer at its address.
     silence_s : float, seconds
         After how long without a sign of life another process of the run counts as gone: frozen, or cut off.
         One that has nothing to say gives a sign every two seconds.
-    replica_within_s : float, seconds
-        How long the replica may take to give the client what it has, when a server is lost.
     restart_within_s : float, seconds
         How long a run that goes on from a checkpoint waits at least for Dask workers, and any run for another
         that is being placed.
     settle_within_s : float, seconds
         What is not waited for longer, and done without: a last step, the scheduler while a run goes on.
-    say_after_s : float, seconds
-        After how long a wait, and how often then, it is said whom the run waits for.
     stamps : bool
         Whether it is recorded when each push, vote and report was created, sent, received, dequeued, applied
         and answered, and what CPU its steps took (`psbench calibrate` asks for it).

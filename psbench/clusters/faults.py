@@ -14,10 +14,6 @@ from psbench.errors import ParameterError
 class WorkerFault(Specification):
     """Something that happens to one worker.
 
-    Parameters
-    ----------
-    worker : int, >= 0
-
     Raises
     ------
     ParameterError, UnknownName

@@ -36,10 +36,8 @@ class Custom(Cluster):
 
     Parameters
     ----------
-    workers : int, >= 1
     speed : float or list, relative, > 0
         1 is the reference machine, to which `seconds_per_sample` refers.
-    memory_gb : float or list, gigabytes
 
     Examples
     --------

@@ -40,43 +40,13 @@ class Profile:
     name : str
     speed : (num_workers,), > 0
         Relative; 1 is the reference machine.
-    step_time : StepTime
-        Distribution of the factor.
-    seconds_per_sample, seconds_per_step : float, seconds at speed 1
-        Time that grows with the batch, and time of any step however small.
-    bandwidth_mbit_s : (num_workers,), megabits per second
-        Each worker's link: from the worker, and to it if `bandwidth_down_mbit_s` is None.
-    latency_s : (num_workers,), seconds, >= 0
-        One way.
-    server_bandwidth_mbit_s : float or (num_servers,), megabits per second
-        Each server's link, in each direction, shared by all workers.
-    server_latency_s : float, seconds
-        One way between two servers.
-    memory_gb : (num_workers,), gigabytes
-    vcpu : (num_workers,)
-        Virtual CPUs; None where not known.
-    flavour : (num_workers,)
-        What the machines are called; may be empty.
-    slowdowns, failures, joins, corruptions : tuple of Slowdown, Failure, LateJoin, Corruption
-    throttles : tuple of Throttle
-    read_seconds_per_sample : float, seconds at speed 1
-        Time to read a sample of a batch; a placement that scans whole partitions charges its own instead.
-    bandwidth_down_mbit_s : (num_workers,) or None, megabits per second
-        Each worker's link to the worker.
-    service : Service
-        Time that servers and the coordinator take.
-    link_time : StepTime or None
-        Distribution of the factor that multiplies the latency of a push and of a model.
-    first_window_bytes : int, bytes; 0: any
-        What a connection that was idle sends before it has heard of the other side.
-    paces_live_runs : bool
-        Whether the steps of a live run take as long as in virtual time.
-    link_sharing : "in_turn" or "equal"
-        How messages pass a server's link that are under way at once.
-    cores : float, >= 0
-        Cores of the one machine on which all workers compute; 0: each has a machine of its own.
-    achieved_rates : tuple of (bytes, Mbit/s)
-        What a message of at least so many bytes gets of a link at most; empty: the whole link.
+    memory_gb, vcpu, flavour : (num_workers,)
+        Gigabytes; virtual CPUs, None where not known; what the machines are called, which may be empty.
+    bandwidth_mbit_s, latency_s : (num_workers,)
+    bandwidth_down_mbit_s : (num_workers,) or None
+    server_bandwidth_mbit_s : float or (num_servers,)
+    **others
+        These and all others mean what the fields of these names mean in `Cluster`.
 
     Raises
     ------

@@ -28,10 +28,6 @@ class Recovery(Specification):
     min_workers : int or None
         Training begins as soon as there is room for so many training workers, and the others join when
         there is room for them; None for all. Includes `replace_workers`.
-    wait_for_workers : float, seconds
-        How long to wait for Dask workers to be there, and free.
-    keep : int or None
-        How many checkpoints are kept in the output folder; None for all.
     """
 
     max_restarts: int = parameter(2, "restarts from the last checkpoint when a server is lost", ge=0)

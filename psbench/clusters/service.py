@@ -19,11 +19,6 @@ class Service(Specification):
     (push, vote, report) takes another `decision_s` at the coordinator, which is the first server's process,
     or one of its own under All-Reduce.
 
-    Parameters
-    ----------
-    message_s, decision_s : float, seconds
-    byte_s : float, seconds per byte
-
     Raises
     ------
     ParameterError

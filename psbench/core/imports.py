@@ -86,15 +86,7 @@ class Imported(Part):
 
 
 class ImportedCall(Imported):
-    """Base of parts that call what they import.
-
-    Parameters
-    ----------
-    target : str
-        See `Imported`.
-    arguments : mapping
-        Keyword arguments of the call.
-    """
+    """Base of parts that call what they import."""
 
     arguments: dict[str, Any] = Field(
         default_factory=dict,

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 from pydantic import model_serializer
 
 from psbench.core.actions import Action
-from psbench.core.specification import Specification, allowed_values
+from psbench.core.specification import Specification
 from psbench.core.view import ClusterView
 from psbench.errors import ParameterError, UnknownName, in_short
 
@@ -37,8 +37,6 @@ class Part(Specification):
     name: ClassVar[str] = ""
     #: what saved specifications may call it
     former_names: ClassVar[tuple[str, ...]] = ()
-    #: where the rule comes from; shown wherever the part is offered
-    source: ClassVar[str] = ""
     #: statistics of a push or report that the part reads; no others are computed
     reads: ClassVar[tuple[str, ...]] = ()
     #: kinds of numbers that the part asks for with `Measure`
@@ -54,7 +52,6 @@ class Part(Specification):
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
-        cls.__doc__ = _with_sections(cls)
         if not cls.registered or not cls.__dict__.get("name"):  # an inherited name is the parent's
             return
         if not cls.__module__.startswith("psbench."):
@@ -107,24 +104,6 @@ def _refuse_misspelt(cls: type[Part]) -> None:
                     f"{cls.domain} {cls.name!r}: nothing calls its method {name!r}; did you mean {near!r}? "
                     "One of the part's own begins with an underscore"
                 )
-
-
-def _with_sections(cls: type[Part]) -> str:
-    """Return a part's docstring, with what its fields and `source` declare where it does not say it."""
-    text = inspect.cleandoc(cls.__doc__ or "")
-    if not text:
-        return text
-    entries = []
-    for name, field in cls.model_fields.items():
-        extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-        kind = getattr(field.annotation, "__name__", "")
-        said = [allowed_values(field) if kind == "Literal" else kind, str(extra.get("unit", ""))]
-        said += [] if kind == "Literal" else [allowed_values(field)]
-        entries.append(f"{name} : {', '.join(filter(None, said))}\n    {field.description}")
-    for section, content in (("Parameters", "\n".join(entries)), ("Source", cls.source)):
-        if content and f"\n{section}\n---" not in text:
-            text += f"\n\n{section}\n{'-' * len(section)}\n{content}"
-    return text
 
 
 def make_part(domain: str, value: Any) -> Part:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Mapping
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
@@ -31,6 +33,9 @@ class Specification(BaseModel):
         On a value out of range, or a parameter that there is not.
     """
 
+    #: where it comes from; shown wherever it is offered
+    source: ClassVar[str] = ""
+
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
     def __init__(self, **values: Any) -> None:
@@ -38,6 +43,11 @@ class Specification(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             raise _explained(error, type(self)) from None
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        cls.__doc__ = _completed(cls)
 
     @classmethod
     def error_name(cls) -> str:
@@ -56,6 +66,42 @@ class Specification(BaseModel):
 
 
 _SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+#: a docstring's list of parameters, up to the next section
+_PARAMETERS = re.compile(r"\nParameters\n-+\n(.*?)(?=\n\n\w+\n-+\n|\Z)", re.DOTALL)
+
+
+def _completed(cls: type[Specification]) -> str:
+    """Return a class's docstring, with what its fields and `source` declare where it does not say it."""
+    text = inspect.cleandoc(cls.__doc__ or "")
+    if not text:
+        return text
+    section = _PARAMETERS.search(text)
+    said = "" if section is None else section[1]
+    names = {name for line in re.findall(r"^(\w.*?) :", said, re.MULTILINE) for name in line.split(", ")}
+    missing = "\n".join(_entry(name, f) for name, f in cls.model_fields.items() if name not in names)
+    if section is not None and missing:
+        text = f"{text[: section.end()]}\n{missing}{text[section.end() :]}"
+    elif missing:
+        text += f"\n\nParameters\n----------\n{missing}"
+    return f"{text}\n\nSource\n------\n{cls.source}" if cls.source and "\nSource\n---" not in text else text
+
+
+def _entry(name: str, field: FieldInfo) -> str:
+    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    kind, allowed = getattr(field.annotation, "__name__", ""), allowed_values(field)
+    said = [allowed if kind == "Literal" else kind, str(extra.get("unit", ""))]
+    said += [] if kind == "Literal" else [allowed]
+    text = f"\n    {field.description}" if field.description else ""
+    return f"{name} : {', '.join(filter(None, said))}{text}"
+
+
+def limits_of(info: FieldInfo) -> dict[str, Any]:
+    """Return the bounds of a number by pydantic's names: "ge", "gt", "le" and "lt".
+
+    >>> limits_of(parameter(1, "", ge=1, lt=9))
+    {'ge': 1, 'lt': 9}
+    """
+    return {name: getattr(m, name) for m in info.metadata for name in _SIGNS if hasattr(m, name)}
 
 
 def allowed_values(info: FieldInfo) -> str:
@@ -67,10 +113,7 @@ def allowed_values(info: FieldInfo) -> str:
     if get_origin(info.annotation) is Literal:
         choices = get_args(info.annotation)
         return " | ".join(map(str, choices)) if len(choices) > 1 else ""
-    limits = [
-        (sign, getattr(m, name)) for m in info.metadata for name, sign in _SIGNS.items() if hasattr(m, name)
-    ]
-    return ", ".join(f"{sign} {limit:g}" for sign, limit in limits)
+    return ", ".join(f"{_SIGNS[name]} {limit:g}" for name, limit in limits_of(info).items())
 
 
 #: what is wrong, by the type of pydantic's error: its types and their values are fixed, its texts are not

@@ -19,16 +19,11 @@ class Switch(Specification):
 
     Parameters
     ----------
-    rule : Switching
     momentum : str
         What becomes of the optimizer's momentum. At the hand-over, "zero" resets the optimizer's state, and
         all others keep it. While the composition that was changed to is in force, n workers multiply the
         optimizer's coefficient by: "zero" and "keep" 1; "off" 0; "scaled" 1/n; "ramped" 1/n, 2/n, 4/n, ... up
         to 1; "ramped_additive" 1/n, 2/n, 3/n, ... up to 1.
-    ramp_updates : int, updates, >= 1
-        Updates under that composition from one value of a ramp to the next.
-    cost_s : float, seconds, >= 0
-        Time that the hand-over takes, in addition to draining.
     """
 
     #: policies under which the updates use less momentum than the optimizer's
@@ -123,7 +118,6 @@ class SwitchingStrategy(Switch):
 
     Parameters
     ----------
-    first, second : Strategy
     rule : Switching
         Changes from the first to the second; see `Switch` for this, `momentum`, `ramp_updates` and `cost_s`.
     then : sequence of LaterSwitch

@@ -26,17 +26,11 @@ class Optimizer(Part):
     ----------
     lr : float, > 0
         The single-node rate; the strategy's `lr_scaling` says what becomes of it with n workers.
-    weight_decay : float, >= 0
-    milestones : tuple of float, epochs
-        The rate is multiplied by `gamma` when each is reached.
-    gamma : float, > 0
     schedule : RateSchedule, its name, or a function of the epoch; optional
         Multiplies the rate too: "cosine", "linear" or "one_cycle" with their epochs, or "plateau", which goes
         by evaluations.
     decay : "matrices" or None
         Has weight decay leave out tensors of one dimension: biases, and the scales of norms.
-    clip : Clip, optional
-        `{"norm": 1}` or `{"value": 1}`: limits each worker's gradient.
     """
 
     domain = "optimizer"

@@ -61,13 +61,6 @@ class OwnSharding(Own, _ByFunction):
     """A function of yours: (data set, number of workers, generator) -> an array of samples for each worker.
 
     Made by `as_sharding` of a function that cannot be imported by its name, such as one of a notebook.
-
-    Parameters
-    ----------
-    type : str
-        What the function is called.
-    fingerprint : str
-        SHA-256 of its code.
     """
 
     source = "your own code"

@@ -35,8 +35,6 @@ class DistributionAware(Sharding):
     components : float or None
         Principal components kept before clustering: a whole number of them, or below 1 the share of the
         variance to keep. None keeps all.
-    restarts : int
-        Runs of KMeans from new centres; the tightest counts.
 
     Raises
     ------

@@ -20,8 +20,6 @@ class Dirichlet(Sharding):
     ----------
     alpha : float, > 0
         Concentration: the larger the more even. Towards 0 each class goes to one worker.
-    min_size : int, samples, >= 1
-        Smallest shard.
 
     Raises
     ------
@@ -127,8 +125,6 @@ class Quantity(Sharding):
 
     Parameters
     ----------
-    alpha : float, > 0
-        Concentration: the larger the more equal the sizes.
     min_size : int, samples, >= 1
         Smallest shard; what is left after every worker has it is shared as drawn.
 

@@ -10,19 +10,7 @@ domain replaces that part::
 
 from __future__ import annotations
 
-from psbench.strategies.catalogue.asynchronous import (
-    asp,
-    bounded_step,
-    con_sgd,
-    dssp,
-    dyn_sgd,
-    early_epoch_stop,
-    elastic_bsp,
-    k_asp,
-    k_batch_asp,
-    n_softsync,
-    ssp,
-)
+from psbench.strategies import catalogue
 from psbench.strategies.catalogue.batch_sizes import dbs_sgd, drop_stragglers, flex_rr, lb_bsp
 from psbench.strategies.catalogue.composition import Published
 from psbench.strategies.catalogue.entry import Entry
@@ -34,12 +22,13 @@ from psbench.strategies.catalogue.gossip import (
     moshpit_sgd,
     sgp,
 )
-from psbench.strategies.catalogue.local_updates import adacomm, hermes, local_sgd, osp, selsync
+from psbench.strategies.catalogue.local_updates import adacomm, hermes, local_sgd, selsync
 from psbench.strategies.catalogue.low_communication import (
     async_local_sgd,
     dc_asgd,
     decoupled_diloco,
     diloco,
+    double_squeeze,
     eager_diloco,
     easgd,
     fedadam,
@@ -55,73 +44,32 @@ from psbench.strategies.catalogue.low_communication import (
 from psbench.strategies.catalogue.make import CATALOGUE, make_strategy
 from psbench.strategies.catalogue.switch import PublishedSwitch, later_switches
 from psbench.strategies.catalogue.switching import strategy_switch, sync_switch
-from psbench.strategies.catalogue.synchronous import backup_workers, bsp, k_batch_bsp, k_bsp
-from psbench.strategies.catalogue.transport import (
-    all_reduce,
-    double_squeeze,
-    fsdp,
-    map_reduce,
-    one_bit_adam,
-    power_sgd,
-)
-
-#: in the order in which lists show them
-_ORDER: tuple[Entry, ...] = (
-    bsp,
+from psbench.strategies.catalogue.transport import all_reduce, fsdp, map_reduce, one_bit_adam, power_sgd
+from psbench.strategies.catalogue.waiting import (
     asp,
-    ssp,
-    k_bsp,
-    k_batch_bsp,
     backup_workers,
+    bounded_step,
+    bsp,
+    con_sgd,
+    dssp,
+    dyn_sgd,
+    early_epoch_stop,
+    elastic_bsp,
     k_asp,
     k_batch_asp,
-    dssp,
-    elastic_bsp,
+    k_batch_bsp,
+    k_bsp,
     n_softsync,
-    con_sgd,
-    dyn_sgd,
-    bounded_step,
     osp,
-    early_epoch_stop,
-    dbs_sgd,
-    lb_bsp,
-    drop_stragglers,
-    flex_rr,
-    local_sgd,
-    adacomm,
-    selsync,
-    hermes,
-    double_squeeze,
-    diloco,
-    streaming_diloco,
-    eager_diloco,
-    decoupled_diloco,
-    sparse_loco,
-    fedavgm,
-    fedadam,
-    slowmo,
-    lookahead,
-    async_local_sgd,
-    halos,
-    fedbuff,
-    fedasync,
-    easgd,
-    dc_asgd,
-    d_psgd,
-    d_psgd_step_first,
-    ad_psgd,
-    sgp,
-    moshpit_sgd,
-    hierarchical_sgd,
-    all_reduce,
-    fsdp,
-    power_sgd,
-    one_bit_adam,
-    map_reduce,
-    strategy_switch,
-    sync_switch,
+    ssp,
 )
-CATALOGUE.update({entry.name: entry for entry in _ORDER})
+
+# in the order in which lists show them
+for _group in (
+    *(catalogue.waiting, catalogue.batch_sizes, catalogue.local_updates, catalogue.low_communication),
+    *(catalogue.gossip, catalogue.transport, catalogue.switching),
+):
+    CATALOGUE.update({each.name: each for each in vars(_group).values() if isinstance(each, Entry)})
 
 __all__ = [
     "CATALOGUE",

@@ -17,7 +17,7 @@ from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
 from psbench.errors import Deadlock, ParameterError, ProtocolError, PsbenchError, UnansweredWorker
 from psbench.strategies import make_strategy
 from psbench.testing.invariants import BrokenContract, Invariants
-from psbench.testing.random_cluster import random_cluster
+from psbench.testing.random_cluster import fitting_sizes, random_cluster
 from psbench.testing.scripted_cluster import ScriptedCluster, Undeclared
 from psbench.testing.variants import variants
 
@@ -296,13 +296,7 @@ def _title(strategy: AnyStrategy) -> str:
 
 
 def _largest(strategy: AnyStrategy) -> int:
-    for size in (6, 5, 4, 3, 2):
-        try:
-            strategy.check(size, 4 * size)
-        except ParameterError:
-            continue
-        return size
-    return 1
+    return max(fitting_sizes(strategy, 6), default=1)
 
 
 def _guard(where: str, do: Callable[[], Any]) -> Any:

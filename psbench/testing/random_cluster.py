@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,11 @@ def random_cluster(strategy: Any, seed: int, *, max_workers: int = 6, **options:
     """
     made = make_strategy(strategy)
     rng = Streams(seed).generator("cluster")
-    sizes = _sizes(made, max_workers)
+    if max_workers < 1:
+        raise ParameterError(f"random cluster: max_workers must be at least 1, got {max_workers}")
+    sizes = fitting_sizes(made, max_workers)
+    if not sizes:
+        made.check(max_workers, 4 * max_workers)  # says why
     num_workers = sizes[int(rng.integers(len(sizes)))]
     speed = rng.uniform(0.25, 2.0, num_workers)
     whole = bool(rng.random() < 0.5)
@@ -57,18 +62,14 @@ def random_cluster(strategy: Any, seed: int, *, max_workers: int = 6, **options:
     return ScriptedCluster(made, seconds, num_workers=num_workers, changes=changes, seed=seed, **values)
 
 
-def _sizes(strategy: AnyStrategy, most: int) -> list[int]:
-    refusal: ParameterError | None = None
-    sizes = []
+def fitting_sizes(strategy: AnyStrategy, most: int = 8) -> list[int]:
+    """Return the sizes of clusters, from 1, that a strategy takes."""
+    found = []
     for size in range(1, most + 1):
-        try:
+        with suppress(ParameterError):
             strategy.check(size, 4 * size)
-            sizes.append(size)
-        except ParameterError as error:
-            refusal = error
-    if not sizes:
-        raise refusal or ParameterError(f"random cluster: max_workers must be at least 1, got {most}")
-    return sizes
+            found.append(size)
+    return found
 
 
 def _membership_changes(num_workers: int, rng: np.random.Generator) -> list[tuple[float, ev.Event]]:

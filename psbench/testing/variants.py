@@ -8,8 +8,10 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from psbench.core import AnyStrategy, Part, Strategy, SwitchingStrategy
+from psbench.core.specification import limits_of
 from psbench.core.strategy import DOMAINS
-from psbench.errors import ParameterError, PsbenchError
+from psbench.errors import PsbenchError
+from psbench.testing.random_cluster import fitting_sizes
 
 #: upper ends of unlimited numbers; the small one is for those that may not exceed the number of workers
 _LARGE = (1_000_000, 4)
@@ -19,16 +21,8 @@ _SMALL = 1e-6
 def variants(strategy: AnyStrategy, most_workers: int = 6) -> Iterator[AnyStrategy]:
     """Yield the strategy with one hyper-parameter at one end, if it accepts some size of cluster."""
     for variant in _all(strategy):
-        if any(_fits(variant, size) for size in range(1, most_workers + 1)):
+        if fitting_sizes(variant, most_workers):
             yield variant
-
-
-def _fits(strategy: AnyStrategy, size: int) -> bool:
-    try:
-        strategy.check(size, 4 * size)
-    except ParameterError:
-        return False
-    return True
 
 
 def _all(strategy: AnyStrategy) -> Iterator[AnyStrategy]:
@@ -80,12 +74,7 @@ def extreme_values(field: FieldInfo) -> list[Any]:
         return [False, True]
     if kind not in (int, float):
         return []
-    limits = {
-        name: getattr(m, name)
-        for m in field.metadata
-        for name in ("ge", "gt", "le", "lt")
-        if hasattr(m, name)
-    }
+    limits = limits_of(field)
     nudge = 1 if kind is int else _SMALL
     low = limits.get("ge", limits["gt"] + nudge if "gt" in limits else None)
     high = limits.get("le", limits["lt"] - nudge if "lt" in limits else None)

@@ -173,9 +173,9 @@ def test_a_sum_that_an_exchange_does_not_keep_is_found(monkeypatch):
         else:
             load(self, x, lr, places)
 
-    fault, load = FAULTS["a worker goes less far than its centre"], arithmetic.Worker.load
+    fault, load = FAULTS["a worker goes less far than its centre"], arithmetic.ModelWorker.load
     monkeypatch.setattr(fault.owner, fault.name, fault.made())
-    monkeypatch.setattr(arithmetic.Worker, "load", goes_less_far)
+    monkeypatch.setattr(arithmetic.ModelWorker, "load", goes_less_far)
     assert "after their exchange" in failures("easgd")
 
 

@@ -17,8 +17,6 @@ class DelayedNesterov(Aggregation):
 
     Parameters
     ----------
-    outer_lr : float, > 0
-    outer_momentum : float, 0 <= beta < 1
     momentum_every : int, pushes, >= 0
         N; 0 is the number of workers. The paper asks for at least as many.
     momentum_between : float, 0 <= c <= 1

@@ -37,7 +37,6 @@ class Outer(Aggregation):
 
     Parameters
     ----------
-    outer_optimizer : "nesterov", "heavy_ball", "adam", "yogi" or "plain"
     outer_lr : float, > 0
         lr, the rate of the outer step. The experiment's optimizer and rate are those of the workers' steps.
     outer_momentum : float, 0 <= beta < 1

@@ -28,8 +28,6 @@ class RadialOuter(Aggregation):
 
     Parameters
     ----------
-    outer_lr : float, > 0
-    outer_momentum : float, 0 <= beta < 1
     merge : "radial" or "mean"
         Of all tensors; mean is the weighted one.
     stale_filter : "none" or "heloco"

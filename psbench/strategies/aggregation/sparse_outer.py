@@ -19,13 +19,9 @@ class SparseOuter(Aggregation):
 
     Parameters
     ----------
-    outer_lr : float, > 0
-        lr.
     combine : "mean_of_senders" or "mean"
         A: of each entry the mean over the workers that sent it, as the authors' code has it, or over all
         workers, as the paper writes.
-    clip : "median_norm" or "none"
-        Whether a difference longer than the median of all is shortened to it first.
 
     Notes
     -----

@@ -5,14 +5,6 @@ from __future__ import annotations
 from psbench.strategies import aggregation, communication, consistency, stragglers
 from psbench.strategies.catalogue.composition import Published
 
-osp = Published(
-    "osp",
-    "bsp whose workers step on by themselves while their gradients are on the way",
-    "Wang, Guo, Li 2019",
-    [consistency.BSP, aggregation.Accumulated, communication.OSP],
-    notebook="13_late_gradients",
-)
-
 local_sgd = Published(
     "local_sgd",
     "every worker takes several steps by itself, then all models are averaged (PASGD)",

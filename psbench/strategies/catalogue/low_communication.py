@@ -1,4 +1,4 @@
-"""Strategies whose workers step by themselves for long, and a server that makes one step of all that.
+"""Strategies that send little: a bit an entry, or what many steps of a worker by itself have come to.
 
 Their papers take hundreds of local steps on large models; the defaults here are for runs of 500 to 2,000
 steps. The paper's number stands beside each.
@@ -8,7 +8,24 @@ from __future__ import annotations
 
 from psbench.strategies import aggregation, communication, consistency
 from psbench.strategies.catalogue.composition import Published
-from psbench.strategies.codecs import ChunkedTopK
+from psbench.strategies.codecs import ChunkedTopK, OneBit
+
+#: Both directions with memory: what a worker's push loses is part of its next push, and what one difference
+#: of the model loses on the way down is part of the next. The paper's server sends Q(v), v = mean + E; here
+#: the server keeps the exact model, and what the workers hold differs from it by the paper's lr E. Which is
+#: the same for a constant rate, but evaluated is the server's model. Our choice: 64 entries share two means
+#: (1-bit SGD has two for every column of a matrix), since two for a whole model and momentum do not learn.
+double_squeeze = Published(
+    "double_squeeze",
+    "bsp in one bit an entry, up and down; what is lost is part of what is sent next",
+    "Tang et al. 2019",
+    [consistency.BSP],
+    defaults={
+        "codec": OneBit(bucket=64, error_feedback=True),
+        "codec_down": OneBit(bucket=64, error_feedback=True),
+    },
+    notebook="11_compression",
+)
 
 #: workers keep the state of their own optimizers; only the model is replaced
 _KEPT = {"local_momentum": "kept"}
@@ -120,17 +137,17 @@ fedasync = Published(
     [consistency.ASP, aggregation.FedAsync, communication.LocalSGD],
 )
 
-dc_asgd = Published(
-    "dc_asgd",
-    "asp in which a stale gradient is corrected by how far the model has moved since",
-    "Zheng et al. 2017 (DC-ASGD)",
-    [consistency.ASP, aggregation.DelayCompensated],
-)
-
 easgd = Published(
     "easgd",
     "workers keep models of their own, and springs hold them to a centre that follows them",
     "Zhang et al. 2015 (EASGD)",
     [consistency.ASP, aggregation.ElasticCentre, communication.Elastic],
     defaults=_KEPT,
+)
+
+dc_asgd = Published(
+    "dc_asgd",
+    "asp in which a stale gradient is corrected by how far the model has moved since",
+    "Zheng et al. 2017 (DC-ASGD)",
+    [consistency.ASP, aggregation.DelayCompensated],
 )

@@ -4,24 +4,6 @@ from __future__ import annotations
 
 from psbench.strategies import aggregation, consistency, placement
 from psbench.strategies.catalogue.composition import Published
-from psbench.strategies.codecs import OneBit
-
-#: Both directions with memory: what a worker's push loses is part of its next push, and what one difference
-#: of the model loses on the way down is part of the next. The paper's server sends Q(v), v = mean + E; here
-#: the server keeps the exact model, and what the workers hold differs from it by the paper's lr E. Which is
-#: the same for a constant rate, but evaluated is the server's model. Our choice: 64 entries share two means
-#: (1-bit SGD has two for every column of a matrix), since two for a whole model and momentum do not learn.
-double_squeeze = Published(
-    "double_squeeze",
-    "bsp in one bit an entry, up and down; what is lost is part of what is sent next",
-    "Tang et al. 2019",
-    [consistency.BSP],
-    defaults={
-        "codec": OneBit(bucket=64, error_feedback=True),
-        "codec_down": OneBit(bucket=64, error_feedback=True),
-    },
-    notebook="11_compression",
-)
 
 all_reduce = Published(
     "all_reduce",

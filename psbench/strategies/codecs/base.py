@@ -109,15 +109,7 @@ class Codec(parts.CodecPart):
 
 
 class Lossy(Codec):
-    """A codec that loses something, which the sender may keep as a residual.
-
-    Parameters
-    ----------
-    error_feedback : bool
-        Whether the sender adds what one message lost to the next (see `Channel`).
-    residual_decay : float, 0 to 1
-        The share of it that is added.
-    """
+    """A codec that loses something, which the sender may keep as a residual."""
 
     error_feedback: bool = parameter(False, "add what one message lost to the next", source="our reading")
     residual_decay: float = parameter(

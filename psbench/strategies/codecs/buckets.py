@@ -12,13 +12,7 @@ from psbench.strategies.codecs.base import Floats, Lossy
 
 
 class Bucketed(Lossy):
-    """A codec with a scale for every bucket of entries.
-
-    Parameters
-    ----------
-    bucket : int, entries, >= 0
-    error_feedback : bool
-    """
+    """A codec with a scale for every bucket of entries."""
 
     bucket: int = parameter(
         0, "entries that share a scale; 0: the whole vector", unit="entries", source="QSGD 4", ge=0

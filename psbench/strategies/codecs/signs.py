@@ -15,7 +15,6 @@ class Sign(Bucketed):
 
     Parameters
     ----------
-    bucket : int, entries, >= 0
     error_feedback : bool
         Without it SGD need not converge, as the paper shows.
 
@@ -60,7 +59,6 @@ class OneBit(Bucketed):
     ----------
     bucket : int, entries, >= 0
         The paper has two means for every column of a weight matrix.
-    error_feedback : bool
 
     Notes
     -----

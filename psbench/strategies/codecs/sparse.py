@@ -18,13 +18,7 @@ _ROUNDING = 1e-12
 
 
 class Sparse(Lossy):
-    """Base of top-k and random-k: how many entries are sent.
-
-    Parameters
-    ----------
-    ratio : float, 0 < ratio <= 1
-    error_feedback : bool
-    """
+    """Base of top-k and random-k: how many entries are sent."""
 
     # 0.01: some 65 times fewer bytes, indices included; a larger share costs more, a smaller one delays more
     ratio: float = parameter(0.01, "share of the entries that is sent", source=SOURCE, gt=0, le=1)

@@ -43,7 +43,6 @@ class AdaComm(Local):
         workers wait while the averaged model is evaluated on one machine; F is of that model.
     loss_samples : int, samples, >= 1
         How many training samples are taken for a loss that is measured; at most as many as there are.
-    local_momentum : "cleared" or "kept"
 
     Notes
     -----

@@ -19,7 +19,6 @@ class DynamicLocalSGD(Local):
     ----------
     local_steps : int, steps, >= 1
         H, the steps of the fastest worker; of every worker until its speed is known.
-    local_momentum : "cleared" or "kept"
 
     Notes
     -----

@@ -17,13 +17,7 @@ SOURCE = "Hermes, Alg. 1"
 
 
 class HermesGUPPolicy(WorkerPolicy):
-    """Test the loss at the end of every chunk; the worker's policy of `HermesGUP`.
-
-    Parameters
-    ----------
-    alpha, beta, patience, window
-        See `HermesGUP`.
-    """
+    """Test the loss at the end of every chunk; the worker's policy of `HermesGUP`."""
 
     alpha: float
     beta: float

@@ -28,13 +28,7 @@ class LocalSteps(WorkerPolicy):
 
 
 class Local(OwnSteps):
-    """A worker takes steps with an optimizer of its own, and pushes its parameters after some of them.
-
-    Parameters
-    ----------
-    local_momentum : "cleared" or "kept"
-        Whether a worker's optimizer keeps its momentum when it takes over an averaged model.
-    """
+    """A worker takes steps with an optimizer of its own, and pushes its parameters after some of them."""
 
     local_momentum: Literal["cleared", "kept"] = parameter(
         "cleared", "a worker's own momentum when it is sent the mean model", source=SOURCE

@@ -74,12 +74,6 @@ class _FirstWorkers(_FirstPushes):
 class KBSP(_FirstWorkers):
     """Commit the first k pushes, of k different workers; void the work of the other n - k; restart all.
 
-    Parameters
-    ----------
-    k : int, pushes, 1 <= k <= n
-    cancel : "immediate" or "on_arrival"
-        Whether late work stops at the commit, or runs out and is dropped on arrival.
-
     Notes
     -----
     Reduces to: BSP when k = n. k = 1 is not ASP: it voids the others' work.

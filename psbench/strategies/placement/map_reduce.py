@@ -16,13 +16,6 @@ class MapReduce(Placement):
     Every mini-batch is a job of its own, and each task goes through its whole partition to find the members
     of the mini-batch: that is what makes small mini-batches expensive in this style.
 
-    Parameters
-    ----------
-    job_s : float, seconds, >= 0
-        Time to start a job. Charged in virtual time only; live, a job takes the time it takes.
-    scan_s_per_sample : float, seconds, >= 0
-        Time to scan one sample of the partition. Charged in virtual time only.
-
     Notes
     -----
     Reduces to: BSP, update by update. The time of a mini-batch of T samples on n workers is

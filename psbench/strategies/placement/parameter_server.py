@@ -22,15 +22,11 @@ class ParameterServer(Placement):
 
     Parameters
     ----------
-    servers : int, >= 1
-        Number of shards that the flat vector is cut into.
     assignment : str
         contiguous: ranges of equal length, to within one entry. layer: tensor j on server j mod S. hash: each
         tensor where a hash of its name falls, so that another server moves few of them. size_threshold: as in
         MXNet, large tensors cut over all servers and small ones on one. best_fit: as in Optimus, by size into
         the room that is left.
-    large_tensor : int, entries, >= 1
-        Entries from which size_threshold counts a tensor as large.
     reassignment : Reassignment, its name, or a mapping
         Whether entries move during a run, and when. A move after which the servers are no more even
         than before is taken back, and the time to the next look doubles: noise, or time that does not depend

@@ -40,13 +40,6 @@ class Never(Reassignment):
 class ByLoad(Reassignment):
     """Entries move from servers that were busy for long to those that were not, in proportion to their speed.
 
-    Parameters
-    ----------
-    every : int, updates, >= 1
-        How often the seconds are measured in which each server was busy serving.
-    threshold : float, > 1
-        Nothing moves while the busiest server works at most that many times the mean.
-
     Notes
     -----
     A server's speed is the entries that it holds over the seconds that they kept it busy, and each server is

@@ -18,11 +18,6 @@ class Sharded(AllReduce):
     and k/n (stage 1); parameter and (1 + k)/n (2); (2 + k)/n (3), where parameters are gathered for each
     forward and once more for each backward pass: 3 (n - 1)/n of a vector travel, not 2 (n - 1)/n.
 
-    Parameters
-    ----------
-    stage : 1, 2 or 3
-        Sharded are the optimizer's state; gradients too; parameters too, as in FSDP.
-
     Notes
     -----
     Reduces to: `all_reduce`, whose models are the same after every update; so are bytes and time at stages 1

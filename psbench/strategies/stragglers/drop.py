@@ -20,10 +20,6 @@ class DropStragglers(Stragglers):
     ----------
     factor : float, > 1
         A worker is slow when its steps take more than this times the median of all that are there.
-    window : int, steps, >= 1
-        A worker's step time is the mean of its last so many pushes.
-    patience : int, pushes, >= 1
-        Pushes in a row at which a worker must be slow.
     most : float, 0 to 1
         Share of the workers, rounded down, that may be dropped at a time.
     readmit_after_s : float, seconds, >= 0

@@ -46,10 +46,6 @@ class DualBinarySearch(Stragglers):
         E: how often a worker goes through a chunk before it takes the next.
     max_samples : int, samples, >= 0
         N: the largest chunk of any worker; 0 is the training set.
-    fences : "all" or "others"
-        Whether a worker's own time is among those that make the fences.
-    freeze_median : bool
-        Whether the median found first stays the target.
     mode : "search" or "code"
         search: the most samples that take no longer than the median; the batch changes only if no number of
         samples does. code: what the published code comes to, the fewest samples within a second of it.

@@ -22,8 +22,6 @@ class LBBSP(Stragglers):
     ----------
     predictor : "ewma", "mean" or "last"
         An exponentially weighted mean, the mean of the last `window`, or the last.
-    window : int, steps, >= 1
-        For "mean".
     smoothing : float, 0 to 1
         For "ewma": weight of the last speed. 0.5 forgets a slow spell within a few barriers; less
         adapts later, and 1 is "last".

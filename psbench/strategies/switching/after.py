@@ -15,8 +15,6 @@ class After(SwitchOnce):
     ----------
     fraction : float, 0 to 1
         alpha of the paper. 0 switches before the first step and 1 never.
-    whole_epochs : bool
-        Whether to switch at the nearest whole epoch, or at the first update past the exact fraction.
 
     Notes
     -----

@@ -28,11 +28,6 @@ class OnStragglers(Switching):
     ----------
     fraction : float, 0 to 1
         Share of the epochs under the first strategy; 0 switches before the first step.
-    policy : "greedy" or "elastic"
-    window : int, steps, >= 1
-        A window is over when every worker has pushed so often in it.
-    patience : int, windows, >= 1
-        Windows in a row that make a straggler, or that clear one.
     seconds : "compute" or "compute_and_send"
         What throughput counts: the time a worker computes, or also the time its pushes travel. Travelling
         includes the queue at the servers, which under a barrier is always longest for the same worker.

@@ -20,7 +20,7 @@ from psbench.seeds import Streams
 from psbench.strategies import make_strategy
 from psbench.system.cores import cores
 from psbench.system.parent import end_with_parent
-from psbench.testing.fuzz.compositions import draw_size, draw_strategy, fitting_sizes, turn
+from psbench.testing.fuzz.compositions import draw_size, draw_strategy, turn
 from psbench.testing.fuzz.differential import PAIRS, Pair, differ
 from psbench.testing.fuzz.explore import explore
 from psbench.testing.fuzz.play import play
@@ -28,6 +28,7 @@ from psbench.testing.fuzz.player import Player
 from psbench.testing.fuzz.schedule import Schedule
 from psbench.testing.fuzz.shrink import as_test, form, shrink
 from psbench.testing.invariants import BrokenContract
+from psbench.testing.random_cluster import fitting_sizes
 
 #: schedules with one strategy: building one takes as long as a few schedules
 BLOCK = 16

@@ -13,9 +13,11 @@ from psbench import strategies
 from psbench.core import AnyStrategy, Part, Strategy, SwitchingStrategy
 from psbench.core.compatibility import Composition, misfits
 from psbench.core.part import REGISTRY
+from psbench.core.specification import limits_of
 from psbench.core.strategy import DOMAINS
 from psbench.core.switching_strategy import LaterSwitch
 from psbench.errors import ParameterError, SpecError
+from psbench.testing.random_cluster import fitting_sizes
 
 #: attempts at something valid with a given part before it is said that nothing goes with it
 _ATTEMPTS = 5000
@@ -25,8 +27,6 @@ _MANY = 5
 _SKIPPED = 0.9
 #: parts drawn again, one at a time, in search of a combination that fits
 _MENDINGS = 200
-#: size of the largest cluster that a drawn strategy is tried on
-MOST_WORKERS = 8
 #: sizes above this are drawn seldom, as they take longer
 _FEW_WORKERS = 5
 #: fields of a switching strategy that are drawn; its strategies and its rule are drawn as parts
@@ -88,12 +88,7 @@ def _value(field: FieldInfo, rng: np.random.Generator) -> Any:
 
 
 def _number(field: FieldInfo, kind: Any, default: Any, rng: np.random.Generator) -> Any:
-    limits = {
-        name: getattr(each, name)
-        for each in field.metadata
-        for name in ("ge", "gt", "le", "lt")
-        if hasattr(each, name)
-    }
+    limits = limits_of(field)
     low, high = (limits.get(a, limits.get(b)) for a, b in (("ge", "gt"), ("le", "lt")))
     if kind is int:
         return int((low or 0) + rng.integers(6))
@@ -196,18 +191,6 @@ def _then(one: Strategy, rng: np.random.Generator) -> tuple[LaterSwitch, ...]:
     to = one if rng.random() < 1 / 3 else draw_composition(rng)
     rules = registered("switching")
     return (LaterSwitch(to=to, rule=draw_part(rules[rng.integers(len(rules))], rng)),)
-
-
-def fitting_sizes(strategy: AnyStrategy) -> list[int]:
-    """Return the sizes of small clusters that a strategy takes."""
-    found = []
-    for size in range(1, MOST_WORKERS + 1):
-        try:
-            strategy.check(size, 4 * size)
-        except SpecError:
-            continue
-        found.append(size)
-    return found
 
 
 def draw_size(sizes: list[int], rng: np.random.Generator) -> int:

@@ -25,7 +25,7 @@ from psbench.testing.fuzz.schedule import Schedule
 from psbench.testing.fuzz.wire import Wire
 from psbench.testing.invariants import BrokenContract
 from psbench.testing.model import arithmetic
-from psbench.testing.model.arithmetic import RATE, ROUNDING, Array, Given
+from psbench.testing.model.arithmetic import RATE, ROUNDING, Array, GivenPush
 from psbench.training.local_model import LocalModel
 from psbench.training.server import Server
 from psbench.training.trainer import StepResult
@@ -74,7 +74,7 @@ class WorkerVectors:
         self._has_nan = schedule.wrong and withstands and noise(self._seed, 105, number) < 0.3
         self._fragments = some_fragments(composition, range(entries))
         self.real = LocalModel(composition, optimizer, self._fragments)
-        self.model = arithmetic.Worker(composition, optimizer.momentum)
+        self.model = arithmetic.ModelWorker(composition, optimizer.momentum)
         self._lr = self._optimizer.rate(0.0)
         self._steps = 0
         self.has_model = False
@@ -166,7 +166,7 @@ class Vectors:
         self._composition = strategy.compositions[0]
         self._server = self._new_server(start)
         self.versions = [start.numpy()]
-        self._model = arithmetic.Model(start.numpy(), self._composition.aggregation.name, self._shape)
+        self._model = arithmetic.ModelServer(start.numpy(), self._composition.aggregation.name, self._shape)
         self._last: tuple[act.Apply, Array, Array] | None = None  # with the version before, and the push
         self.payloads: dict[int, Tensor] = {}
         self.wire = Wire(self._composition, len(start), schedule.seed)
@@ -199,7 +199,7 @@ class Vectors:
         """Make the next version, and compare; workers that are `gone` have no residual."""
         part = self._composition.aggregation
         given = [
-            Given(self.payloads[push.id].numpy(), weight, self.versions[push.base_version])
+            GivenPush(self.payloads[push.id].numpy(), weight, self.versions[push.base_version])
             for push, weight in zip(apply.pushes, apply.weights, strict=True)
         ]
         pushes = [

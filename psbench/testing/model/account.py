@@ -19,10 +19,10 @@ from psbench.testing.model import (
     stragglers,
     switching,
 )
-from psbench.testing.model.record import Record
+from psbench.testing.model.record import ExpectedRows
 from psbench.testing.model.rule import rule_of
 from psbench.testing.model.switches import Switches
-from psbench.testing.model.view import Cluster, Member
+from psbench.testing.model.view import Member, ModelCluster
 
 #: the modules whose import enters the rules
 RULES = (aggregation, communication, consistency, gossip, placement, stragglers, switching)
@@ -39,12 +39,12 @@ class Account:
     wire_size : WireSize
         Of the model.
     **of_cluster
-        Fields of `Cluster`.
+        Fields of `ModelCluster`.
 
     Attributes
     ----------
-    cluster : Cluster
-    log : Record
+    cluster : ModelCluster
+    log : ExpectedRows
         What the log must have of the last answer.
     """
 
@@ -57,8 +57,8 @@ class Account:
         **of_cluster: Any,
     ) -> None:
         self.strategy, self.batches, self.size = strategy, batch_sizes, wire_size
-        self.cluster = Cluster(layout=wire_size.layout, **of_cluster)
-        self.log = Record(self.cluster)
+        self.cluster = ModelCluster(layout=wire_size.layout, **of_cluster)
+        self.log = ExpectedRows(self.cluster)
         self.switches = Switches(strategy) if isinstance(strategy, SwitchingStrategy) else None
         self.out: list[Action] = []
         self.changes: list[

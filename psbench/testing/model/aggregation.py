@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import combinations_with_replacement
 from statistics import fmean, median
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from psbench.core import Apply, Measure, Note, Push, Status
 from psbench.testing.model.rule import Decisions, Rule, rule
-from psbench.testing.model.view import Cluster
+from psbench.testing.model.view import ModelCluster
+
+#: the weight of each push, and the numbers beside them
+Weights: TypeAlias = tuple[list[float], dict[str, float]]
+#: what weighs the pushes of a commit, given the part and the cluster
+Weigh: TypeAlias = Callable[[Any, list[Push], ModelCluster], Weights]
+
+
+def weighs(*names: str) -> Callable[[Weigh], Weigh]:
+    """Enter a function as the rule of aggregations that remember nothing and measure nothing."""
+
+    def enter(weigh: Weigh) -> Weigh:
+        @rule("aggregation", *names)
+        class _Weighing(Rule):
+            def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
+                return [Apply(pushes, *weigh(self.own, pushes, c))]
+
+        return weigh
+
+    return enter
 
 
 def shares(pushes: list[Push]) -> list[float]:
@@ -19,71 +39,45 @@ def shares(pushes: list[Push]) -> list[float]:
     return [push.samples / sum(other.samples for other in pushes) for push in pushes]
 
 
-@rule("aggregation", "mean", "block_momentum", "outer")
-class Mean(Rule):
-    """The mean over the samples: of gradients, of models, or of differences."""
-
-    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
-        """Weigh by samples."""
-        return [Apply(pushes, shares(pushes))]
+@weighs("mean", "block_momentum", "outer")
+def mean(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Weigh gradients, models or differences by their samples."""
+    return shares(pushes), {}
 
 
-@rule("aggregation", "power_sgd", "one_bit_adam")
-class Versioned(Rule):
-    """The mean over the samples, and which version it is made from."""
-
-    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
-        """Weigh by samples."""
-        return [Apply(pushes, shares(pushes), {"version": c.version})]
+@weighs("power_sgd", "one_bit_adam")
+def versioned(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Weigh pushes by their samples; beside is the version that the next is made from."""
+    return shares(pushes), {"version": c.version}
 
 
-@rule("aggregation", "sum", "delay_compensated")
-class Sum(Rule):
-    """Each push wholly."""
-
-    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
-        """Weigh each alike."""
-        return [Apply(pushes, [1.0 for _ in pushes])]
+@weighs("sum", "delay_compensated")
+def total(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Take each push wholly."""
+    return [1.0 for _ in pushes], {}
 
 
-@rule("aggregation", "eager_outer")
-class EagerOuter(Rule):
-    """The plain mean; and of how many."""
-
-    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
-        """Weigh each alike."""
-        count = len(pushes)
-        return [Apply(pushes, [1.0 / count] * count, {"workers": count})]
+@weighs("eager_outer")
+def eager_outer(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Take the plain mean; beside is of how many."""
+    return [1.0 / len(pushes) for _ in pushes], {"workers": len(pushes)}
 
 
-@rule("aggregation", "sparse_outer")
-class SparseOuter(Rule):
-    """Each push wholly, or shortened to the median norm."""
-
-    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
-        """Ask for the norms, if they count."""
-        self.taken = pushes
-        if self.own.clip == "none":
-            return [Apply(pushes, [1.0 for _ in pushes])]
-        return [Measure("aggregation", {f"dot:{push.id}:{push.id}": None for push in pushes})]
-
-    def on_measured(self, facts: dict[str, float], c: Cluster) -> Decisions:
-        """Shorten."""
-        norms = [math.sqrt(facts[f"dot:{push.id}:{push.id}"]) for push in self.taken]
-        return [Apply(self.taken, [min(1.0, median(norms) / each) if each else 1.0 for each in norms])]
+@weighs("median", "trimmed_mean")
+def alike(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Weigh all alike (Yin et al.)."""
+    return [1 / len(pushes) for _ in pushes], {}
 
 
-@rule("aggregation", "accumulated")
-class Accumulated(Rule):
-    """The sum of a worker's steps counts for its batch, not for all their samples."""
-
-    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
-        """Weigh by samples a step."""
-        batches = [push.samples / push.steps for push in pushes]
-        return [Apply(pushes, [batch / math.fsum(batches) for batch in batches])]
+@weighs("accumulated")
+def accumulated(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Weigh a worker's sum by its samples a step, not by those of all its steps."""
+    batches = [push.samples / push.steps for push in pushes]
+    return [batch / math.fsum(batches) for batch in batches], {}
 
 
-def averaged(pushes: list[Push], c: Cluster) -> Decisions:
+@weighs("model_average")
+def model_average(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
     """Mix the mean of the models pushed into the model, as the share of the workers that they are of.
 
     All workers that have work to contribute make the whole model; newcomers have none.
@@ -91,37 +85,80 @@ def averaged(pushes: list[Push], c: Cluster) -> Decisions:
     working = {each.id for each in c.present if each.status is not Status.NEW}
     whole = working <= {push.worker for push in pushes} and not c.num_under_way
     share = 1.0 if whole else min(1.0, len(pushes) / len(c.active))
-    return [Apply(pushes, [share * own for own in shares(pushes)], {"keep": 1.0 - share})]
+    return [share * each for each in shares(pushes)], {"keep": 1.0 - share}
 
 
-@rule("aggregation", "model_average")
-class ModelAverage(Rule):
-    """The mean of the models."""
-
-    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
-        """Average."""
-        return averaged(pushes, c)
+@weighs("exchange")
+def exchange(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Average models, or gradients."""
+    return (model_average if own.aggregate == "parameters" else mean)(own, pushes, c)
 
 
-@rule("aggregation", "exchange")
-class Exchange(Rule):
-    """Models are averaged, or gradients."""
+@weighs("dyn_sgd")
+def dyn_sgd(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Count a push 1/d, where d is its staleness and 1 more: its own version is included."""
+    stale = [c.version - push.base_version for push in pushes]
+    return [share / (one + 1) for share, one in zip(shares(pushes), stale, strict=True)], {}
 
-    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
-        """Average what is exchanged."""
-        return averaged(pushes, c) if self.own.aggregate == "parameters" else [Apply(pushes, shares(pushes))]
+
+@weighs("delayed_nesterov")
+def delayed_nesterov(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Take each difference wholly; N pushes between two momenta, by default n (Async Local-SGD, Alg. 3)."""
+    every = own.momentum_every if own.momentum_every > 0 else c.num_workers
+    return [1.0 for _ in pushes], {"every": float(every)}
+
+
+@weighs("elastic_centre")
+def elastic_centre(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Move the centre by alpha (w - x) (EASGD, Alg. 1)."""
+    return [own.elastic_rate for _ in pushes], {"keep": 1.0 - own.elastic_rate}
+
+
+def fading(own: Any, push: Push, c: ModelCluster) -> float:
+    """Return s(tau) = (1 + tau)^-a, where tau versions were made since the push was begun."""
+    return math.exp(-own.staleness_exponent * math.log(1 + c.version - push.base_version))
+
+
+@weighs("fedasync")
+def fedasync(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Mix: x <- (1 - a_t) x + a_t w with a_t = alpha s(tau) (FedAsync, Alg. 1)."""
+    (push,) = pushes
+    share = own.mixing * fading(own, push, c)
+    return [share], {"keep": 1.0 - share}
+
+
+@weighs("fedbuff")
+def fedbuff(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Take the mean of K differences, each times s(tau), or divide by the sum of these (FedBuff, Alg. 1)."""
+    weights = [fading(own, push, c) for push in pushes]
+    by = math.fsum(weights) if own.normalise else len(pushes)
+    return [weight / by for weight in weights], {}
+
+
+@rule("aggregation", "sparse_outer")
+class _SparseOuter(Rule):
+    """Each push wholly, or shortened to the median norm."""
+
+    def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
+        self.taken = pushes
+        if self.own.clip == "none":
+            return [Apply(pushes, [1.0 for _ in pushes])]
+        return [Measure("aggregation", {f"dot:{push.id}:{push.id}": None for push in pushes})]
+
+    def on_measured(self, facts: dict[str, float], c: ModelCluster) -> Decisions:
+        norms = [math.sqrt(facts[f"dot:{push.id}:{push.id}"]) for push in self.taken]
+        return [Apply(self.taken, [min(1.0, median(norms) / each) if each else 1.0 for each in norms])]
 
 
 @rule("aggregation", "staleness_weighted")
-class StalenessWeighted(Rule):
+class _StalenessWeighted(Rule):
     """The rate over the staleness of the push, or over the mean of all until now; never over less than 1."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
         self.seen: list[int] = []
 
-    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
-        """Divide by the versions made since the push was begun."""
+    def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
         stale = [c.version - push.base_version for push in pushes]
         self.seen += stale
         if self.own.rate == "per_gradient":
@@ -131,26 +168,15 @@ class StalenessWeighted(Rule):
         return [Apply(pushes, [share / one for share, one in zip(shares(pushes), by, strict=True)])]
 
 
-@rule("aggregation", "dyn_sgd")
-class DynSGD(Rule):
-    """A push counts 1/d, where d is its staleness and 1 more."""
-
-    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
-        """Divide by the staleness, the push's own version included."""
-        stale = [c.version - push.base_version for push in pushes]
-        return [Apply(pushes, [share / (one + 1) for share, one in zip(shares(pushes), stale, strict=True)])]
-
-
 @rule("aggregation", "dyn_sgd_versioned")
-class DynSGDVersioned(Rule):
+class _DynSGDVersioned(Rule):
     """The d-th push of a stage counts 1/d; a stage is closed when no worker can push in it."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
         self.stages: list[int] = []  # of every push that belongs to an open one
 
-    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
-        """Count the push in the stage of its worker."""
+    def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
         (push,) = pushes
         stage = c.workers[push.worker].clock - 1
         self.stages.append(stage)
@@ -162,15 +188,14 @@ class DynSGDVersioned(Rule):
 
 
 @rule("aggregation", "loss_weighted")
-class LossWeighted(Rule):
+class _LossWeighted(Rule):
     """The weights are 1/L of the model and of the worker's; the first push becomes the model."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
         self.first, self.push = True, -1
 
-    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
-        """Take the first; ask for the losses of others."""
+    def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
         (push,) = pushes
         if self.first:
             self.first = False
@@ -180,7 +205,7 @@ class LossWeighted(Rule):
             Measure("aggregation", {"model_loss": None, "candidate_loss": push.id}, self.own.loss_samples)
         ]
 
-    def on_measured(self, facts: dict[str, float], c: Cluster) -> Decisions:
+    def on_measured(self, facts: dict[str, float], c: ModelCluster) -> Decisions:
         """Weigh W2 / (W1 + W2)."""
         old, new = facts["model_loss"], facts["candidate_loss"]
         if not math.isfinite(new):
@@ -195,7 +220,7 @@ class LossWeighted(Rule):
 
 
 @rule("aggregation", "bounded_step", "bounded_step_by_mean")
-class BoundedStep(Rule):
+class _BoundedStep(Rule):
     """The factor is clip(C / distance squared, least, most), C given or the mean until now."""
 
     def __init__(self, own: Any) -> None:
@@ -203,16 +228,14 @@ class BoundedStep(Rule):
         self.pushes: list[Push] = []
         self.distances: list[float] = []
 
-    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
-        """Ask for the distances of stale pushes."""
+    def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
         self.pushes = pushes
         needs: dict[str, int | None] = {
             f"distance_sq:{push.id}": push.id for push in pushes if push.base_version != c.version
         }
         return [Measure("aggregation", needs)] if needs else self.on_measured({}, c)
 
-    def on_measured(self, facts: dict[str, float], c: Cluster) -> Decisions:
-        """Weigh each push by its factor."""
+    def on_measured(self, facts: dict[str, float], c: ModelCluster) -> Decisions:
         own = self.own
         self.distances += facts.values()
         constant = getattr(own, "near", 0.0) or (fmean(self.distances) if self.distances else 0.0)
@@ -224,29 +247,19 @@ class BoundedStep(Rule):
         return [Apply(self.pushes, weights)]
 
 
-@rule("aggregation", "median", "trimmed_mean")
-class Alike(Rule):
-    """Yin et al.: every push counts alike."""
-
-    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
-        """Weigh alike."""
-        return [Apply(pushes, [1 / len(pushes) for _ in pushes])]
-
-
-class ByProducts(Rule):
+class _ByProducts(Rule):
     """The weights follow from the scalar products of the pushes that are numbers; others weigh nothing."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
         self.pushes: list[Push] = []
 
-    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
-        """Ask for all of them."""
+    def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
         self.pushes = pushes
         pairs = combinations_with_replacement([push.id for push in pushes], 2)
         return [Measure("aggregation", {f"dot:{one}:{other}": None for one, other in pairs})]
 
-    def on_measured(self, facts: dict[str, float], c: Cluster) -> Decisions:
+    def on_measured(self, facts: dict[str, float], c: ModelCluster) -> Decisions:
         """Weigh those that are numbers; if none is, all by their samples."""
         good = [push for push in self.pushes if math.isfinite(facts[f"dot:{push.id}:{push.id}"])]
         weights = dict.fromkeys((push.id for push in self.pushes), 0.0)
@@ -265,7 +278,7 @@ class ByProducts(Rule):
 
 
 @rule("aggregation", "krum")
-class Krum(ByProducts):
+class _Krum(_ByProducts):
     """The m pushes of lowest score; a score adds up the squared distances to the n - f - 2 nearest others."""
 
     def weights(self, pushes: list[Push], products: np.ndarray) -> Any:
@@ -280,7 +293,7 @@ class Krum(ByProducts):
 
 
 @rule("aggregation", "geometric_median")
-class GeometricMedian(ByProducts):
+class _GeometricMedian(_ByProducts):
     """RFA, Alg. 2: Weiszfeld's iteration with distances of at least nu, from the mean over the samples."""
 
     #: the distance from a point that is nearly reached is what rounding leaves of larger numbers
@@ -298,74 +311,25 @@ class GeometricMedian(ByProducts):
 
 
 @rule("aggregation", "clipped_mean")
-class ClippedMean(ByProducts):
+class _ClippedMean(_ByProducts):
     """Each push is shortened to the norm given, or to the median norm."""
 
     def weights(self, pushes: list[Push], products: np.ndarray) -> Any:
-        """Multiply each share by min(1, most / norm)."""
         norms = [math.sqrt(max(square, 0.0)) for square in np.diag(products).tolist()]
         most = self.own.norm if self.own.norm > 0 else median(norms)
         by = [min(1.0, most / norm) if norm > 0 else 1.0 for norm in norms]
         return [share * one for share, one in zip(shares(pushes), by, strict=True)]
 
 
-@rule("aggregation", "delayed_nesterov")
-class DelayedNesterov(Rule):
-    """Async Local-SGD, Alg. 3: each difference wholly; N pushes between two momenta, by default n."""
-
-    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
-        """Say how many pushes there are between two momenta."""
-        every = self.own.momentum_every if self.own.momentum_every > 0 else c.num_workers
-        return [Apply(pushes, [1.0 for _ in pushes], {"every": float(every)})]
-
-
-@rule("aggregation", "elastic_centre")
-class ElasticCentre(Rule):
-    """EASGD, Alg. 1: the centre moves by alpha (w - x)."""
-
-    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
-        """Mix."""
-        alpha = self.own.elastic_rate
-        return [Apply(pushes, [alpha for _ in pushes], {"keep": 1.0 - alpha})]
-
-
-def fading(push: Push, c: Cluster, exponent: float) -> float:
-    """Return s(tau) = (1 + tau)^-a, where tau versions were made since the push was begun."""
-    return math.exp(-exponent * math.log(1 + c.version - push.base_version))
-
-
-@rule("aggregation", "fedasync")
-class FedAsync(Rule):
-    """FedAsync, Alg. 1: x <- (1 - a_t) x + a_t w with a_t = alpha s(tau)."""
-
-    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
-        """Mix."""
-        (push,) = pushes
-        share = self.own.mixing * fading(push, c, self.own.staleness_exponent)
-        return [Apply(pushes, [share], {"keep": 1.0 - share})]
-
-
-@rule("aggregation", "fedbuff")
-class FedBuff(Rule):
-    """FedBuff, Alg. 1: the mean of K differences, each times s(tau)."""
-
-    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
-        """Divide by K, or by the sum of the weights."""
-        weights = [fading(push, c, self.own.staleness_exponent) for push in pushes]
-        by = math.fsum(weights) if self.own.normalise else len(pushes)
-        return [Apply(pushes, [weight / by for weight in weights])]
-
-
 @rule("aggregation", "radial_outer")
-class RadialOuter(Rule):
+class _RadialOuter(Rule):
     """Decoupled DiLoCo: samples squared over steps, since the worker pushed the same fragment last."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
         self.taken: dict[int, list[Push]] = {}
 
-    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
-        """Weigh by that, and name no tensor."""
+    def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
         found = []
         for push in pushes:
             before = self.taken.setdefault(push.worker, [])
@@ -377,7 +341,7 @@ class RadialOuter(Rule):
 
 
 @rule("aggregation", "two_levels")
-class TwoLevels(Rule):
+class _TwoLevels(Rule):
     """HALoS: what arrives between servers by the time of a push, then the push, and perhaps an update."""
 
     def __init__(self, own: Any) -> None:
@@ -387,7 +351,6 @@ class TwoLevels(Rule):
         self.number = 0
 
     def due(self, now: float) -> list[tuple[str, int]]:
-        """Return what has arrived."""
         found = sorted(each for each in self.events if each[0] <= now)
         self.events = [each for each in self.events if each[0] > now]
         for _, _, kind, region in found:
@@ -395,7 +358,7 @@ class TwoLevels(Rule):
                 self.since_merge[region] = 0
         return [(kind, region) for _, _, kind, region in found]
 
-    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
+    def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
         """Say all of it in order; the toy cluster's links take no time of their own."""
         (push,) = pushes
         region = push.worker // self.own.region_size

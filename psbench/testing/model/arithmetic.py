@@ -25,7 +25,7 @@ RATE = 0.25
 
 
 @dataclass
-class Given:
+class GivenPush:
     """A push of a commit: what it carries, its weight, and the version that its worker started from."""
 
     vector: Array
@@ -33,7 +33,7 @@ class Given:
     base: Array
 
 
-class SGD:
+class ModelSGD:
     """u <- m u + d, x <- x - lr u; with m = 0 plain steps, which leave u alone."""
 
     def __init__(self) -> None:
@@ -47,11 +47,11 @@ class SGD:
         return x - lr * self.u
 
 
-class Model:
+class ModelServer:
     """The servers' vector, and all that its updates remember."""
 
     def __init__(self, x: Array, part: str, shape: Sequence[int] = ()) -> None:
-        self.x, self.optimizer, self.shape = x, SGD(), shape
+        self.x, self.optimizer, self.shape = x, ModelSGD(), shape
         self.left: list[Array] = []  # what the last exchange has left out of each push
         self.memory: dict[Any, Any] = {}  # of the aggregation's rule
         self.part = part
@@ -63,12 +63,12 @@ class Model:
 
     def forget(self) -> None:
         """Forget what optimizer and aggregation remember."""
-        self.optimizer, self.memory = SGD(), {}
+        self.optimizer, self.memory = ModelSGD(), {}
 
     def apply(
         self,
         part: Any,
-        pushes: list[Given],
+        pushes: list[GivenPush],
         numbers: Mapping[str, float],
         lr: float,
         momentum: float,
@@ -79,7 +79,7 @@ class Model:
         whole, memory = self.x, self.memory
         if places is not None:
             self.x, self.memory = whole[places], memory.setdefault(tuple(places), {})
-        moved = update(Update(self, part, pushes, numbers, lr, momentum))
+        moved = update(OneUpdate(self, part, pushes, numbers, lr, momentum))
         if places is not None:
             self.memory = memory
             moved, part_of_it = whole.copy(), moved
@@ -88,12 +88,12 @@ class Model:
 
 
 @dataclass
-class Update:
+class OneUpdate:
     """One update: `own` is the part."""
 
-    model: Model
+    model: ModelServer
     own: Any
-    pushes: list[Given]
+    pushes: list[GivenPush]
     numbers: Mapping[str, float]
     lr: float
     momentum: float
@@ -118,29 +118,29 @@ class Update:
         return self.model.optimizer.step(self.x, direction, self.lr, self.momentum)
 
 
-def weighted_sum(u: Update) -> Array:
+def weighted_sum(u: OneUpdate) -> Array:
     """Step along sum_i w_i v_i."""
     return u.along(u.total)
 
 
-def mix(u: Update) -> Array:
+def mix(u: OneUpdate) -> Array:
     """Move to keep x + sum_i w_i x_i."""
     return u.numbers["keep"] * u.x + u.total if u.numbers["keep"] else u.total
 
 
-def exchange(u: Update) -> Array:
+def exchange(u: OneUpdate) -> Array:
     """Average models, or step along the mean gradient."""
     return mix(u) if u.own.aggregate == "parameters" else weighted_sum(u)
 
 
-def block_momentum(u: Update) -> Array:
+def block_momentum(u: OneUpdate) -> Array:
     """AdaComm, eqs. 7-8: u <- beta u + G with G = (w - mean)/lr; w <- w - lr u."""
     block = (u.x - u.total) / u.lr
     u.memory["u"] = block + u.own.block_momentum * u.memory.get("u", 0.0)
     return u.x - u.lr * u.memory["u"]
 
 
-def one_bit_adam(u: Update) -> Array:
+def one_bit_adam(u: OneUpdate) -> Array:
     """1-bit Adam, Alg. 1: Adam without correction; then signs of each momentum, and of their mean."""
     own, b1, b2 = u.own, u.own.beta1, u.own.beta2
     m, v, lost = (u.memory.get(name, np.zeros_like(u.x)) for name in ("m", "v", "lost"))
@@ -162,7 +162,7 @@ def signs(vector: Array) -> Array:
     return np.where(vector < 0, -scale, scale)
 
 
-def power_sgd(u: Update) -> Array:
+def power_sgd(u: OneUpdate) -> Array:
     """PowerSGD, Alg. 1, of the one tensor, as a matrix; what is linear in the pushes is so in their sum."""
     own, shape, version = u.own, u.model.shape, int(u.numbers["version"])
     if len(shape) < 2 or version < own.start_iter:
@@ -195,7 +195,7 @@ def orthogonal(matrix: Array, epsilon: float) -> Array:
     return np.array(found).T
 
 
-def robust(u: Update) -> Array:
+def robust(u: OneUpdate) -> Array:
     """Step along the mean of what is left of each entry's values; the greatest is one that is no number."""
     columns = np.sort(np.array([push.vector for push in u.pushes]), axis=0)
     count = len(columns)
@@ -203,7 +203,7 @@ def robust(u: Update) -> Array:
     return u.along(np.mean(columns[out : count - out], axis=0))
 
 
-def delay_compensated(u: Update) -> Array:
+def delay_compensated(u: OneUpdate) -> Array:
     """DC-ASGD, eq. 10: g + lambda g g (x - x_base), the pushes of a commit one after the other."""
     for push in u.pushes:
         g, factor = push.vector, u.own.compensation
@@ -214,7 +214,7 @@ def delay_compensated(u: Update) -> Array:
     return u.x
 
 
-def delayed_nesterov(u: Update) -> Array:
+def delayed_nesterov(u: OneUpdate) -> Array:
     """Async Local-SGD, Alg. 3: momentum with every N-th push, and c times it with the others."""
     n, beta, lr = u.numbers["every"], u.own.outer_momentum, u.own.outer_lr
     c = u.own.momentum_between / n
@@ -231,7 +231,7 @@ def delayed_nesterov(u: Update) -> Array:
     return u.x
 
 
-def dyn_sgd_versioned(u: Update) -> Array:
+def dyn_sgd_versioned(u: OneUpdate) -> Array:
     """Step by what the mean of the stage's pushes changes with this one."""
     (push,), stage = u.pushes, u.numbers["stage"]
     pushed = u.memory.setdefault(stage, [])
@@ -244,7 +244,7 @@ def dyn_sgd_versioned(u: Update) -> Array:
     return u.along(now - before if len(pushed) > 1 else now)
 
 
-def outer(u: Update) -> Array:
+def outer(u: OneUpdate) -> Array:
     """DiLoCo, Alg. 1; FedOpt, Alg. 2; see the docstring of `Outer` for the five forms."""
     d, own, memory, zero = u.total, u.own, u.memory, np.zeros_like(u.x)
     v, s, beta = memory.get("v", zero), memory.get("s", zero), own.outer_momentum
@@ -261,7 +261,7 @@ def outer(u: Update) -> Array:
     return u.x - own.outer_lr * v / (np.sqrt(s) + own.outer_epsilon)
 
 
-def eager_outer(u: Update) -> Array:
+def eager_outer(u: OneUpdate) -> Array:
     """Eager DiLoCo: the mean of what k workers step along, with Nesterov's momentum."""
     mean, k = u.total, u.numbers["workers"]
     known = mean if "mean" not in u.memory else ((k - 1) * u.memory["mean"] + mean) / k
@@ -270,7 +270,7 @@ def eager_outer(u: Update) -> Array:
     return u.x - u.own.outer_lr * (known + u.own.outer_momentum * v)
 
 
-def two_levels(u: Update) -> Array:
+def two_levels(u: OneUpdate) -> Array:
     """HALoS: models of regions, and a global one; all between them takes no time here."""
     memory, own = u.memory, u.own
     x = u.x
@@ -305,7 +305,7 @@ def two_levels(u: Update) -> Array:
     return x
 
 
-def radial_outer(u: Update) -> Array:
+def radial_outer(u: OneUpdate) -> Array:
     """Decoupled DiLoCo, of what is one tensor here; HeLoCo's filter before it."""
     v, beta = u.memory.get("v", np.zeros_like(u.x)), u.own.outer_momentum
     found, weights = [], [push.weight for push in u.pushes]
@@ -333,14 +333,14 @@ def radial_outer(u: Update) -> Array:
     return u.x - u.own.outer_lr * (mean + beta * v)
 
 
-def sparse_outer(u: Update) -> Array:
+def sparse_outer(u: OneUpdate) -> Array:
     """SparseLoCo: of each entry the mean over those that sent it, or over all."""
     sent = sum((push.vector != 0).astype(float) for push in u.pushes)
     by = np.maximum(sent, 1) if u.own.combine == "mean_of_senders" else len(u.pushes)
     return u.x - u.own.outer_lr * u.total / by
 
 
-def fedbuff(u: Update) -> Array:
+def fedbuff(u: OneUpdate) -> Array:
     """FedBuff: x <- x - lr sum_i w_i D_i."""
     return u.x - u.own.outer_lr * u.total
 
@@ -348,8 +348,8 @@ def fedbuff(u: Update) -> Array:
 #: what rounding may make of vectors, as a share of the largest entry: of 1-bit Adam's scales, 32-bit floats,
 #: a momentum that differs in its last bit may have the next, and a residual multiplies that
 ROUNDING = {"one_bit_adam": 1e-5}
-#: the update of each aggregation part that takes another than a step along the weighted sum
-UPDATES: dict[str, Callable[[Update], Array]] = {
+#: the update of each aggregation part
+UPDATES: dict[str, Callable[[OneUpdate], Array]] = {
     **dict.fromkeys(("model_average", "loss_weighted", "elastic_centre", "fedasync"), mix),
     "exchange": exchange,
     "block_momentum": block_momentum,
@@ -365,23 +365,19 @@ UPDATES: dict[str, Callable[[Update], Array]] = {
     "two_levels": two_levels,
     "sparse_outer": sparse_outer,
     "fedbuff": fedbuff,
+    **dict.fromkeys(("mean", "sum", "accumulated", "staleness_weighted", "dyn_sgd"), weighted_sum),
+    **dict.fromkeys(("bounded_step", "bounded_step_by_mean"), weighted_sum),
+    **dict.fromkeys(("krum", "geometric_median", "clipped_mean"), weighted_sum),
 }
-#: those that take one
-WEIGHTED_SUMS = frozenset(
-    (
-        *("mean", "sum", "accumulated", "staleness_weighted", "dyn_sgd", "bounded_step"),
-        *("bounded_step_by_mean", "krum", "geometric_median", "clipped_mean"),
-    )
-)
 
 
-class Worker:
+class ModelWorker:
     """What a worker has, and what it must push: see the docstrings of the communication parts."""
 
     def __init__(self, composition: Strategy, momentum: float) -> None:
         self.m: Any = composition.communication
         self.kind, self.momentum = composition.aggregation.payload, momentum
-        self.own, self.optimizer = np.zeros(0), SGD()
+        self.own, self.optimizer = np.zeros(0), ModelSGD()
         self.received = self.last = self.own
         self.steps: list[tuple[Array, int]] = []  # gradients and samples that no push has carried
         self.pushed: dict[tuple[int, ...], Array] = {}  # of fragments, until their answers
@@ -410,7 +406,7 @@ class Worker:
             self.own, self.steps = x, []
         self.received, self.exchanges = x, False
         if getattr(self.m, "forgets_momentum", False):
-            self.optimizer = SGD()
+            self.optimizer = ModelSGD()
 
     def receive(self, answer: Array, lr: float) -> None:
         """Step along the aggregate, in the place of the own last gradient; or take a region's model."""

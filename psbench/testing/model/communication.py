@@ -7,43 +7,38 @@ from typing import Any
 
 from psbench.core import Hold, Measure, Orders, Push, Release, Status, Vote
 from psbench.testing.model.rule import Decisions, Rule, rule
-from psbench.testing.model.view import Cluster
+from psbench.testing.model.view import ModelCluster
 
-
-@rule("communication", "every_step", "osp", "hermes_gup")
-class Quiet(Rule):
-    """The server tells these workers nothing."""
+#: the server tells these workers nothing
+rule("communication", "every_step", "osp", "hermes_gup")(Rule)
 
 
 @rule("communication", "micro_steps")
-class MicroSteps(Rule):
+class _MicroSteps(Rule):
     """A round is named by its version, and begins with the worker's whole batch."""
 
-    def on_release(self, worker: int, c: Cluster) -> Orders:
-        """Say which round it is."""
+    def on_release(self, worker: int, c: ModelCluster) -> Orders:
         return {"round": c.version, "batch": c.workers[worker].batch_size}
 
 
 @rule("communication", "local_sgd", "elastic")
-class LocalSGD(Rule):
+class _LocalSGD(Rule):
     """A worker takes always as many steps."""
 
-    def on_release(self, worker: int, c: Cluster) -> Orders:
-        """Say how many steps."""
+    def on_release(self, worker: int, c: ModelCluster) -> Orders:
         return {"local_steps": self.own.local_steps}
 
 
 @rule("communication", "eager")
-class Eager(LocalSGD):
+class _Eager(_LocalSGD):
     """And is told how many workers there are."""
 
-    def on_release(self, worker: int, c: Cluster) -> Orders:
-        """Say both."""
+    def on_release(self, worker: int, c: ModelCluster) -> Orders:
         return {**super().on_release(worker, c), "workers": len(c.present)}
 
 
 @rule("communication", "fragments", "asked_fragments")
-class Fragments(Rule):
+class _Fragments(Rule):
     """Streaming DiLoCo, Alg. 2: fragment p is sent at t = p H/P (mod H), from H steps on or from H/P.
 
     A worker that joins, or whose push was dropped, goes on with the fragment that the furthest is at.
@@ -56,20 +51,17 @@ class Fragments(Rule):
         self.most = 0
         self.fresh: set[int] = set()  # those with pushes since the last version
 
-    def on_push(self, push: Push, c: Cluster) -> Decisions:
-        """Note it."""
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
         self.fresh.add(push.worker)
         return []
 
-    def on_applied(self, c: Cluster) -> Decisions:
-        """Count those that the version is of."""
+    def on_applied(self, c: ModelCluster) -> Decisions:
         self.taken += sorted(self.fresh)
         self.fresh.clear()
         self.most = max([self.most, *map(self.pushed, self.ahead)])
         return []
 
-    def on_leave(self, worker: int, c: Cluster) -> Decisions:
-        """Forget it."""
+    def on_leave(self, worker: int, c: ModelCluster) -> Decisions:
         self.taken = [other for other in self.taken if other != worker]
         self.ahead.pop(worker, None)
         self.fresh.discard(worker)
@@ -79,8 +71,7 @@ class Fragments(Rule):
         """Return how many turns a worker has had."""
         return self.ahead[worker] + self.taken.count(worker)
 
-    def on_release(self, worker: int, c: Cluster) -> Orders:
-        """Say which is next, and when."""
+    def on_release(self, worker: int, c: ModelCluster) -> Orders:
         if worker in self.fresh:  # its push was dropped
             self.on_leave(worker, c)
         self.ahead.setdefault(worker, self.most)
@@ -93,26 +84,23 @@ class Fragments(Rule):
 
 
 @rule("communication", "dynamic_local_sgd", "regional_sgd")
-class DynamicLocalSGD(Rule):
+class _DynamicLocalSGD(Rule):
     """Async Local-SGD, sec. 5: h_i = floor(v_i / v_max * H), at least 1, by the last push of all here."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
         self.step_s: dict[int, float] = {}  # of the last push
 
-    def on_push(self, push: Push, c: Cluster) -> Decisions:
-        """Note the seconds of a step."""
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
         assert push.stats is not None
         self.step_s[push.worker] = push.stats["compute_s"] / push.steps
         return []
 
-    def on_leave(self, worker: int, c: Cluster) -> Decisions:
-        """Forget a worker's."""
+    def on_leave(self, worker: int, c: ModelCluster) -> Decisions:
         self.step_s.pop(worker, None)
         return []
 
-    def on_release(self, worker: int, c: Cluster) -> Orders:
-        """Say how many steps; H until the speed is known."""
+    def on_release(self, worker: int, c: ModelCluster) -> Orders:
         new = c.workers[worker].status is Status.NEW
         own = None if new else self.step_s.get(worker)
         if not own:
@@ -122,7 +110,7 @@ class DynamicLocalSGD(Rule):
 
 
 @rule("communication", "adacomm")
-class AdaComm(Rule):
+class _AdaComm(Rule):
     """With the first averaging of each interval, eq. 6 and its refinement; as the part reads it."""
 
     def __init__(self, own: Any) -> None:
@@ -133,29 +121,26 @@ class AdaComm(Rule):
         self.rates: list[float] = []
         self.losses: list[tuple[float, int]] = []
 
-    def start(self, c: Cluster) -> Decisions:
-        """Note when this begins; a loss that is measured is so before any step."""
+    def start(self, c: ModelCluster) -> Decisions:
         self.began_s, self.began_epoch = c.now, c.epoch
         self.rates = [c.rate(c.epoch)]
         return self._measure() if self.own.loss == "measured" and not self._final() else []
 
-    def on_release(self, worker: int, c: Cluster) -> Orders:
-        """Say how many steps."""
+    def on_release(self, worker: int, c: ModelCluster) -> Orders:
         return {"local_steps": self.period}
 
-    def rate_epoch(self, c: Cluster) -> float:
+    def rate_epoch(self, c: ModelCluster) -> float:
         """Return where the schedule stands: A5, it waits for a period of 1."""
         deferred = self.own.lr_coupling == "defer" and self.period > 1
         return self.began_epoch if deferred else c.epoch
 
-    def on_push(self, push: Push, c: Cluster) -> Decisions:
-        """Keep the loss of the worker's first mini-batch."""
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
         if self.own.loss == "workers":
             assert push.stats is not None
             self.losses.append((push.stats["first_loss"], push.samples))
         return []
 
-    def on_applied(self, c: Cluster) -> Decisions:
+    def on_applied(self, c: ModelCluster) -> Decisions:
         """Choose with the first averaging at or after each multiple of the interval."""
         number = math.floor((c.now - self.began_s) / self.own.interval_s)
         measured = self.own.loss == "measured"
@@ -169,8 +154,7 @@ class AdaComm(Rule):
         self._choose(loss, c)
         return []
 
-    def on_measured(self, facts: dict[str, float], c: Cluster) -> Decisions:
-        """Choose by the loss that was measured."""
+    def on_measured(self, facts: dict[str, float], c: ModelCluster) -> Decisions:
         self._choose(facts["train_loss"], c)
         return []
 
@@ -180,7 +164,7 @@ class AdaComm(Rule):
     def _measure(self) -> Decisions:
         return [Measure("communication", {"train_loss": None}, self.own.loss_samples)]
 
-    def _choose(self, loss: float, c: Cluster) -> None:
+    def _choose(self, loss: float, c: ModelCluster) -> None:
         if not self.first:
             self.first = loss
             return
@@ -197,7 +181,7 @@ class AdaComm(Rule):
 
 
 @rule("communication", "selsync")
-class SelSync(Rule):
+class _SelSync(Rule):
     """Any flag makes all push; so does who waits already, as no step of all can begin without it."""
 
     def __init__(self, own: Any) -> None:
@@ -206,24 +190,23 @@ class SelSync(Rule):
         self.sharing: list[int] = []
         self.served: list[int] = []  # workers let go since they were drawn
 
-    def on_vote(self, vote: Vote, c: Cluster) -> Decisions:
-        """Answer all when all have voted."""
+    def on_vote(self, vote: Vote, c: ModelCluster) -> Decisions:
         self.flags[vote.worker] = vote.value > 0
         return self._all(c) or [Hold(vote.worker, "vote")]
 
-    def on_leave(self, worker: int, c: Cluster) -> Decisions:
+    def on_leave(self, worker: int, c: ModelCluster) -> Decisions:
         """Answer if it was the last that was waited for; its own vote counts no more."""
         self.flags[worker] = False
         return self._all(c)
 
-    def _all(self, c: Cluster) -> Decisions:
+    def _all(self, c: ModelCluster) -> Decisions:
         if c.computing or not c.voted:
             return []
         together = any(self.flags.values()) or len(c.waiting) > 0
         self.flags = {}
         return [Release(worker, then="push" if together else "step") for worker in c.voted]
 
-    def on_release(self, worker: int, c: Cluster) -> Orders:
+    def on_release(self, worker: int, c: ModelCluster) -> Orders:
         """Say the smoothing at first, and whose samples are shared in the step that begins."""
         orders: Orders = {}
         if self.own.smoothing == 0 and c.workers[worker].status is Status.NEW:

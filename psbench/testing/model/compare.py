@@ -12,7 +12,7 @@ from typing import Any
 
 from psbench.core import Action, ClusterView, EventLog, Kind, Status
 from psbench.testing.model.record import Row
-from psbench.testing.model.view import COUNTED, LEFT, PRESENT, Cluster
+from psbench.testing.model.view import COUNTED, LEFT, PRESENT, ModelCluster
 
 #: the columns of a row after its kind and worker, but for the text
 _COLUMNS = ("id", "version", "samples", "steps", "bytes", "compute_s", "send_s", "loss")
@@ -88,7 +88,7 @@ def equal(one: Any, other: Any, tolerance: float = 1e-9) -> bool:
     return False
 
 
-def unequal_views(cluster: Cluster, view: ClusterView) -> str:
+def unequal_views(cluster: ModelCluster, view: ClusterView) -> str:
     """Return the first thing that the engine's view shows otherwise; empty if there is none."""
     for name, shown, own in zip(COUNTED, _counted(view), _counted(cluster), strict=True):
         if shown != own:

@@ -3,195 +3,141 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from psbench.core import Cancel, Commit, Discard, Hold, Push, Release, SetTimer, Tell
 from psbench.testing.model.rule import Decisions, Rule, rule
-from psbench.testing.model.view import Cluster
+from psbench.testing.model.view import ModelCluster
 
 
 @rule("consistency", "asp")
-class ASP(Rule):
+class _ASP(Rule):
     """Commit every push alone, and let its worker go."""
 
-    def on_push(self, push: Push, c: Cluster) -> Decisions:
-        """Commit and go on."""
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
         return [Commit([push]), Release(push.worker)]
 
 
 @rule("consistency", "bsp")
-class BSP(Rule):
+class _BSP(Rule):
     """Nothing while a worker is under way; then one commit of all, and all continue."""
 
-    def on_push(self, push: Push, c: Cluster) -> Decisions:
-        """Wait, or open."""
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
         return self._open(c) or [Hold(push.worker, "barrier")]
 
-    def on_join(self, worker: int, c: Cluster) -> Decisions:
-        """Wait, or open."""
+    def on_join(self, worker: int, c: ModelCluster) -> Decisions:
         return self._open(c) or [Hold(worker, "barrier")]
 
-    def on_leave(self, worker: int, c: Cluster) -> Decisions:
-        """Open if only the one that left was missing."""
+    def on_leave(self, worker: int, c: ModelCluster) -> Decisions:
         return self._open(c)
 
-    def _open(self, c: Cluster) -> Decisions:
+    def _open(self, c: ModelCluster) -> Decisions:
         if c.computing or c.voted:
             return []
         return self.on_drained(c) + [Release(worker) for worker in c.waiting]
 
 
-class FirstPushes(Rule):
-    """The first so many pushes of the current version make the next; all others restart."""
+#: how many pushes make a version, by the name of the part
+_NEEDED: dict[str, Callable[[Any, ModelCluster], int]] = {
+    **dict.fromkeys(("k_bsp", "k_asp"), lambda own, c: min(own.k, len(c.active))),  # all, if fewer are left
+    "backup_workers": lambda own, c: min(c.num_workers - own.spares, len(c.active)),
+    **dict.fromkeys(("k_batch_bsp", "k_batch_asp"), lambda own, c: own.k),
+    "n_softsync": lambda own, c: c.num_workers // own.n,
+}
 
-    different_workers = True
 
-    def needed(self, c: Cluster) -> int:
-        """Return how many pushes make a version."""
-        raise NotImplementedError
+def is_complete(own: Any, c: ModelCluster) -> bool:
+    """Return whether there are pushes enough for a version."""
+    return 0 < len(c.pending) >= _NEEDED[own.name](own, c)
 
-    def on_push(self, push: Push, c: Cluster) -> Decisions:
-        """Discard one that is late; else count it."""
+
+def back(worker: int, c: ModelCluster, reason: str = "k pushes") -> Decisions:
+    """Let a newcomer go, but for one whose push is in the buffer still."""
+    waits = worker in [push.worker for push in c.pending.values()]
+    return [Hold(worker, reason) if waits else Release(worker)]
+
+
+@rule("consistency", "k_bsp", "backup_workers", "k_batch_bsp")
+class _FirstPushes(Rule):
+    """The first so many pushes of the current version make the next; all others restart.
+
+    They are of different workers, which wait; those of k-batch-BSP are whosever.
+    """
+
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
         if push.base_version != c.version:
             return [Discard(push, "late"), Release(push.worker)]
-        if self.complete(c):
+        if is_complete(self.own, c):
             return self.commit(c)
-        return [Hold(push.worker, "k pushes") if self.different_workers else Release(push.worker)]
+        return [Release(push.worker) if self.own.name == "k_batch_bsp" else Hold(push.worker, "k pushes")]
 
-    def on_join(self, worker: int, c: Cluster) -> Decisions:
-        """Let a newcomer go, but for one whose push is in the buffer still."""
-        return back(worker, c) if self.different_workers else [Release(worker)]
+    def on_join(self, worker: int, c: ModelCluster) -> Decisions:
+        return [Release(worker)] if self.own.name == "k_batch_bsp" else back(worker, c)
 
-    def on_leave(self, worker: int, c: Cluster) -> Decisions:
-        """Commit if those that are left are enough."""
-        return self.commit(c) if self.complete(c) else []
+    def on_leave(self, worker: int, c: ModelCluster) -> Decisions:
+        return self.commit(c) if is_complete(self.own, c) else []
 
-    def complete(self, c: Cluster) -> bool:
-        """Return whether there are pushes enough."""
-        return 0 < len(c.pending) >= self.needed(c)
-
-    def commit(self, c: Cluster) -> Decisions:
+    def commit(self, c: ModelCluster) -> Decisions:
         """Commit, cancel the others if they are not to run out, and let all go."""
         cancelled = c.computing if self.own.cancel == "immediate" else []
         released = sorted(cancelled + c.waiting)
         return [Commit(c.buffered()), *map(Cancel, cancelled), *map(Release, released)]
 
 
-@rule("consistency", "k_bsp")
-class KBSP(FirstPushes):
-    """A version takes pushes of k different workers, or of all if fewer are left."""
-
-    def needed(self, c: Cluster) -> int:
-        """Return k."""
-        return min(int(self.own.k), len(c.active))
-
-
-@rule("consistency", "backup_workers")
-class BackupWorkers(FirstPushes):
-    """All but the spares, of the cluster as specified."""
-
-    def needed(self, c: Cluster) -> int:
-        """Return N."""
-        return min(c.num_workers - int(self.own.spares), len(c.active))
-
-
-@rule("consistency", "k_batch_bsp")
-class KBatchBSP(FirstPushes):
-    """A version takes k mini-batches, whosever."""
-
-    different_workers = False
-
-    def needed(self, c: Cluster) -> int:
-        """Return k."""
-        return int(self.own.k)
-
-
 @rule("consistency", "k_asp")
-class KASP(Rule):
+class _KASP(Rule):
     """A version takes k pushes of different workers, however stale; who contributed waits for the commit."""
 
-    def on_push(self, push: Push, c: Cluster) -> Decisions:
-        """Commit if that completes k."""
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
         return self._commit(c) or [Hold(push.worker, "k pushes")]
 
-    def on_join(self, worker: int, c: Cluster) -> Decisions:
-        """Let a newcomer go, but for one whose push is in the buffer still."""
+    def on_join(self, worker: int, c: ModelCluster) -> Decisions:
         return back(worker, c)
 
-    def on_leave(self, worker: int, c: Cluster) -> Decisions:
-        """Commit if all that are left have contributed."""
+    def on_leave(self, worker: int, c: ModelCluster) -> Decisions:
         return self._commit(c)
 
-    def _commit(self, c: Cluster) -> Decisions:
-        contributions = len(c.pending)
-        if contributions == 0 or contributions < min(self.own.k, len(c.active)):
-            return []
-        return [Commit(c.buffered()), *map(Release, c.waiting)]
+    def _commit(self, c: ModelCluster) -> Decisions:
+        return [Commit(c.buffered()), *map(Release, c.waiting)] if is_complete(self.own, c) else []
 
 
-class Every(Rule):
+@rule("consistency", "k_batch_asp", "n_softsync")
+class _EveryPushes(Rule):
     """Every so many pushes make a version, and no worker waits."""
 
-    def needed(self, c: Cluster) -> int:
-        """Return how many."""
-        raise NotImplementedError
-
-    def on_push(self, push: Push, c: Cluster) -> Decisions:
-        """Go on, with a version or without."""
-        full = len(c.pending) >= self.needed(c)
-        return [*([Commit(c.buffered())] if full else []), Release(push.worker)]
-
-
-@rule("consistency", "k_batch_asp")
-class KBatchASP(Every):
-    """A version takes k pushes."""
-
-    def needed(self, c: Cluster) -> int:
-        """Return k."""
-        return int(self.own.k)
-
-
-@rule("consistency", "n_softsync")
-class NSoftsync(Every):
-    """A version takes floor(workers / n) pushes, of the cluster as specified."""
-
-    def needed(self, c: Cluster) -> int:
-        """Return c."""
-        return int(c.num_workers // self.own.n)
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
+        return [*([Commit(c.buffered())] if is_complete(self.own, c) else []), Release(push.worker)]
 
 
 @rule("consistency", "ssp")
-class SSP(Rule):
+class _SSP(Rule):
     """Worker i may start a step iff c_i - min c_j <= s; tested for all whenever anything changes."""
 
     @property
     def bound(self) -> int:
-        """Return s."""
         return int(self.own.staleness_bound)
 
-    def on_push(self, push: Push, c: Cluster) -> Decisions:
-        """Commit; then all that may continue."""
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
         free = [worker for worker in c.waiting if worker != push.worker and self.within(worker, c)]
         may = self.may_go_on(push.worker, c)
         released = sorted([*free, push.worker] if may else free)
         held = [] if may else [Hold(push.worker, "staleness bound")]
         return [Commit([push]), *map(Release, released), *held]
 
-    def on_leave(self, worker: int, c: Cluster) -> Decisions:
-        """All that now may continue."""
+    def on_leave(self, worker: int, c: ModelCluster) -> Decisions:
         return [Release(each) for each in c.waiting if self.within(each, c)]
 
-    def within(self, worker: int, c: Cluster) -> bool:
-        """Return whether a worker's lead is within the bound."""
+    def within(self, worker: int, c: ModelCluster) -> bool:
         return c.clock_lead(worker) <= self.bound
 
-    def may_go_on(self, worker: int, c: Cluster) -> bool:
+    def may_go_on(self, worker: int, c: ModelCluster) -> bool:
         """Return whether a worker that has pushed goes on."""
         return self.within(worker, c)
 
 
 @rule("consistency", "dssp")
-class DSSP(SSP):
+class _DSSP(_SSP):
     """Rules 1 to 4 of the paper, in order."""
 
     def __init__(self, own: Any) -> None:
@@ -200,15 +146,14 @@ class DSSP(SSP):
 
     @property
     def bound(self) -> int:
-        """Return s_L."""
         return int(self.own.lower)
 
-    def on_join(self, worker: int, c: Cluster) -> Decisions:
+    def on_join(self, worker: int, c: ModelCluster) -> Decisions:
         """Forget what was granted to it before it left."""
         self.extra[worker] = 0
         return [Release(worker)]
 
-    def may_go_on(self, worker: int, c: Cluster) -> bool:
+    def may_go_on(self, worker: int, c: ModelCluster) -> bool:
         """Return whether one of rules 1 to 3 lets it go."""
         if self.extra.get(worker, 0) > 0:  # rule 1
             self.extra[worker] -= 1
@@ -220,7 +165,7 @@ class DSSP(SSP):
         self.extra[worker] = max(0, granted - 1)  # the step that starts now is one of them
         return granted > 0
 
-    def controller(self, worker: int, c: Cluster) -> int:
+    def controller(self, worker: int, c: ModelCluster) -> int:
         """Return r*."""
         slowest = [each for each in c.present if each.clock == min(other.clock for other in c.present)]
         p = c.workers[worker]
@@ -245,7 +190,7 @@ class DSSP(SSP):
 
 
 @rule("consistency", "elastic_bsp")
-class ElasticBSP(Rule):
+class _ElasticBSP(Rule):
     """Workers run freely until each has pushed twice; then each up to its push nearest to the others'."""
 
     def __init__(self, own: Any) -> None:
@@ -253,12 +198,10 @@ class ElasticBSP(Rule):
         self.left: dict[int, int] = {}  # pushes that each has still to make in this phase
         self.monitoring = True
 
-    def on_start(self, c: Cluster) -> Decisions:
-        """Begin a superstep."""
+    def on_start(self, c: ModelCluster) -> Decisions:
         return self._superstep(c)
 
-    def on_push(self, push: Push, c: Cluster) -> Decisions:
-        """Commit as ASP; go on unless its own barrier is reached."""
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
         self.left[push.worker] = self.left.get(push.worker, 0) - 1
         commit = Commit([push])
         if self.monitoring:
@@ -269,8 +212,7 @@ class ElasticBSP(Rule):
         waits = self.left[push.worker] <= 0
         return [commit, Hold(push.worker, "barrier") if waits else Release(push.worker)]
 
-    def on_join(self, worker: int, c: Cluster) -> Decisions:
-        """Be monitored, or wait for the barrier that is chosen."""
+    def on_join(self, worker: int, c: ModelCluster) -> Decisions:
         if len(c.active) == 1:
             return self._superstep(c)
         if not self.monitoring:
@@ -278,8 +220,7 @@ class ElasticBSP(Rule):
         self.left[worker] = 2
         return [Release(worker)]
 
-    def on_leave(self, worker: int, c: Cluster) -> Decisions:
-        """Wait for it no longer."""
+    def on_leave(self, worker: int, c: ModelCluster) -> Decisions:
         self.left.pop(worker, None)
         if self.monitoring:
             self._predict(c)
@@ -289,11 +230,11 @@ class ElasticBSP(Rule):
     def _missing(self) -> bool:
         return any(count > 0 for count in self.left.values())
 
-    def _superstep(self, c: Cluster) -> Decisions:
+    def _superstep(self, c: ModelCluster) -> Decisions:
         self.monitoring, self.left = True, dict.fromkeys(c.active, 2)
         return [Release(worker) for worker in c.waiting]
 
-    def _predict(self, c: Cluster) -> None:
+    def _predict(self, c: ModelCluster) -> None:
         """Choose, once every interval is known, the pushes with the least span, the first of equals."""
         if self._missing():
             return
@@ -325,35 +266,32 @@ def closest(pushes: dict[int, list[tuple[float, int, int]]]) -> dict[int, int]:
 
 
 @rule("consistency", "early_epoch_stop")
-class EarlyEpochStop(Rule):
+class _EarlyEpochStop(Rule):
     """Project Adam: an epoch ends for all when a share of the workers has done its part of it."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
         self.samples: dict[int, int] = {}
 
-    def on_push(self, push: Push, c: Cluster) -> Decisions:
-        """Commit; go on, or wait for the end of the epoch."""
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
         self.samples[push.worker] = self.samples.get(push.worker, 0) + push.samples
         commit = Commit([push])
         if not self._has_done(push.worker, c):
             return [commit, Release(push.worker)]
         return [commit, *(self._end(c) or [Hold(push.worker, "end of the epoch")])]
 
-    def on_join(self, worker: int, c: Cluster) -> Decisions:
-        """Have the whole part before it."""
+    def on_join(self, worker: int, c: ModelCluster) -> Decisions:
         self.samples[worker] = 0
         return [Release(worker)]
 
-    def on_leave(self, worker: int, c: Cluster) -> Decisions:
-        """End the epoch if enough of the others have done theirs."""
+    def on_leave(self, worker: int, c: ModelCluster) -> Decisions:
         self.samples[worker] = 0
         return self._end(c)
 
-    def _has_done(self, worker: int, c: Cluster) -> bool:
+    def _has_done(self, worker: int, c: ModelCluster) -> bool:
         return self.samples.get(worker, 0) >= c.dataset_size / c.num_workers
 
-    def _end(self, c: Cluster) -> Decisions:
+    def _end(self, c: ModelCluster) -> Decisions:
         done = [worker for worker in c.active if self._has_done(worker, c)]
         if len(done) < self.own.fraction * len(c.active) - 1e-6:
             return []
@@ -361,47 +299,36 @@ class EarlyEpochStop(Rule):
         return [Release(worker) for worker in done]
 
 
-def back(worker: int, c: Cluster) -> Decisions:
-    """Answer a newcomer where each push of a version is of another worker."""
-    waits = worker in [push.worker for push in c.pending.values()]
-    return [Hold(worker, "k pushes") if waits else Release(worker)]
-
-
 @rule("consistency", "grace")
-class Grace(Rule):
+class _Grace(Rule):
     """Async Local-SGD: the first push begins a period, at whose end all that have come are applied."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
         self.period = False
 
-    def on_push(self, push: Push, c: Cluster) -> Decisions:
-        """Wait for the end of the period, which a first push begins."""
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
         if self.own.grace_s == 0:
             return [Commit([push]), Release(push.worker)]
         timer = [] if self.period else [SetTimer(c.now + self.own.grace_s, "grace")]
         self.period = True
         return [*timer, Hold(push.worker, "grace period")]
 
-    def on_join(self, worker: int, c: Cluster) -> Decisions:
-        """Let a newcomer go, but for one whose push is in the buffer still."""
-        waits = worker in [push.worker for push in c.pending.values()]
-        return [Hold(worker, "grace period") if waits else Release(worker)]
+    def on_join(self, worker: int, c: ModelCluster) -> Decisions:
+        return back(worker, c, "grace period")
 
-    def on_timer(self, key: str, c: Cluster) -> Decisions:
-        """Apply one after the other, and let all go."""
+    def on_timer(self, key: str, c: ModelCluster) -> Decisions:
         if key != "grace":
             return []
         self.period = False
         return self.on_drained(c) + [Release(worker) for worker in c.waiting]
 
-    def on_drained(self, c: Cluster) -> Decisions:
-        """Commit each push alone, as they came."""
+    def on_drained(self, c: ModelCluster) -> Decisions:
         return [Commit([push]) for push in c.pending.values()]
 
 
 @rule("consistency", "quorum")
-class Quorum(Rule):
+class _Quorum(Rule):
     """Decoupled DiLoCo: K pushes from the newest version, then a grace; the first asks for the others."""
 
     def __init__(self, own: Any) -> None:
@@ -410,12 +337,11 @@ class Quorum(Rule):
         self.of_round: list[Push] = []
         self.graced = -1
 
-    def go(self, worker: int, c: Cluster) -> Release:
+    def go(self, worker: int, c: ModelCluster) -> Release:
         """Let a worker go, asked at once if a round is under way."""
         return Release(worker, orders={"asked": True} if c.pending and self.own.asks else {})
 
-    def on_push(self, push: Push, c: Cluster) -> Decisions:
-        """Drop what is late, else count it."""
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
         if push.base_version != c.version:
             return [Discard(push, "late"), self.go(push.worker, c)]
         if [*c.pending.values()] == [push]:
@@ -429,7 +355,7 @@ class Quorum(Rule):
         reason = "grace for the others" if self.graced == c.version else "quorum"
         return [*found, *asked, Hold(push.worker, reason)]
 
-    def decide(self, c: Cluster) -> Decisions:
+    def decide(self, c: ModelCluster) -> Decisions:
         """Open, begin a grace, or neither."""
         enough = min(self.own.quorum, len(c.present)) if self.own.quorum else len(c.present)
         if not c.pending or len(c.pending) < enough:
@@ -450,19 +376,15 @@ class Quorum(Rule):
         at = c.now + grace * self.own.grace_share
         return [SetTimer(at, f"grace for the others {c.version}")]
 
-    def open(self, c: Cluster) -> Decisions:
-        """Make the version, and let all go that wait."""
+    def open(self, c: ModelCluster) -> Decisions:
         return [Commit(c.buffered()), *(Release(worker) for worker in c.waiting)]
 
-    def on_timer(self, key: str, c: Cluster) -> Decisions:
-        """Open at the end of this version's grace."""
+    def on_timer(self, key: str, c: ModelCluster) -> Decisions:
         return self.open(c) if key.split()[-1] == str(c.version) and c.pending else []
 
-    def on_join(self, worker: int, c: Cluster) -> Decisions:
-        """Wait if an earlier push is in the buffer."""
+    def on_join(self, worker: int, c: ModelCluster) -> Decisions:
         waits = worker in [push.worker for push in c.pending.values()]
         return [Hold(worker, "quorum") if waits else self.go(worker, c)]
 
-    def on_leave(self, worker: int, c: Cluster) -> Decisions:
-        """Those left may be enough."""
+    def on_leave(self, worker: int, c: ModelCluster) -> Decisions:
         return self.decide(c)

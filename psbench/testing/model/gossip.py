@@ -8,43 +8,37 @@ from typing import Any
 from psbench.core import Action, Apply, Commit, Hold, Orders, Push, Release, Status
 from psbench.core.actions import Mix
 from psbench.testing.model.rule import Decisions, Rule, rule
-from psbench.testing.model.view import Cluster
+from psbench.testing.model.view import ModelCluster
 
 
-def senders(worker: int, exchange: int, c: Cluster) -> list[int]:
+def senders(worker: int, exchange: int, c: ModelCluster) -> list[int]:
     """Return whose models a worker takes at that exchange: neighbours that are there and took part in it."""
     return _there(c.graph.senders(worker, exchange, c.num_workers), exchange, c)
 
 
-def receivers(worker: int, exchange: int, c: Cluster) -> list[int]:
+def receivers(worker: int, exchange: int, c: ModelCluster) -> list[int]:
     """Return who takes a worker's model at that exchange."""
     return _there(c.graph.receivers(worker, exchange, c.num_workers), exchange, c)
 
 
-def _there(workers: Sequence[int], exchange: int, c: Cluster) -> list[int]:
+def _there(workers: Sequence[int], exchange: int, c: ModelCluster) -> list[int]:
     return [one for one in workers if one in c.active and c.workers[one].first_version <= exchange]
 
 
-@rule("placement", "gossip")
-class Gossip(Rule):
-    """Nothing moves."""
-
-
 @rule("communication", "step_then_mix", "mix_then_step")
-class Gossiping(Rule):
+class _Gossiping(Rule):
     """SGP: a step's rate is divided by the worker's weight."""
 
-    def on_release(self, worker: int, c: Cluster) -> Orders:
-        """Say so, where it is not 1."""
+    def on_release(self, worker: int, c: ModelCluster) -> Orders:
         weight = c.workers[worker].push_weight
         return {"lr_scale": 1 / weight} if weight != 1 else {}
 
 
 @rule("consistency", "neighbours")
-class Neighbours(Rule):
+class _Neighbours(Rule):
     """D-PSGD: exchange k is made when the neighbours have sent their k-th models."""
 
-    def on_push(self, push: Push, c: Cluster) -> Decisions:
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
         """Wait, or go on; those go on, too, that lacked just this."""
         version = c.workers[push.worker].version
         first = [push.worker, *receivers(push.worker, version, c)]
@@ -52,15 +46,13 @@ class Neighbours(Rule):
         waits = not any(isinstance(each, Release) and each.worker == push.worker for each in going)
         return [*going, Hold(push.worker, "neighbours")] if waits else going
 
-    def on_join(self, worker: int, c: Cluster) -> Decisions:
-        """Begin; those go on that lacked just this."""
+    def on_join(self, worker: int, c: ModelCluster) -> Decisions:
         return [Release(worker), *self.going(c.active, [worker], c)]
 
-    def on_leave(self, worker: int, c: Cluster) -> Decisions:
-        """Go on without it."""
+    def on_leave(self, worker: int, c: ModelCluster) -> Decisions:
         return self.going(c.active, [], c)
 
-    def going(self, order: list[int], begun: list[int], c: Cluster) -> Decisions:
+    def going(self, order: list[int], begun: list[int], c: ModelCluster) -> Decisions:
         """Return the exchanges and releases of all that can be made, until there are none."""
         done: list[int] = []
         pushes = {push.worker: push for push in c.pending.values()}
@@ -80,7 +72,7 @@ class Neighbours(Rule):
             return [each for pair in zip(commits, releases, strict=True) for each in pair]
         return commits + releases
 
-    def may(self, worker: int, done: list[int], begun: list[int], c: Cluster) -> bool:
+    def may(self, worker: int, done: list[int], begun: list[int], c: ModelCluster) -> bool:
         """Return whether a worker that waits has all that its exchange takes."""
         own = c.workers[worker]
         if own.status is not Status.PUSHED or worker in done:
@@ -98,11 +90,10 @@ class Neighbours(Rule):
 
 
 @rule("aggregation", "neighbour_average")
-class NeighbourAverage(Rule):
+class _NeighbourAverage(Rule):
     """W_ij = 1 / (1 + the larger degree of i and j); W_ii is the rest."""
 
-    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
-        """Mix."""
+    def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
         (push,) = pushes
         exchange = c.workers[push.worker].version
         degrees = {one: len(receivers(one, exchange, c)) for one in c.active}
@@ -116,15 +107,14 @@ class NeighbourAverage(Rule):
 
 
 @rule("aggregation", "push_sum")
-class PushSum(Rule):
+class _PushSum(Rule):
     """SGP: a worker shares a_j z_j and a_j out equally among itself and its receivers."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
         self.parts: dict[tuple[int, int, int], float] = {}  # of a worker, in which of its lives, and when
 
-    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
-        """Add up what arrives."""
+    def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
         (push,) = pushes
         exchange = c.workers[push.worker].version
         parts = {}
@@ -141,11 +131,10 @@ class PushSum(Rule):
 
 
 @rule("aggregation", "pair_average")
-class PairAverage(Rule):
+class _PairAverage(Rule):
     """AD-PSGD: a worker and one of its neighbours both take the mean of both."""
 
-    def on_commit(self, pushes: list[Push], c: Cluster) -> Decisions:
-        """Draw the neighbour."""
+    def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
         (push,) = pushes
         worker = push.worker
         others = receivers(worker, c.workers[worker].version, c)

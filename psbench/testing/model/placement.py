@@ -7,16 +7,14 @@ from typing import Any
 from psbench.core import Measure
 from psbench.core.actions import Reassign
 from psbench.testing.model.rule import Decisions, Rule, rule
-from psbench.testing.model.view import Cluster
+from psbench.testing.model.view import ModelCluster
 
-
-@rule("placement", "all_reduce", "map_reduce", "sharded", "summing_servers")
-class NoServer(Rule):
-    """Nothing moves."""
+#: nothing moves
+rule("placement", "all_reduce", "gossip", "map_reduce", "sharded", "summing_servers")(Rule)
 
 
 @rule("placement", "parameter_server")
-class ParameterServer(Rule):
+class _ParameterServer(Rule):
     """Look at the servers' loads every so many versions; take back a move that was of no use."""
 
     def __init__(self, own: Any) -> None:
@@ -26,14 +24,12 @@ class ParameterServer(Rule):
         self.before: Any = None  # what the servers held before it
         self.goal: Any = None  # what they are to hold, until they do
 
-    def start(self, c: Cluster) -> Decisions:
-        """Look when the interval has passed."""
+    def start(self, c: ModelCluster) -> Decisions:
         self.interval = self.own.reassignment.interval
         self.next = c.version + self.interval
         return []
 
-    def on_applied(self, c: Cluster) -> Decisions:
-        """Ask for the loads."""
+    def on_applied(self, c: ModelCluster) -> Decisions:
         if self.goal is not None:
             if self.goal != ranges(c):
                 return []
@@ -43,8 +39,7 @@ class ParameterServer(Rule):
         self.next = c.version + self.interval
         return [Measure("placement", {f"server_load:{s}": None for s in range(self.own.servers)})]
 
-    def on_measured(self, facts: dict[str, float], c: Cluster) -> Decisions:
-        """Move entries, or back."""
+    def on_measured(self, facts: dict[str, float], c: ModelCluster) -> Decisions:
         loads = [facts[f"server_load:{server}"] for server in range(self.own.servers)]
         uneven = max(loads) / (sum(loads) / len(loads)) if sum(loads) else 1.0
         if self.worst and uneven >= self.worst:
@@ -59,6 +54,6 @@ class ParameterServer(Rule):
         return [Reassign(self.goal)]
 
 
-def ranges(c: Cluster) -> list[list[tuple[int, ...]]]:
+def ranges(c: ModelCluster) -> list[list[tuple[int, ...]]]:
     """Return what each server holds."""
     return [[tuple(one) for one in own] for own in c.ranges]

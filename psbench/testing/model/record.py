@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from psbench.core import Kind
 from psbench.core import events as ev
-from psbench.testing.model.view import Cluster
+from psbench.testing.model.view import ModelCluster
 
 
 class Row(NamedTuple):
@@ -20,10 +20,10 @@ class Row(NamedTuple):
     columns: dict[str, float]
 
 
-class Record:
+class ExpectedRows:
     """The rows of one answer, with the time that the cluster shows."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ModelCluster) -> None:
         self.cluster = cluster
         self.rows: list[Row] = []
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from psbench.core import Action, Commit, Hold, Orders, Part, Release
 from psbench.core import events as ev
-from psbench.testing.model.view import Cluster
+from psbench.testing.model.view import ModelCluster
 
 Decisions: TypeAlias = list[Action]
 
@@ -20,67 +20,67 @@ class Rule:
     def __init__(self, own: Any) -> None:
         self.own = own
 
-    def start(self, c: Cluster) -> Decisions:
+    def start(self, c: ModelCluster) -> Decisions:
         """Begin: called before anything else."""
         return []
 
-    def on_start(self, c: Cluster) -> Decisions:
+    def on_start(self, c: ModelCluster) -> Decisions:
         """Let all workers go."""
         return [Release(worker) for worker in c.waiting]
 
-    def on_push(self, push: ev.Push, c: Cluster) -> Decisions:
+    def on_push(self, push: ev.Push, c: ModelCluster) -> Decisions:
         """Answer a push."""
         return []
 
-    def on_vote(self, vote: ev.Vote, c: Cluster) -> Decisions:
+    def on_vote(self, vote: ev.Vote, c: ModelCluster) -> Decisions:
         """Answer a vote."""
         return [Hold(vote.worker, "vote")]
 
-    def on_report(self, report: ev.Report, c: Cluster) -> Decisions:
+    def on_report(self, report: ev.Report, c: ModelCluster) -> Decisions:
         """Answer a report."""
         return []
 
-    def on_join(self, worker: int, c: Cluster) -> Decisions:
+    def on_join(self, worker: int, c: ModelCluster) -> Decisions:
         """Let a newcomer go."""
         return [Release(worker)]
 
-    def on_leave(self, worker: int, c: Cluster) -> Decisions:
+    def on_leave(self, worker: int, c: ModelCluster) -> Decisions:
         """Decide again without a worker that has left."""
         return []
 
-    def on_timer(self, key: str, c: Cluster) -> Decisions:
+    def on_timer(self, key: str, c: ModelCluster) -> Decisions:
         """Answer a timer."""
         return []
 
-    def on_drained(self, c: Cluster) -> Decisions:
+    def on_drained(self, c: ModelCluster) -> Decisions:
         """Commit what is left before a switch."""
         return [Commit(c.buffered())] if c.pending else []
 
-    def on_applied(self, c: Cluster) -> Decisions:
+    def on_applied(self, c: ModelCluster) -> Decisions:
         """Answer a new version."""
         return []
 
-    def on_commit(self, pushes: list[ev.Push], c: Cluster) -> Decisions:
+    def on_commit(self, pushes: list[ev.Push], c: ModelCluster) -> Decisions:
         """Say how pushes become the next version."""
         raise NotImplementedError
 
-    def on_measured(self, facts: dict[str, float], c: Cluster) -> Decisions:
+    def on_measured(self, facts: dict[str, float], c: ModelCluster) -> Decisions:
         """Answer numbers that were asked for."""
         return []
 
-    def on_evaluated(self, event: ev.Evaluated, c: Cluster) -> Decisions:
+    def on_evaluated(self, event: ev.Evaluated, c: ModelCluster) -> Decisions:
         """Answer an evaluation."""
         return []
 
-    def on_switch_requested(self, event: ev.SwitchRequested, c: Cluster) -> Decisions:
+    def on_switch_requested(self, event: ev.SwitchRequested, c: ModelCluster) -> Decisions:
         """Answer a switch that the user asks for."""
         raise NotImplementedError
 
-    def on_release(self, worker: int, c: Cluster) -> Orders:
+    def on_release(self, worker: int, c: ModelCluster) -> Orders:
         """Return the orders that go with a worker's release."""
         return {}
 
-    def rate_epoch(self, c: Cluster) -> float:
+    def rate_epoch(self, c: ModelCluster) -> float:
         """Return the epoch at which the rate is read."""
         return c.epoch
 

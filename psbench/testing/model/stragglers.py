@@ -10,7 +10,7 @@ import numpy as np
 
 from psbench.core import Action, Drop, Orders, Push, Readmit, Report, SetTimer, Status, Tell
 from psbench.testing.model.rule import Decisions, Rule, rule
-from psbench.testing.model.view import Cluster
+from psbench.testing.model.view import ModelCluster
 
 
 def compute_s(message: Push | Report) -> float:
@@ -19,13 +19,12 @@ def compute_s(message: Push | Report) -> float:
     return float(message.stats["compute_s"])
 
 
-@rule("stragglers", "fixed")
-class Fixed(Rule):
-    """Every worker keeps its batch."""
+#: every worker keeps its batch
+rule("stragglers", "fixed")(Rule)
 
 
 @rule("stragglers", "dbs_sgd")
-class DBS(Rule):
+class _DBS(Rule):
     """A batch times S, sum of worker 0's last times over its own, if that is far enough from 1."""
 
     def __init__(self, own: Any) -> None:
@@ -36,8 +35,7 @@ class DBS(Rule):
         self.pushes_of_first = 0
         self.batches: dict[int, int] = {}
 
-    def on_push(self, push: Push, c: Cluster) -> Decisions:
-        """Note the time of a step, and choose the next batch."""
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
         worker, m = push.worker, self.own.window
         self.times.setdefault(worker, []).append(compute_s(push) / push.steps)
         if worker == 0:
@@ -60,7 +58,7 @@ class DBS(Rule):
             self.times[worker], self.firsts[worker] = [], []
         return []
 
-    def on_release(self, worker: int, c: Cluster) -> Orders:
+    def on_release(self, worker: int, c: ModelCluster) -> Orders:
         """Order a batch that differs; a newcomer begins with its first."""
         if c.workers[worker].status is Status.NEW:
             for own in (self.times, self.firsts, self.batches):
@@ -70,7 +68,7 @@ class DBS(Rule):
 
 
 @rule("stragglers", "lb_bsp")
-class LBBSP(Rule):
+class _LBBSP(Rule):
     """At each barrier b_i = X v_i / sum v_j, by largest remainder, each at least 1."""
 
     def __init__(self, own: Any) -> None:
@@ -78,8 +76,7 @@ class LBBSP(Rule):
         self.speeds: dict[int, list[float]] = {}
         self.batches: dict[int, int] = {}
 
-    def on_push(self, push: Push, c: Cluster) -> Decisions:
-        """Note a speed."""
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
         self.speeds.setdefault(push.worker, []).append(push.samples / compute_s(push))
         return []
 
@@ -97,7 +94,7 @@ class LBBSP(Rule):
             mean = self.own.smoothing * speed + (1 - self.own.smoothing) * mean
         return mean
 
-    def on_applied(self, c: Cluster) -> Decisions:
+    def on_applied(self, c: ModelCluster) -> Decisions:
         """Cut the global batch; of who has not pushed the speed is taken to be the mean of the others."""
         known = {one: speed for one in c.active if (speed := self.predicted(one)) is not None}
         if not known:
@@ -115,15 +112,14 @@ class LBBSP(Rule):
         self.batches = batches
         return []
 
-    def on_release(self, worker: int, c: Cluster) -> Orders:
-        """Order a share that differs."""
+    def on_release(self, worker: int, c: ModelCluster) -> Orders:
         before = c.workers[worker].batch_size
         batch = self.batches.get(worker, before)
         return {} if batch == before else {"batch_size": batch}
 
 
 @rule("stragglers", "flex_rr")
-class FlexRR(Rule):
+class _FlexRR(Rule):
     """Rapid reassignment: samples go from who has come least far to who has come furthest.
 
     Only what a worker cannot have begun before it reads the order is moved: not the piece that it is at, nor
@@ -136,12 +132,11 @@ class FlexRR(Rule):
         self.done: dict[int, float] = {}
         self.piece: dict[int, float] = {}
 
-    def on_release(self, worker: int, c: Cluster) -> Orders:
-        """Begin a round with the whole batch."""
+    def on_release(self, worker: int, c: ModelCluster) -> Orders:
         self.quota[worker], self.done[worker] = c.workers[worker].batch_size, 0.0
         return {}
 
-    def on_push(self, push: Push, c: Cluster) -> Decisions:
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
         """Have another do what late orders have left undone, or leave out what was done twice."""
         undone = self.quota[push.worker] - push.samples
         self.quota[push.worker] = push.samples
@@ -153,8 +148,7 @@ class FlexRR(Rule):
         self.quota[other] += undone
         return [self.order(other, c)] if undone != 0 else []
 
-    def on_report(self, report: Report, c: Cluster) -> Decisions:
-        """Compare who is furthest with who is least far."""
+    def on_report(self, report: Report, c: ModelCluster) -> Decisions:
         self.done[report.worker], self.piece[report.worker] = report.stats["done"], report.stats["piece"]
         at = {}
         for one in c.computing:
@@ -185,13 +179,12 @@ class FlexRR(Rule):
         """Return the samples that a worker cannot have begun."""
         return int(self.quota[worker] - self.done[worker] - 2 * self.size_of_piece(worker))
 
-    def order(self, worker: int, c: Cluster) -> Tell:
-        """Return the order of a quota."""
+    def order(self, worker: int, c: ModelCluster) -> Tell:
         return Tell(worker, {"round": c.workers[worker].base_version, "quota": self.quota[worker]})
 
 
 @rule("stragglers", "drop_stragglers")
-class DropStragglers(Rule):
+class _DropStragglers(Rule):
     """Ours: a worker whose step time is above factor times the median so many pushes in a row is dropped."""
 
     def __init__(self, own: Any) -> None:
@@ -199,8 +192,7 @@ class DropStragglers(Rule):
         self.times: dict[int, list[float]] = {}
         self.streak: dict[int, int] = {}
 
-    def on_push(self, push: Push, c: Cluster) -> Decisions:
-        """Look at the worker that has pushed."""
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
         worker, own = push.worker, self.own
         self.times.setdefault(worker, []).append(compute_s(push) / push.steps)
         means = {one: fmean(self.times[one][-own.window :]) for one in c.active if self.times.get(one)}
@@ -217,19 +209,17 @@ class DropStragglers(Rule):
             drops.append(SetTimer(c.now + own.readmit_after_s, f"readmit {worker}"))
         return drops
 
-    def on_release(self, worker: int, c: Cluster) -> Orders:
-        """Observe a newcomer from the start."""
+    def on_release(self, worker: int, c: ModelCluster) -> Orders:
         if c.workers[worker].status is Status.NEW:
             self.times[worker], self.streak[worker] = [], 0
         return {}
 
-    def on_timer(self, key: str, c: Cluster) -> Decisions:
-        """Take a worker back."""
+    def on_timer(self, key: str, c: ModelCluster) -> Decisions:
         return [Readmit(int(key.split()[1]))] if key.startswith("readmit ") else []
 
 
 @rule("stragglers", "dual_binary_search")
-class DualBinarySearch(Rule):
+class _DualBinarySearch(Rule):
     """Hermes: a worker whose time is outside of the fences gets the chunk that takes the median time."""
 
     def __init__(self, own: Any) -> None:
@@ -239,8 +229,7 @@ class DualBinarySearch(Rule):
         self.sizes: dict[int, tuple[int, int]] = {}
         self.target = 0.0
 
-    def on_report(self, report: Report, c: Cluster) -> Decisions:
-        """Take the time of the last chunk."""
+    def on_report(self, report: Report, c: ModelCluster) -> Decisions:
         seconds, steps = self.reported.get(report.worker, (0.0, 0.0))
         spent, made = compute_s(report) - seconds, report.stats["chunk_steps"]
         if spent <= 0:
@@ -251,37 +240,32 @@ class DualBinarySearch(Rule):
         changed = self.size(report.worker, c) != before
         return [Tell(report.worker, self.orders(report.worker, c))] if changed else []
 
-    def on_push(self, push: Push, c: Cluster) -> Decisions:
-        """Take the time of the last chunk."""
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
         seconds, steps = self.reported.pop(push.worker, (0.0, 0.0))
         self.look(push.worker, compute_s(push) - seconds, push.steps - steps, c)
         return []
 
-    def on_release(self, worker: int, c: Cluster) -> Orders:
-        """Say the size of the chunk."""
+    def on_release(self, worker: int, c: ModelCluster) -> Orders:
         self.reported.pop(worker, None)
         if c.workers[worker].status is Status.NEW:
             self.times.pop(worker, None)
             self.sizes.pop(worker, None)
         return self.orders(worker, c)
 
-    def orders(self, worker: int, c: Cluster) -> Orders:
-        """Return the size of a worker's chunk in its orders."""
+    def orders(self, worker: int, c: ModelCluster) -> Orders:
         samples, batch = self.size(worker, c)
         return {"samples": samples, "batch_size": batch, "passes": self.own.passes}
 
-    def size(self, worker: int, c: Cluster) -> tuple[int, int]:
-        """Return the samples and the batch of a worker's chunk."""
+    def size(self, worker: int, c: ModelCluster) -> tuple[int, int]:
         share = max(1, c.dataset_size // c.num_workers)
         first = min(self.own.chunk_samples, share, *(self.most(one, c) for one in range(c.num_workers)))
         return self.sizes.get(worker, (first, self.own.chunk_batch))
 
-    def most(self, worker: int, c: Cluster) -> int:
+    def most(self, worker: int, c: ModelCluster) -> int:
         """Return N of a worker: its memory holds two chunks."""
         return min(int(self.own.max_samples) or c.dataset_size, max(1, c.capacity[worker] // 2))
 
-    def look(self, worker: int, seconds: float, steps: float, c: Cluster) -> None:
-        """Change the size of a worker's chunk if its time is out of line."""
+    def look(self, worker: int, seconds: float, steps: float, c: ModelCluster) -> None:
         self.times[worker] = seconds
         if any(other not in self.times for other in c.active):
             return

@@ -7,7 +7,7 @@ from typing import Any
 
 from psbench.core import Action, Note, SwitchingStrategy, SwitchRequested, SwitchTo
 from psbench.testing.model.rule import rule_of
-from psbench.testing.model.view import Cluster
+from psbench.testing.model.view import ModelCluster
 
 
 class Switches:
@@ -38,11 +38,11 @@ class Switches:
         """What is asked now."""
         return self.rules[self.number]
 
-    def show(self, c: Cluster) -> None:
+    def show(self, c: ModelCluster) -> None:
         """Show the rule where the run is."""
         c.composition = 1 if c.in_force > self.number else 0
 
-    def start(self, c: Cluster) -> list[Action]:
+    def start(self, c: ModelCluster) -> list[Action]:
         """Start the rule that decides, once."""
         if self.number in self.started:
             return []
@@ -50,7 +50,7 @@ class Switches:
         return list(self.rule.start(c))
 
     def request(
-        self, event: SwitchRequested, c: Cluster, draining: SwitchTo | None
+        self, event: SwitchRequested, c: ModelCluster, draining: SwitchTo | None
     ) -> tuple[list[Action], SwitchTo | None]:
         """Return what a request leads to, and the switch that drains from then on."""
         last, to = len(self.strategy.compositions) - 1, event.to

@@ -8,31 +8,29 @@ from typing import Any
 
 from psbench.core import Drop, Evaluated, Note, Push, Readmit, SwitchRequested, SwitchTo
 from psbench.testing.model.rule import Decisions, Rule, rule
-from psbench.testing.model.view import Cluster
+from psbench.testing.model.view import ModelCluster
 
 
 @rule("switching", "manual", "at_time")
-class Manual(Rule):
+class _Manual(Rule):
     """Switch when the user asks; to the next composition, unless it is named."""
 
     done = False  # whether the rule itself has had its switch, or the user took it over
 
-    def on_switch_requested(self, event: SwitchRequested, c: Cluster) -> Decisions:
-        """Switch."""
+    def on_switch_requested(self, event: SwitchRequested, c: ModelCluster) -> Decisions:
         self.done = True
         return [SwitchTo(1 - c.composition if event.to is None else event.to, "asked by hand")]
 
 
 @rule("switching", "after")
-class After(Manual):
+class _After(_Manual):
     """After alpha % of the epochs, rounded to the nearest whole one, or to the sample."""
 
-    def start(self, c: Cluster) -> Decisions:
+    def start(self, c: ModelCluster) -> Decisions:
         """Switch before the first step, if nothing is to come before."""
         return self.on_applied(c)
 
-    def on_applied(self, c: Cluster) -> Decisions:
-        """Switch when the first strategy has had its epochs; once."""
+    def on_applied(self, c: ModelCluster) -> Decisions:
         assert c.epochs is not None
         share = self.own.fraction * c.epochs
         if self.own.whole_epochs and c.epochs >= 2:
@@ -43,7 +41,7 @@ class After(Manual):
         return [SwitchTo(1, f"after {100 * self.own.fraction:.4g}% of the epochs")]
 
 
-class OfLosses(Manual):
+class _OfLosses(_Manual):
     """Losses of the last epochs, one an epoch: the first at or after its end."""
 
     fewest = 2
@@ -52,8 +50,7 @@ class OfLosses(Manual):
         super().__init__(own)
         self.losses: list[tuple[int, float]] = []  # epochs that had ended, loss
 
-    def on_evaluated(self, event: Evaluated, c: Cluster) -> Decisions:
-        """Compare, and switch if the loss has settled."""
+    def on_evaluated(self, event: Evaluated, c: ModelCluster) -> Decisions:
         ended = math.floor(event.values["epoch"] + 1e-9)
         if ended <= max((epoch for epoch, _ in self.losses), default=0):
             return []
@@ -80,24 +77,22 @@ class OfLosses(Manual):
 
 
 @rule("switching", "empirical")
-class Empirical(OfLosses):
+class _Empirical(_OfLosses):
     """Switch when s = mean over epochs of abs(v_k - v_(k-1)) / v_(k-1) < threshold."""
 
     def judge(self, losses: list[float], epochs: int) -> tuple[float, float, bool, str]:
-        """Compare s with the threshold."""
         s = sum(abs(losses[i] - losses[i - 1]) / losses[i - 1] for i in range(1, len(losses))) / epochs
         least = self.own.threshold
         return s, least, s < least, f"loss changed by {s:.2%} an epoch, below {least:.2%}"
 
 
 @rule("switching", "noise_adaptive")
-class NoiseAdaptive(OfLosses):
+class _NoiseAdaptive(_OfLosses):
     """Our design: the net change an epoch is no more than what noise of the losses makes of it."""
 
     fewest = 4
 
     def judge(self, losses: list[float], epochs: int) -> tuple[float, float, bool, str]:
-        """Compare the net change with factor * sqrt(2) * sigma / epochs."""
         d = [(losses[i] - losses[i - 1]) / losses[i - 1] for i in range(1, len(losses))]
         sigma = math.sqrt(fmean((d[i + 1] - d[i]) ** 2 for i in range(len(d) - 1)) / 6)
         net, noise = abs(sum(d)) / epochs, self.own.factor * math.sqrt(2) * sigma / epochs
@@ -106,7 +101,7 @@ class NoiseAdaptive(OfLosses):
 
 
 @rule("switching", "stragglers")
-class OnStragglers(Manual):
+class _OnStragglers(_Manual):
     """Sync-Switch, greedy or elastic, while a worker's throughput is below the line."""
 
     def __init__(self, own: Any) -> None:
@@ -117,19 +112,17 @@ class OnStragglers(Manual):
         self.streaks: dict[int, int] = {}
         self.slow: list[int] = []
 
-    def start(self, c: Cluster) -> Decisions:
-        """Switch before the first step, if nothing is to come before."""
+    def start(self, c: ModelCluster) -> Decisions:
         return self._for_good(c)
 
-    def on_push(self, push: Push, c: Cluster) -> Decisions:
-        """Note what a worker did, and in how many seconds."""
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
         assert push.stats is not None
         seconds = push.stats["compute_s"]
         seconds += push.stats["send_s"] if self.own.seconds == "compute_and_send" else 0.0
         self.window.append((push.worker, push.samples, seconds))
         return []
 
-    def on_applied(self, c: Cluster) -> Decisions:
+    def on_applied(self, c: ModelCluster) -> Decisions:
         """Count the first strategy's samples; look at the workers when each has pushed often enough."""
         self.spent += c.samples - self.seen if c.composition == 0 else 0
         self.seen = c.samples
@@ -139,11 +132,10 @@ class OnStragglers(Manual):
             return []
         return self._for_good(c) or self._look(c)
 
-    def on_switch_requested(self, event: SwitchRequested, c: Cluster) -> Decisions:
-        """Switch, with all workers."""
+    def on_switch_requested(self, event: SwitchRequested, c: ModelCluster) -> Decisions:
         return super().on_switch_requested(event, c) + self._back(c)
 
-    def _for_good(self, c: Cluster) -> Decisions:
+    def _for_good(self, c: ModelCluster) -> Decisions:
         assert c.epochs is not None
         share = self.own.fraction * c.epochs * c.dataset_size
         if c.composition != 0 or self.own.fraction >= 1 or self.spent < share - 1e-6:
@@ -151,10 +143,10 @@ class OnStragglers(Manual):
         self.done = True
         return [SwitchTo(1, f"after {100 * self.own.fraction:.4g}% of the epochs"), *self._back(c)]
 
-    def _back(self, c: Cluster) -> Decisions:
+    def _back(self, c: ModelCluster) -> Decisions:
         return [Readmit(worker) for worker in self.slow if c.workers[worker].dropped]
 
-    def _look(self, c: Cluster) -> Decisions:
+    def _look(self, c: ModelCluster) -> Decisions:
         pushers = [worker for worker, _, _ in self.window]
         often = [worker for worker in set(pushers) if pushers.count(worker) >= self.own.window]
         if not c.active or len(often) < len(c.active) or not set(c.active) <= set(often):

@@ -37,7 +37,7 @@ class Member:
 
 
 @dataclass
-class Cluster:
+class ModelCluster:
     """All workers, and the pushes that are neither committed nor discarded.
 
     A part that the model has no rule for is asked in the engine's place, with this for its view.

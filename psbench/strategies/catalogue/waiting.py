@@ -1,9 +1,17 @@
-"""Strategies in which workers do not all wait for each other."""
+"""Strategies that differ in when pushes make a version, and in who waits for it."""
 
 from __future__ import annotations
 
-from psbench.strategies import aggregation, consistency
+from psbench.strategies import aggregation, communication, consistency
 from psbench.strategies.catalogue.composition import Published
+
+bsp = Published(
+    "bsp",
+    "all workers wait for each other after every step",
+    "Valiant 1990; thesis 2.1.2",
+    [consistency.BSP],
+    notebook="02_consistency",
+)
 
 asp = Published(
     "asp",
@@ -19,6 +27,30 @@ ssp = Published(
     "Ho et al. 2013",
     [consistency.SSP],
     notebook="02_consistency",
+)
+
+k_bsp = Published(
+    "k_bsp",
+    "the first k workers make the version; the others' work is void",
+    "Dutta et al. 2018 (K-sync); thesis 3.2.2",
+    [consistency.KBSP],
+    notebook="02_consistency",
+)
+
+k_batch_bsp = Published(
+    "k_batch_bsp",
+    "the first k mini-batches make the version; other work is void",
+    "Dutta et al. 2018 (K-batch-sync); thesis 3.2.2",
+    [consistency.KBatchBSP],
+    notebook="02_consistency",
+)
+
+backup_workers = Published(
+    "backup_workers",
+    "a barrier that does without the last few: their gradients are dropped",
+    "Chen et al. 2016",
+    [consistency.BackupWorkers],
+    notebook="13_late_gradients",
 )
 
 k_asp = Published(
@@ -82,6 +114,14 @@ bounded_step = Published(
     "asp in which a push counts for less the further the model has moved meanwhile",
     "Dutta et al. 2018; thesis 3.2.2",
     [consistency.ASP, aggregation.BoundedStep],
+    notebook="13_late_gradients",
+)
+
+osp = Published(
+    "osp",
+    "bsp whose workers step on by themselves while their gradients are on the way",
+    "Wang, Guo, Li 2019",
+    [consistency.BSP, aggregation.Accumulated, communication.OSP],
     notebook="13_late_gradients",
 )
 
