@@ -46,13 +46,7 @@ class Throttle(WorkerFault):
 
 
 class Failure(WorkerFault):
-    """A worker is lost at `at_s` and, unless `rejoin_s` is None, is back at `rejoin_s`.
-
-    Examples
-    --------
-    >>> Failure(worker=0, at_s=30).rejoin_s is None
-    True
-    """
+    """A worker is lost at `at_s` and, unless `rejoin_s` is None, is back at `rejoin_s`."""
 
     at_s: float = Field(ge=0, description="when it is lost, seconds")
     rejoin_s: float | None = Field(None, gt=0, description="when it is back, seconds; never if not given")

@@ -12,13 +12,7 @@ from psbench.errors import ParameterError
 
 
 class Homogeneous(Cluster):
-    """Equal machines.
-
-    Examples
-    --------
-    >>> Homogeneous(workers=3).profile().speed
-    (1.0, 1.0, 1.0)
-    """
+    """Equal machines."""
 
     name = "homogeneous"
     source = "equal machines"

@@ -20,8 +20,6 @@ _SPEEDS = (
 )
 #: of each region to the first, Mbit/s; its own network for the first
 LINKS_TO_FIRST = (100_000.0, 537.0, 935.0, 202.0)
-#: the slowest link of the best ring through all regions (0, 1, 2, 3), Mbit/s
-RING_LINK = 127.0
 _WORKERS = tuple(mbit for mbit in LINKS_TO_FIRST for _ in range(4))
 #: seconds that a worker takes for a step
 _TOY_STEPS = (0.58, 0.75, 1.51, 3.33)

@@ -8,7 +8,7 @@ The papers print virtual CPUs, not speeds. A worker's speed is
 
 with `core_scaling` = 1, twice the cores, twice the speed: a mini-batch is cut over the cores. Nothing in this
 is fitted to the speed-ups below. With constant step times and free messages, workers without a barrier do
-sum(speed) / (n min(speed)) times as many steps a second as workers at a barrier (`theory`); "played" is the
+sum(speed) / (n min(speed)) times as many steps a second as workers at a barrier; "played" is the
 ratio of steps a second in virtual time under the defaults of `Cluster`, B = 128, with the model's bytes
 (ResNet-20: 1.08 MB; ResNet-32: 1.88 MB and 1.69 times the time for a sample):
 

@@ -83,11 +83,6 @@ class Constant(StepTime):
     -----
     Under constant, unequal speeds some strategies (k-BSP) never use the slow workers; good for worked
     examples, misleading for comparisons.
-
-    Examples
-    --------
-    >>> Constant().draw(np.random.default_rng(0), 0, 2).tolist()
-    [1.0, 1.0]
     """
 
     name = "constant"

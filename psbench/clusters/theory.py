@@ -136,16 +136,3 @@ def best_local_steps(
     [6.25, 1.976]
     """
     return float(np.sqrt(2 * gap * communication_s / (lr**3 * smoothness**2 * noise * total_s)))
-
-
-def heterogeneity_gain(speed: tuple[float, ...]) -> float:
-    """Return how many times as many steps a second free workers do as workers at a barrier.
-
-    sum(speed) / (n min(speed)): constant step times, equal batches, free messages.
-
-    Examples
-    --------
-    >>> heterogeneity_gain((1.0, 1.0, 0.5))
-    1.6666666666666667
-    """
-    return sum(speed) / (len(speed) * min(speed))

@@ -4,7 +4,7 @@ from psbench.sharding.base import Division, Sharding
 from psbench.sharding.by_function import ImportedSharding, as_sharding
 from psbench.sharding.distribution_aware import DistributionAware
 from psbench.sharding.given import Column, Given
-from psbench.sharding.report import ShardingReport, label_counts, measure, measure_data
+from psbench.sharding.report import ShardingReport, label_counts, measure_data
 from psbench.sharding.seldp import SelDP
 from psbench.sharding.skewed import Dirichlet, LabelsPerWorker, Quantity, ShardPerClass
 from psbench.sharding.stratified import Stratified
@@ -28,6 +28,5 @@ __all__ = [
     "Stratified",
     "as_sharding",
     "label_counts",
-    "measure",
     "measure_data",
 ]

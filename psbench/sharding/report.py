@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psbench.sharding.base import Division, Features, Indices, ShardedData, Sharding
+from psbench.sharding.base import Division, Indices, ShardedData, Sharding
 
 
 def label_counts(shards: Sequence[Indices], labels: Indices, num_classes: int) -> Indices:
@@ -52,40 +52,14 @@ class ShardingReport:
     sparse_mean_size: float | None = None
 
 
-def measure(
-    sharding: Sharding, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
-) -> tuple[Division, ShardingReport]:
-    """Divide the samples, and return the division with its report.
-
-    Parameters are those of `Sharding.divide`.
-
-    Examples
-    --------
-    >>> from psbench.sharding import DistributionAware
-    >>> points = np.array([[0.0], [0.1], [0.2], [9.0]], dtype=np.float32)
-    >>> sharding, labels = DistributionAware(clusters=2), np.zeros(4, dtype=np.int64)
-    >>> division, report = measure(sharding, points, labels, 2, np.random.default_rng(0))
-    >>> report.sizes, report.neighbourhoods, report.sparse, report.sparse_mean_size
-    ([3, 2], 2, 1, 1.0)
-    """
-    begin = time.perf_counter()
-    division = sharding.divide(features, labels, num_workers, rng)
-    return division, _report(division, time.perf_counter() - begin)
-
-
 def measure_data(
     sharding: Sharding, data: ShardedData, num_workers: int, rng: np.random.Generator
 ) -> tuple[Division, ShardingReport]:
     """Divide the training samples of a data set, and return the division with its report."""
     begin = time.perf_counter()
     division = sharding.of_data(data, num_workers, rng)
-    return division, _report(division, time.perf_counter() - begin)
-
-
-def _report(division: Division, seconds: float) -> ShardingReport:
-    sizes = [len(shard) for shard in division.shards]
-    if division.neighbourhoods is None or division.sparse is None:
-        return ShardingReport(seconds, sizes)
-    sparse = division.sparse
+    seconds, sizes, sparse = time.perf_counter() - begin, list(map(len, division.shards)), division.sparse
+    if division.neighbourhoods is None or sparse is None:
+        return division, ShardingReport(seconds, sizes)
     mean = sum(sparse) / len(sparse) if sparse else None
-    return ShardingReport(seconds, sizes, len(division.neighbourhoods), len(sparse), mean)
+    return division, ShardingReport(seconds, sizes, len(division.neighbourhoods), len(sparse), mean)

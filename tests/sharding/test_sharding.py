@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans
@@ -29,7 +31,7 @@ from psbench.sharding import (
     ShardPerClass,
     Stratified,
     label_counts,
-    measure,
+    measure_data,
 )
 
 PARTITIONS = [
@@ -157,12 +159,12 @@ def test_every_worker_holds_every_sparse_sample():
 
 def test_a_report_tells_neighbourhoods_sparse_ones_and_their_mean_size():
     rng, labels = Streams(0).generator("sharding"), np.zeros(68, dtype=np.int64)
-    features = blobs([30, 33, 3, 2])
-    division, report = measure(DistributionAware(clusters=4, restarts=5), features, labels, 4, rng)
+    data = SimpleNamespace(train_x=torch.from_numpy(blobs([30, 33, 3, 2])), strata=(labels, ("0",)))
+    division, report = measure_data(DistributionAware(clusters=4, restarts=5), data, 4, rng)
     assert (report.neighbourhoods, report.sparse, report.sparse_mean_size) == (4, 2, 2.5)
     assert report.sizes == [len(shard) for shard in division.shards]
     assert report.seconds > 0
-    _, none = measure(Modular(), features, labels, 4, rng)
+    _, none = measure_data(Modular(), data, 4, rng)
     assert (none.neighbourhoods, none.sparse, none.sparse_mean_size) == (None, None, None)
 
 

@@ -26,11 +26,6 @@ class BlockMomentum(MovesToMean):
     Reduces to: `model_average` with 0; the server's momentum, when each worker has taken one plain step.
     Our reading: with a momentum on the workers too, G as the sum of their gradients is not G as the way they
     went; we take the latter ("accumulated local updates as one big gradient step").
-
-    Examples
-    --------
-    >>> BlockMomentum().on_commit([Push(0, 0, 1, 0, samples=8)], ClusterView(1, 1, 1))[0].weights
-    [1.0]
     """
 
     name = "block_momentum"

@@ -123,11 +123,6 @@ class BoundedStepByMean(_ByDistance):
     This is not the published rule: distances below the mean, about half of them and more, are not corrected
     however far the model has moved, and rates do not rise as the model settles. It needs no constant that
     depends on the experiment.
-
-    Examples
-    --------
-    >>> BoundedStepByMean().factor(0.0)
-    1.0
     """
 
     name = "bounded_step_by_mean"

@@ -19,7 +19,7 @@ from psbench.core.arithmetic import Pushed, State, Step, Vector
 from psbench.errors import ParameterError
 from psbench.strategies.aggregation.mean import sample_shares
 
-KRUM, RFA, CLIP = "Blanchard et al. 2017", "Pillutla et al. 2022", "Karimireddy et al. 2021; our variant"
+KRUM, RFA = "Blanchard et al. 2017", "Pillutla et al. 2022"
 
 #: G[i][j] is the scalar product of pushes i and j; NaN where one of them is no number
 Gram = list[list[float]]

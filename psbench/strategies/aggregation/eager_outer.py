@@ -24,11 +24,6 @@ class EagerOuter(Aggregation):
     -----
     Reduces to: `outer` with one worker.
     Our reading: batches are of one size, and differences count equally.
-
-    Examples
-    --------
-    >>> EagerOuter().payload, EagerOuter().reply
-    ('difference', 'aggregate')
     """
 
     name = "eager_outer"

@@ -26,11 +26,6 @@ class Exchange(MovesToMean):
     -----
     Reduces to: `model_average` with "parameters"; `mean` with "gradient", while all models are equal.
     Our reading: with "gradient" the server applies the mean gradients too, and a newcomer begins from there.
-
-    Examples
-    --------
-    >>> Exchange().payload, Exchange(aggregate="gradient").reply
-    ('parameters', 'aggregate')
     """
 
     name = "exchange"

@@ -40,11 +40,6 @@ class Sum(Aggregation):
     Notes
     -----
     Reduces to: the mean, when the optimizer's rate is lr/n and all n push.
-
-    Examples
-    --------
-    >>> Sum().on_commit([Push(0, 0, 1, 0, samples=3)], ClusterView(1, 1, 1))[0].weights
-    [1.0]
     """
 
     name = "sum"

@@ -48,13 +48,6 @@ class NeighbourAverage(Mixing):
     Reduces to: the mean of all models, in the complete graph. In a graph whose edges have a direction the
     mean is kept only as long as no worker is missing; `push_sum` keeps it, weighted, in any.
     A neighbour that is gone leaves its weight with the worker.
-
-    Examples
-    --------
-    >>> from psbench.core import Strategy
-    >>> Strategy(consistency="neighbours", aggregation="neighbour_average", communication="step_then_mix",
-    ...          placement="gossip").placement.graph
-    'ring'
     """
 
     name = "neighbour_average"
@@ -87,11 +80,6 @@ class PushSum(Mixing):
     to the number of workers, less what was under way to workers that were lost.
     Our reading: workers hold z and the engine knows the weights, which depend on decisions alone; the
     paper's workers hold a z and send it with a, which is the same up to rounding.
-
-    Examples
-    --------
-    >>> PushSum().mixes
-    'neighbours'
     """
 
     name = "push_sum"
@@ -146,11 +134,6 @@ class PairAverage(Mixing):
     Reduces to: D-PSGD on random pairs, when workers take turns. An average keeps the mean of the models.
     Our reading: the average counts from when its worker asks for it; only this worker waits for both
     models to travel. The paper was read in accounts of it only.
-
-    Examples
-    --------
-    >>> PairAverage(partners="other_parity").partners
-    'other_parity'
     """
 
     name = "pair_average"

@@ -52,11 +52,6 @@ class Outer(Aggregation):
     plain.
     Our reading: adam and yogi have no bias correction and s starts at 0, as in the paper's Alg. 2 with the
     initial value it leaves open; where workers' batches differ, differences are weighted by samples.
-
-    Examples
-    --------
-    >>> Outer().payload, Outer().outer_optimizer
-    ('difference', 'nesterov')
     """
 
     name = "outer"

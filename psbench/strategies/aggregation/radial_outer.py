@@ -44,11 +44,6 @@ class RadialOuter(Aggregation):
     ------
     Decoupled DiLoCo (2604.21428), known from two re-implementations; HeLoCo (2606.00271) from one of them.
     Unverified against the papers' text.
-
-    Examples
-    --------
-    >>> RadialOuter().on_commit([Push(0, 0, 1, 0, samples=8)], ClusterView(4, 1, 1))[0].weights
-    [1.0]
     """
 
     name = "radial_outer"

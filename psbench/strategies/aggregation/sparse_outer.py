@@ -35,11 +35,6 @@ class SparseOuter(Aggregation):
     ------
     Sarfi et al. (2025), "Communication Efficient LLM Pre-training with SparseLoCo", Alg. 1; the mean of
     senders and the clipping are of the authors' code (templar).
-
-    Examples
-    --------
-    >>> SparseOuter(clip="none").measures, SparseOuter().payload
-    ((), 'difference')
     """
 
     name = "sparse_outer"

@@ -6,13 +6,7 @@ from psbench.core import Communication, WorkerPolicy
 
 
 class EveryStep(Communication):
-    """A worker pushes its gradient after every step, and waits for the answer.
-
-    Examples
-    --------
-    >>> EveryStep().worker_policy().after_step({})
-    'push'
-    """
+    """A worker pushes its gradient after every step, and waits for the answer."""
 
     name = "every_step"
     source = "Li et al. 2014"

@@ -13,11 +13,6 @@ class StepThenMix(OwnSteps):
     Notes
     -----
     Reduces to: BSP, in the complete graph. Known as adapt-then-combine.
-
-    Examples
-    --------
-    >>> StepThenMix().worker_policy().after_step({})
-    'push'
     """
 
     name = "step_then_mix"
@@ -50,11 +45,6 @@ class MixThenStep(StepThenMix):
     -----
     Reduces to: `step_then_mix` up to the first step, from equal starts. It is not BSP in the complete graph,
     since each model differs from the mean by its own last step.
-
-    Examples
-    --------
-    >>> MixThenStep().sends_first
-    True
     """
 
     name = "mix_then_step"

@@ -19,11 +19,6 @@ class Neighbours(Consistency):
     Notes
     -----
     Reduces to: BSP in the complete graph.
-
-    Examples
-    --------
-    >>> Neighbours().by_neighbours
-    True
     """
 
     name = "neighbours"

@@ -6,7 +6,7 @@ finds the same neighbours without asking.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from math import ceil, isqrt, log2
 from typing import Literal, TypeAlias
@@ -94,8 +94,6 @@ _RECEIVERS: dict[str, Callable[[int, int, int, int], list[int]]] = {
 }
 #: graphs whose edges have a direction
 DIRECTED = ("exponential", "one_peer_exponential")
-#: graphs that are the same at every exchange
-STATIC = ("ring", "torus", "exponential", "complete")
 
 
 def receivers(graph: str, worker: int, exchange: int, n: int, seed: int = 0) -> list[int]:
@@ -205,25 +203,3 @@ def check_graph(graph: str, n: int) -> None:
             f"placement 'gossip': {n} workers make no torus, as {n} is prime; use graph 'ring', or "
             f"{n + 1} workers"
         )
-
-
-def distances(graph: str, n: int, seed: int = 0, exchanges: int = 64) -> list[list[int]]:
-    """Return after how many exchanges each worker has heard of what each other had at first.
-
-    Shapes
-    ------
-    result : [receiver][origin], 0 for itself; -1 if it has not within so many exchanges
-    """
-    found = [[0 if i == j else -1 for j in range(n)] for i in range(n)]
-    for number in range(exchanges):
-        before = [row[:] for row in found]
-        for sender, receiver in edges(graph, number, n, seed):
-            for origin in range(n):
-                if before[sender][origin] >= 0 and found[receiver][origin] < 0:
-                    found[receiver][origin] = number + 1
-    return found
-
-
-def names() -> Sequence[str]:
-    """Return the names of all graphs."""
-    return tuple(_RECEIVERS)
