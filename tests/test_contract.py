@@ -38,7 +38,7 @@ def test_every_strategy_of_the_catalogue_on_many_clusters(name):
     check_strategy(name, clusters=100, seed=1000)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # each is part of a strategy of the catalogue
 @pytest.mark.parametrize("name", consistency.__all__)
 def test_every_consistency_part(name):
     check_strategy(getattr(consistency, name), clusters=2)

@@ -140,7 +140,7 @@ def run_block(
     known : set of str or None
         Forms of failure that need not be shrunk again.
     shrinks : bool
-        Whether failures are shrunk and kept, and not only counted.
+        Whether failures are shrunk and kept; else the block ends with its first.
     """
     rng = Streams(seed).generator("fuzz", number)
     done = Campaign(forms=set(known or ()))
@@ -154,6 +154,8 @@ def run_block(
         carries = rng.random() < _VECTORS or (part is not None and part.domain in _COMPUTE)
         for _ in range(BLOCK):
             _run_one(done, strategy, pair, rng, events, shrinks, carries)
+            if done.failures and not shrinks:
+                break
     return done
 
 

@@ -41,9 +41,9 @@ def timed(workers, percent, mini_batches, classes=2):
 @pytest.mark.parametrize(
     ("workers", "percent", "budget", "bsp", "total"),
     [
-        (8, 10, 64_000, 800, 58_400),
-        (8, 6.25, 64_000, 500, 60_500),
-        pytest.param(8, 12.5, 128_000, 2000, 114_000, marks=pytest.mark.slow),
+        pytest.param(8, 10, 64_000, 800, 58_400, marks=pytest.mark.nightly),
+        pytest.param(8, 6.25, 64_000, 500, 60_500, marks=pytest.mark.nightly),
+        pytest.param(8, 12.5, 128_000, 2000, 114_000, marks=pytest.mark.nightly),
         (16, 50, 64_000, 2000, 34_000),
     ],
 )
