@@ -97,8 +97,7 @@ class Checks:
         elif isinstance(message, msg.StartRing):
             self._ring(message)
         elif isinstance(message, msg.Incident):
-            first, second, *_ = message.text.split()
-            self._incidents[f"{first} {second}" if second.isdigit() else first] += 1
+            self._note_incident(message.text)
         elif isinstance(message, msg.RunOutcome):
             self._has_outcome, self._lost_by_then = True, self._live.run.peers.lost_workers
         elif isinstance(message, msg.StartTraining):
@@ -108,6 +107,16 @@ class Checks:
                 raise BrokenContract(f"{name} hears of the rings of {message.rings}, and {here} are here")
         elif name == EVALUATOR and isinstance(message, msg.EvaluateModel) and self.is_plain:
             version_of(message.tensors["parameters"], "what is evaluated")
+
+    def _note_incident(self, text: str) -> None:
+        """Take note of whom the user is informed about, and of what became of pressing a worker."""
+        first, second, *_ = text.split()
+        self._incidents[f"{first} {second}" if second.isdigit() else first] += 1
+        if "by hand" in text and ("is lost" in text or "is back" in text):
+            sides = self._lost_by_hand, self._back_by_hand
+            to, of = sides if "is lost" in text else sides[::-1]
+            to.add(int(second))
+            of.discard(int(second))
 
     def _ring(self, order: msg.StartRing) -> None:
         """Check that every worker is in a ring that waits with something to add and was not lost."""
@@ -143,11 +152,6 @@ class Checks:
     def arrived(self, sender: str, message: Message, now: float) -> None:
         """Take note of a message that the coordinator reads next."""
         worker = worker_number(sender)
-        if isinstance(message, msg.PressWorker) and message.what in ("lost", "back"):
-            sides = self._lost_by_hand, self._back_by_hand
-            to, of = sides if message.what == "lost" else sides[::-1]
-            to.add(message.worker)
-            of.discard(message.worker)
         if isinstance(message, msg.Hello):
             self._unready.add(sender)
             if worker is not None:

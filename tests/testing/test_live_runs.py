@@ -699,6 +699,22 @@ def test_what_the_user_does_to_a_worker_is_done_and_said() -> None:
     assert [(each.to, each.message.factor) for each in told] == [("worker 0", 0.25), ("worker 1", 2.0)]
 
 
+@pytest.mark.parametrize("begins", [False, True], ids=["before training", "before it fails"])
+def test_a_press_that_brings_nobody_back_does_not_keep_a_planned_failure_off(begins: bool) -> None:
+    """The check took the worker to be back by hand, and missed it in the run while it was away as planned."""
+    run = world(workload("asp", cluster=FAILS, recovery={"min_workers": 1}, stop={"updates": 300}))
+    if begins:
+        settle(run)
+    assert run.live.run.training is begins
+    given = run.live.handle(Received("client", msg.PressWorker(1, "back", 1.0)), run.now)
+    why = "is there already" if begins else "cannot be pressed: training has not begun"
+    assert why in str(given)
+    run.perform(given)
+    run.heal(looks=True)
+    assert [run.log.text(text) for text in run.log.of_kind(Kind.LEAVE)["text"]] == ["failed"]
+    assert run.log.of_kind(Kind.JOIN)["worker"].tolist() == [0, 1, 1]
+
+
 @pytest.mark.parametrize("measures", [False, True], ids=["in a ring", "while it measures"])
 def test_a_worker_that_is_being_lost_is_counted_as_lost(measures: bool) -> None:
     """Its leave completed a ring, and waited for that: both others could be lost, and the run was over."""

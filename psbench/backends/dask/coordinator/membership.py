@@ -65,7 +65,9 @@ class Membership:
             if isinstance(event, ev.Leave | ev.Join):
                 (gone.add if type(event) is ev.Leave else gone.discard)(event.worker)
         is_gone = worker in gone or worker not in run.view.workers
-        if not run.training or worker not in self._peers.workers():
+        if not run.training:
+            said = "cannot be pressed: training has not begun"
+        elif worker not in self._peers.workers():
             said = "cannot be pressed: it has no process"
         elif press.what == "speed":
             factor = self._speeds[worker] = self._speeds.get(worker, 1.0) * press.factor
