@@ -25,7 +25,6 @@ from psbench.charts.figures import (
     run_chart,
     sequence_figure,
     server_figures,
-    switch_figures,
     worker_figures,
 )
 from psbench.charts.gossip import graph_chart, heard_chart, lag_chart
@@ -93,7 +92,6 @@ __all__ = [
     "spread_chart",
     "stack",
     "step_chart",
-    "switch_figures",
     "theme",
     "thin",
     "time_use_chart",

@@ -80,8 +80,8 @@ def curve(
     table = data if isinstance(data, str) else thin(data)
     y_title, y_format = VALUES.get(y, (y, ""))
     title = TITLES.get(y, y.replace("val_", "Validation ", 1).replace("_", " "))
-    known = looks(labels, strategies)
-    drawn = known if shown is None else {label: known[label] for label in shown}
+    all_looks = looks(labels, strategies)
+    drawn = {label: all_looks[label] for label in (labels if shown is None else shown)}
     legend = alt.Legend(title=None, symbolType="stroke", symbolSize=400)
     colour = alt.Color("label:N", scale=look_scale(drawn), legend=legend)
     fill = alt.Fill("look:N", scale=look_scale(drawn, "colour", _LOOK), legend=None)
@@ -89,7 +89,8 @@ def curve(
     valid = base.transform_filter(f"isValid(datum['{y}'])")
     layers: list[alt.Chart] = []
     if not isinstance(table, str) and f"{y}_low" in table and table[f"{y}_low"].notna().any():
-        layers.append(_band(base, y, fill))
+        known = base.transform_filter(f"isValid(datum['{y}_low'])").mark_area(fillOpacity=0.14, clip=True)
+        layers.append(known.encode(y=alt.Y(f"{y}_low:Q"), y2=alt.Y2(f"{y}_high"), fill=fill))
     scale = alt.Scale(zero=False, padding=4)
     tooltip = tooltips("label:N", f"{x}:Q .5~r", f"{y}:Q .5~r")
     line = valid.mark_line(clip=True).encode(
@@ -101,7 +102,8 @@ def curve(
     layers.append(line)
     if _few(table, len(drawn), y):
         shape = alt.Shape("look:N", scale=look_scale(drawn, "shape", _LOOK), legend=None)
-        layers.append(_points(valid, y, fill, shape, tooltip))
+        points = valid.mark_point(size=34, strokeWidth=0, fillOpacity=1, clip=True)
+        layers.append(points.encode(y=alt.Y(f"{y}:Q"), fill=fill, shape=shape, tooltip=tooltip))
     if isinstance(table, str) or ("event" in table and table["event"].notna().any()):
         layers += _events(base, x, colour, is_falling=y.endswith("loss"))
     known_axes = {"x": x, "axes": dict(axes) if x in axes else {}}
@@ -144,24 +146,6 @@ def _x(x: str, axes: Mapping[str, str], table: Data) -> alt.X:
     # of a curve that has one point, at 0, Vega would call the tick NaN
     label = "isNaN(datum.value) ? '' : datum.label"
     return alt.X(f"{x}:Q", title=title, axis=alt.Axis(grid=False, format="~s", tickCount=8, labelExpr=label))
-
-
-def _band(base: alt.Chart, y: str, fill: alt.Fill) -> alt.Chart:
-    area: alt.Chart = (
-        base.transform_filter(f"isValid(datum['{y}_low'])")
-        .mark_area(fillOpacity=0.14, clip=True)
-        .encode(y=alt.Y(f"{y}_low:Q"), y2=alt.Y2(f"{y}_high"), fill=fill)
-    )
-    return area
-
-
-def _points(
-    valid: alt.Chart, y: str, fill: alt.Fill, shape: alt.Shape, tooltip: list[alt.Tooltip]
-) -> alt.Chart:
-    points: alt.Chart = valid.mark_point(size=34, strokeWidth=0, fillOpacity=1, clip=True).encode(
-        y=alt.Y(f"{y}:Q"), fill=fill, shape=shape, tooltip=tooltip
-    )
-    return points
 
 
 def _few(table: Data, lines: int, y: str) -> bool:

@@ -8,34 +8,14 @@ from typing import TypeAlias
 import pandas as pd
 
 from psbench import metrics
-from psbench.charts import tables
+from psbench.charts import distributions, gossip, tables, workers
 from psbench.charts.display import Sheet, stack
-from psbench.charts.distributions import (
-    histogram,
-    load_chart,
-    rule_chart,
-    server_chart,
-    spread_chart,
-    traffic_chart,
-)
 from psbench.charts.figure import Figure
-from psbench.charts.gossip import heard_chart, lag_chart
 from psbench.charts.growing import GrowingTables, tables_of
 from psbench.charts.learning import curves
 from psbench.charts.names import TITLES
 from psbench.charts.pareto import pareto_chart, pareto_table
 from psbench.charts.sequence import sequence_chart, sequence_table
-from psbench.charts.workers import (
-    around,
-    batch_size_chart,
-    idle_chart,
-    label_chart,
-    share_chart,
-    step_chart,
-    time_use_chart,
-    timeline_chart,
-    window,
-)
 from psbench.core.log import Kind
 from psbench.errors import UnknownName
 from psbench.metrics.record import RunRecord
@@ -105,7 +85,7 @@ def worker_figures(run: RunRecord, label: str | None = None, strategy: str | Non
     figures += _counted(grown, label, strategy or label)
     sizes = metrics.batch_sizes(run.log)
     if (sizes.groupby("worker")["batch_size"].nunique() > 1).any():
-        figures.append(Figure(batch_size_chart(sizes), sizes, name="batch_size"))
+        figures.append(Figure(workers.batch_size_chart(sizes), sizes, name="batch_size"))
     return figures + _rule(grown) + server_figures(run) + gossip_figures(run)
 
 
@@ -117,21 +97,23 @@ def _timelines(run: RunRecord) -> list[Figure]:
             ["worker", "start_s"], kind="stable", ignore_index=True
         )
         note += " A send within a span of computing was under way meanwhile."
-    begin = window(spans)
-    figures = [Figure(timeline_chart(begin, f"{TITLES['timeline']}: the beginning"), begin, note, "timeline")]
+    begin = workers.window(spans)
+    figures = [
+        Figure(workers.timeline_chart(begin, f"{TITLES['timeline']}: the beginning"), begin, note, "timeline")
+    ]
     for switch in metrics.switches(run.log, run.meta["dataset_size"], run.meta.get("compositions", ())):
-        piece = around(spans, switch["time_s"])
+        piece = workers.around(spans, switch["time_s"])
         title = f"{TITLES['switch']} to {switch['to']} at {switch['time_s']:.4g} s"
-        figures.append(Figure(timeline_chart(piece, title), piece, note, "switch"))
+        figures.append(Figure(workers.timeline_chart(piece, title), piece, note, "switch"))
     return figures
 
 
 def _times(run: RunRecord, grown: GrowingTables) -> list[Figure]:
     use = pd.DataFrame(grown.totals("time_use"))
-    figures = [Figure(time_use_chart(use), use, "From joining to leaving or the end.", "time_use")]
+    figures = [Figure(workers.time_use_chart(use), use, "From joining to leaving or the end.", "time_use")]
     idle = pd.DataFrame(grown.totals("idle"))
     if len(idle):
-        figures.append(Figure(idle_chart(idle), idle, name="idle"))
+        figures.append(Figure(workers.idle_chart(idle), idle, name="idle"))
     return figures + _steps(run)
 
 
@@ -142,14 +124,14 @@ def _steps(run: RunRecord) -> list[Figure]:
         return []
     cpu = table["cpu"].mean()
     note = "" if table["cpu"].isna().all() else f"CPU use of a worker: {cpu:.0%} of a core on average."
-    return [Figure(step_chart(table), table, note, "steps")]
+    return [Figure(workers.step_chart(table), table, note, "steps")]
 
 
 def _counted(grown: GrowingTables, label: str, strategy: str) -> list[Figure]:
     shares = pd.DataFrame(grown.totals("share"))
     figures = [
         Figure(
-            share_chart(shares, strategies=[strategy]),
+            workers.share_chart(shares, strategies=[strategy]),
             shares.drop(columns="equal"),
             "Dashed: an equal share.",
             "share",
@@ -158,18 +140,16 @@ def _counted(grown: GrowingTables, label: str, strategy: str) -> list[Figure]:
     for quantity in ("staleness", "lead"):
         table = pd.DataFrame(grown.totals(quantity))
         if len(table) > 1:  # one bar says nothing
-            figures.append(Figure(histogram(table, quantity, strategies=[strategy]), table, name=quantity))
+            figures.append(
+                Figure(distributions.histogram(table, quantity, strategies=[strategy]), table, name=quantity)
+            )
     return figures
 
 
-def switch_figures(run: RunRecord) -> list[Figure]:
-    """Return the switch rule's value against its threshold, if it computes one."""
-    return _rule(tables_of(run, tables.label_of(run)))
-
-
 def _rule(grown: GrowingTables) -> list[Figure]:
+    """Return the switch rule's value against its threshold, if it computes one."""
     table = pd.DataFrame(grown.totals("rule"), dtype=object)
-    return [Figure(rule_chart(table), table, name="rule")] if len(table) else []
+    return [Figure(distributions.rule_chart(table), table, name="rule")] if len(table) else []
 
 
 def server_figures(run: RunRecord) -> list[Figure]:
@@ -183,11 +163,13 @@ def server_figures(run: RunRecord) -> list[Figure]:
         title = f"{TITLES['servers']}{of}: the fullest {worst:.3g} times its share"
         note = "Entries are parameters; a request is a tensor or a piece of one, a part a stretch of memory."
         shown = table.drop(columns="equal")
-        figures.append(Figure(server_chart(table, title=title), shown, f"{note} Dashed: equal.", "servers"))
+        figures.append(
+            Figure(distributions.server_chart(table, title=title), shown, f"{note} Dashed: equal.", "servers")
+        )
     loads = tables.load_table(run)
     if len(loads):
         note = "Seconds of serving from one look to the next; simulated: of carrying over the server's link."
-        figures.append(Figure(load_chart(loads), loads, note, "server_load"))
+        figures.append(Figure(distributions.load_chart(loads), loads, note, "server_load"))
     return figures
 
 
@@ -201,15 +183,17 @@ def gossip_figures(run: RunRecord) -> list[Figure]:
         "How many of the gradients of the worker below the model of the worker at the left lacks, at the end."
     )
     return [
-        Figure(heard_chart(heard), heard, note, "heard"),
-        Figure(lag_chart(along), along, "Over all pairs of workers: the mean, and the most.", "hearing"),
+        Figure(gossip.heard_chart(heard), heard, note, "heard"),
+        Figure(
+            gossip.lag_chart(along), along, "Over all pairs of workers: the mean, and the most.", "hearing"
+        ),
     ]
 
 
 def label_figures(run: RunRecord) -> list[Figure]:
     """Return how labels are spread over the workers, if that was recorded."""
-    table = tables.label_table(run)
-    return [] if table is None else [Figure(label_chart(table), table, name="labels")]
+    table = tables.label_table(run.meta)
+    return [] if table is None else [Figure(workers.label_chart(table), table, name="labels")]
 
 
 def sequence_figure(run: RunRecord, stop_s: float | None = None) -> Figure:
@@ -233,23 +217,14 @@ def comparison_figures(groups: Groups, strategies: Mapping[str, str]) -> list[Fi
     """Return what compares strategies beside their curves: time use, waiting, staleness, lead, bytes."""
     use = tables.stacked([tables.time_use_table(runs, label=label) for label, runs in groups.items()])
     idle = tables.stacked([tables.idle_table(runs, label) for label, runs in groups.items()])
-    figures = [Figure(time_use_chart(use, "label"), use, "Over all workers and seeds.", "time_use")]
+    figures = [Figure(workers.time_use_chart(use, "label"), use, "Over all workers and seeds.", "time_use")]
     if len(idle):
-        figures.append(Figure(idle_chart(idle, "label"), idle, "Mean over workers and seeds.", "idle"))
+        figures.append(
+            Figure(workers.idle_chart(idle, "label"), idle, "Mean over workers and seeds.", "idle")
+        )
     figures += [_spread(groups, strategies, quantity) for quantity in ("staleness", "lead")]
-    sent = pd.DataFrame(
-        [
-            {
-                "label": label,
-                "direction": direction,
-                "bytes": sum(total[direction] for total in totals) / len(totals),
-            }
-            for label, runs in groups.items()
-            for totals in [[_bytes(run) for run in runs]]
-            for direction in ("up", "down")
-        ]
-    )
-    figures.append(Figure(traffic_chart(sent), sent, "Mean over seeds.", "bytes"))
+    sent = tables.stacked([tables.traffic_table(runs, label) for label, runs in groups.items()])
+    figures.append(Figure(distributions.traffic_chart(sent), sent, "Mean over seeds.", "bytes"))
     return figures + _pareto(groups, strategies)
 
 
@@ -266,13 +241,9 @@ def _pareto(groups: Groups, strategies: Mapping[str, str]) -> list[Figure]:
     ]
 
 
-def _bytes(run: RunRecord) -> dict[str, int]:
-    return metrics.total_bytes(run.log, bool(run.meta.get("unanswered")))
-
-
 def _spread(groups: Groups, strategies: Mapping[str, str], quantity: str) -> Figure:
     measure = metrics.staleness if quantity == "staleness" else metrics.clock_lead
     found = {label: pd.concat([measure(run.log)[quantity] for run in runs]) for label, runs in groups.items()}
     table = pd.concat([tables.spread_table(values, label) for label, values in found.items() if len(values)])
     known = [strategies[label] for label in table["label"]]
-    return Figure(spread_chart(table, quantity, strategies=known), table, name=quantity)
+    return Figure(distributions.spread_chart(table, quantity, strategies=known), table, name=quantity)

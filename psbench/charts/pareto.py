@@ -17,6 +17,7 @@ from psbench.charts.colours import looks
 from psbench.charts.names import TITLES
 from psbench.charts.pieces import layered, look_scale, tooltips
 from psbench.charts.source import labels_of
+from psbench.charts.tables import sent_bytes
 from psbench.core.target import Target
 from psbench.metrics.record import RunRecord
 
@@ -40,7 +41,7 @@ def pareto_table(groups: Mapping[str, Sequence[RunRecord]]) -> pd.DataFrame:
     rows = [
         {
             "label": label,
-            "bytes": float(np.mean([_bytes(run) for run in runs])),
+            "bytes": float(np.mean([sum(sent_bytes(run).values()) for run in runs])),
             "silent_s": float(np.mean([metrics.seconds_without_computing(run.log) for run in runs])),
             what: float(np.mean([_last(run, target) for run in runs])),
         }
@@ -105,10 +106,6 @@ def _is_on_front(cost: npt.NDArray[np.float64], loss: npt.NDArray[np.float64]) -
         beaten = (cost <= mine) & (loss <= own) & ((cost < mine) | (loss < own))
         found.append(not bool(beaten.any()))
     return found
-
-
-def _bytes(run: RunRecord) -> int:
-    return sum(metrics.total_bytes(run.log, bool(run.meta.get("unanswered"))).values())
 
 
 def _last(run: RunRecord, target: Target | None) -> float:

@@ -99,6 +99,17 @@ def spread_table(values: pd.Series[int], label: str) -> pd.DataFrame:
     return pd.DataFrame([row])
 
 
+def sent_bytes(run: RunRecord) -> dict[str, int]:
+    """Return the payload bytes that a run sent `up` and `down`."""
+    return metrics.total_bytes(run.log, bool(run.meta.get("unanswered")))
+
+
+def traffic_table(runs: Sequence[RunRecord], label: str) -> pd.DataFrame:
+    """Return the mean bytes that runs sent: `label`, `direction` ("up" and "down"), `bytes`."""
+    mean = pd.DataFrame([sent_bytes(run) for run in runs]).mean()
+    return pd.DataFrame({"label": label, "direction": mean.index, "bytes": mean.to_numpy()})
+
+
 def server_tables(run: RunRecord) -> dict[str, pd.DataFrame]:
     """Return by composition what each server holds: `server`, `quantity`, `count`, `share`, `equal`.
 
@@ -132,13 +143,8 @@ def _server_table(balance: Mapping[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def label_table(run: RunRecord) -> pd.DataFrame | None:
+def label_table(meta: Mapping[str, Any]) -> pd.DataFrame | None:
     """Return the samples of each class by worker: `worker`, `class`, `samples`; None if not recorded."""
-    return label_table_of(run.meta)
-
-
-def label_table_of(meta: Mapping[str, Any]) -> pd.DataFrame | None:
-    """Return `label_table` from the facts of a run."""
     counts = meta.get("label_counts")
     if not counts:
         return None

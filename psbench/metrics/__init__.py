@@ -7,7 +7,7 @@ counts steps: two quantities, never mixed.
 from psbench.metrics.chunks import chunks, chunks_sent
 from psbench.metrics.clocks import clock_lead
 from psbench.metrics.curves import evaluations, throughput, time_to_target, training_loss
-from psbench.metrics.gossip import exchanges, heard_of, lags
+from psbench.metrics.gossip import heard_of, lags
 from psbench.metrics.independence import independence, mean_independence
 from psbench.metrics.interval import interval, standard_deviation
 from psbench.metrics.pushes import batch_sizes, pushes, share_of_applied, staleness, unused_workers
@@ -32,7 +32,6 @@ __all__ = [
     "conservation",
     "end_of",
     "evaluations",
-    "exchanges",
     "heard_of",
     "idle",
     "idle_fraction",

@@ -16,23 +16,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def exchanges(log: EventLog) -> pd.DataFrame:
-    """Return every model that was mixed without a server: a row for each; two for a pair.
-
-    Returns
-    -------
-    DataFrame
-        `time_s`, `worker`, `push` (of the worker that asked for it; -1 for a newcomer's first model),
-        `weights` (of each worker's model in the new one).
-    """
-    found = [
-        (float(row["time_s"]), worker, int(row["id"]), weights)
-        for row in pick(log.rows(), Kind.MIX)
-        for worker, weights in _mixing(log, row["text"])["rows"].items()
-    ]
-    return table(found, columns=("time_s", "worker", "push", "weights"))
-
-
 def heard_of(log: EventLog, until_s: float = np.inf) -> pd.DataFrame:
     """Return who has heard of whose gradients: how many of them are part of each worker's model.
 

@@ -8,16 +8,7 @@ import numpy as np
 
 from psbench.core.events import COLLECTIVE
 from psbench.core.log import EventLog, Kind
-from psbench.metrics.rows import (
-    Array,
-    Rows,
-    categorical,
-    end_of,
-    optional,
-    pick,
-    positions,
-    with_membership,
-)
+from psbench.metrics.rows import Array, Rows, categorical, end_of, optional, pick, positions, with_membership
 from psbench.metrics.table import table
 
 if TYPE_CHECKING:
@@ -31,19 +22,8 @@ _PULL, _COMPUTE, _SEND, _WAIT, _CANCELLED = range(5)
 _NONE, _ANSWER, _UNFINISHED, _HANDOVER, _LOST = "", "answer", "not finished", "hand-over", "left"
 
 _OWN = (Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.RELEASE, Kind.HOLD, Kind.CANCEL)
-_EVENTS = (
-    *(
-        Kind.JOIN,
-        Kind.LEAVE,
-        Kind.PUSH,
-        Kind.VOTE,
-        Kind.REPORT,
-        Kind.TIMER,
-        Kind.EVALUATED,
-        Kind.SWITCH_REQUESTED,
-    ),
-)
 _SPEAKS = (Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.REPORT)
+_EVENTS = (*_SPEAKS, Kind.TIMER, Kind.EVALUATED, Kind.SWITCH_REQUESTED)
 _END = 255  # what follows a worker's last row
 
 
@@ -167,9 +147,13 @@ class _Own:
         self.overlapped = np.zeros(len(here), dtype=bool)
         self.start = here["time_s"].copy()
         self.sent = self.start - here["send_s"]  # of a push: when it began to travel
-        self.next = np.append(np.where(same, self.kind[1:], _END), _END)[: len(here)]
-        self.stop = np.append(np.where(same, self.start[1:], end_of(rows)), end_of(rows))[: len(here)]
-        self.next_place = np.append(np.where(same, place[1:], -1), -1)[: len(here)]
+
+        def following(values: Array, last: float) -> Array:
+            """Return each row's value of the same worker's next row, `last` where there is none."""
+            return np.append(np.where(same, values[1:], last), last)[: len(values)].astype(values.dtype)
+
+        self.next, self.stop = following(self.kind, _END), following(self.start, end_of(rows))
+        self.next_place = following(place, -1)
         self.compute = np.append(here["compute_s"][1:], 0).astype(float)[: len(here)]
         self.send = np.append(here["send_s"][1:], 0).astype(float)[: len(here)]
         self.handover = _handover_cost(rows, place, self.kind == Kind.RELEASE)
@@ -201,8 +185,6 @@ class _Parts:
 
 # reasons of our own have negative numbers, so that they cannot meet a text's number
 _RESERVED = {_NONE: 0, _ANSWER: -1, _UNFINISHED: -2, _HANDOVER: -3, _LOST: -4}
-
-
 _OURS = {number: text for text, number in _RESERVED.items()}
 
 

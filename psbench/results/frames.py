@@ -43,18 +43,6 @@ def frame_of_groups(groups: Mapping[str, Sequence[RunRecord]], table: str = "cur
     return pd.concat(parts, ignore_index=True)
 
 
-def _curves(run: RunRecord) -> pd.DataFrame:
-    return metrics.evaluations(run.log)
-
-
-def _training(run: RunRecord) -> pd.DataFrame:
-    return metrics.training_loss(run.log, run.meta["dataset_size"])
-
-
-def _events(run: RunRecord) -> pd.DataFrame:
-    return events_of(run.log)
-
-
 def events_of(log: EventLog) -> pd.DataFrame:
     """Return a log's rows with the names of their kinds and their texts.
 
@@ -73,7 +61,7 @@ def events_of(log: EventLog) -> pd.DataFrame:
 
 #: the tables of a run by name
 TABLES: dict[str, Callable[[RunRecord], pd.DataFrame]] = {
-    "curves": _curves,
-    "training": _training,
-    "events": _events,
+    "curves": lambda run: metrics.evaluations(run.log),
+    "training": lambda run: metrics.training_loss(run.log, run.meta["dataset_size"]),
+    "events": lambda run: events_of(run.log),
 }

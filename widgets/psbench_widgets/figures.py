@@ -403,7 +403,7 @@ def with_sweep(own: Columns, swept: Columns) -> Columns:
 
 
 def _labels(meta: Mapping[str, Any]) -> Columns:
-    found = tables.label_table_of(meta)
+    found = tables.label_table(meta)
     return {} if found is None else as_columns(charts.records(found))
 
 
