@@ -97,8 +97,7 @@ def _of_claims_at(paper: Paper, scale: Scale) -> list[PublishedNumber]:
 
 def runs_at(paper: Paper, row: PublishedNumber, scale: Scale) -> bool:
     """Return whether a row is run at a scale."""
-    names = filter(None, (row.experiment, row.baseline))
-    return not row.reason and all(paper.has(name, scale) for name in names)
+    return not row.reason and all(paper.has(name, scale) for name in row.experiments)
 
 
 def seeds_of(paper: Paper, name: str, scale: Scale, asked: int | None) -> int:
@@ -160,7 +159,7 @@ def sensitivity(paper: Paper, scale: Scale, table: str | None = None) -> list[Pa
         name
         for row in paper.rows
         if row.row in paper.sensitive and row.row in rows and runs_at(paper, row, scale)
-        for name in filter(None, (row.experiment, row.baseline))
+        for name in row.experiments
         if scale in ("smoke", "quick") or experiment_of(paper, name, scale, 0).timing_only
     ]
     cells = [
@@ -193,7 +192,7 @@ def _is_tuned(paper: Paper, name: str, scale: Scale) -> bool:
 def _needed(paper: Paper, scale: Scale, table: str | None) -> list[str]:
     """Return the experiments that rows and figures use, in the order of the file."""
     rows = rows_of(paper, scale, table)
-    used = {name for row in rows for name in (row.experiment, row.baseline) if runs_at(paper, row, scale)}
+    used = {name for row in rows for name in row.experiments if runs_at(paper, row, scale)}
     if table is None:
         drawn = (name for d in paper.drawings for name in (*d.experiments, d.baseline) if name)
         used |= {name for name in drawn if paper.has(name, scale)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,7 +20,7 @@ from psbench.papers.schema import NEUTRAL, Form
 
 #: the level of printed intervals
 LEVEL = 0.95
-#: the power that `seeds_for` plans for
+#: what `seeds_for` plans for
 _POWER = 0.8
 _MOST_SEEDS = 2000
 
@@ -106,22 +107,13 @@ class Estimate(ABC):
         """Whether any run ended before its target."""
         return bool(self.never or self.bounds)
 
-    def seeds_for(self, effect: float, level: float) -> int | None:
-        """Return how many seeds find an effect with a power of 80 %; None if 2,000 do not, or with one."""
-        return self._fewest(lambda n: self.with_seeds(n).power(effect, level) >= _POWER)
-
-    def seeds_for_equal(self, half: float, level: float) -> int | None:
-        """Return how many seeds find equality with a power of 80 %; None if 2,000 do not, or with one."""
-        return self._fewest(lambda n: self.with_seeds(n).equal_power(half, level) >= _POWER)
-
-    def _fewest(self, enough: Callable[[int], bool]) -> int | None:
-        low, high = 2, _MOST_SEEDS
-        if self.seeds < 2 or not enough(high):  # one seed says nothing about noise
+    def seeds_for(self, power: Callable[[Estimate], float]) -> int | None:
+        """Return the fewest seeds with a power of 80 %; None if 2,000 have less, or from one seed."""
+        if self.seeds < 2:  # which says nothing about noise
             return None
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if enough(middle) else (middle + 1, high)
-        return low
+        seeds = range(2, _MOST_SEEDS + 1)
+        enough = bisect_left(seeds, _POWER, key=lambda n: power(self.with_seeds(n)))
+        return seeds[enough] if enough < len(seeds) else None
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from psbench.papers.verdict import (
     examine,
     judge,
     power,
-    seeds_needed,
     separated_there,
     suspicious,
     together,
@@ -104,8 +103,6 @@ class ClaimOutcome:
         The chance that its weakest row had, see `verdict.power`.
     seeds : int or None
         How many seeds would give that row a chance of 80 %.
-    left_out : tuple of str
-        Rows that were not run.
     insensitive : bool
         Whether equality was shown and counts for nothing, as the effect of its control was not found.
     """
@@ -117,8 +114,12 @@ class ClaimOutcome:
     test: ClaimTest | None = None
     power: float | None = None
     seeds: int | None = None
-    left_out: tuple[str, ...] = ()
     insensitive: bool = False
+
+    @property
+    def left_out(self) -> list[str]:
+        """Its rows that were not run."""
+        return [row.published.row for row in self.rows if row.at(self.claim.rates) is None]
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data."""
@@ -128,7 +129,7 @@ class ClaimOutcome:
             **{"kind": self.claim.kind, "given": self.claim.given or None, "test": self.claim.test},
             **{"verdict": self.verdict if self.claim.kind in JUDGED else None, "p": p, "power": self.power},
             **{"seeds_for_80_percent": self.seeds, "rows": list(self.claim.rows)},
-            **{"rows_not_run": list(self.left_out), "found": self.claim.found or None},
+            **{"rows_not_run": self.left_out, "found": self.claim.found or None},
         }
 
 
@@ -190,29 +191,15 @@ class Reproduction:
         Holm's correction is over the claims of the paper; our own checks are no part of them.
         """
         rows = {outcome.published.row: outcome for outcome in self.outcomes}
-        asked = [claim for claim in self.paper.claims if any(name in rows for name in claim.rows)]
-        groups = [[rows[name] for name in claim.rows if name in rows] for claim in asked]
-        run = [
-            [row for row in group if row.at(claim.rates)] for claim, group in zip(asked, groups, strict=True)
+        groups = [(claim, tuple(rows[n] for n in claim.rows if n in rows)) for claim in self.paper.claims]
+        asked = [
+            ClaimOutcome(self.paper.name, claim, "not run", group, _tested(claim, group))
+            for claim, group in groups
+            if group
         ]
-        tests = [
-            _tested(claim, kept) if kept and claim.kind in JUDGED else None
-            for claim, kept in zip(asked, run, strict=True)
-        ]
-        verdicts: dict[str, tuple[Verdict, int]] = {}
-        for checks in (False, True):
-            family = {
-                claim.name: test
-                for claim, test in zip(asked, tests, strict=True)
-                if test is not None and (claim.kind == "check") == checks
-            }
-            found = judge([*family.values()])
-            verdicts |= {name: (each, len(family)) for name, each in zip(family, found, strict=True)}
-        outcomes = [
-            self._claim(claim, group, test, *verdicts.get(claim.name, ("not run", 0)))
-            for claim, group, test in zip(asked, groups, tests, strict=True)
-        ]
-        return [_controlled(each, verdicts) for each in outcomes]
+        families = ([each for each in asked if (each.claim.kind == "check") == own] for own in (False, True))
+        judged = {each.claim.name: each for family in families for each in _judged(family)}
+        return [_controlled(judged[each.claim.name], judged) for each in asked]
 
     def counts(self, kind: Kind = "claim") -> dict[Verdict, int]:
         """Return how many claims of a kind have each verdict."""
@@ -228,34 +215,13 @@ class Reproduction:
 
     def number(self, row: PublishedNumber, role: str = "result") -> Estimate | None:
         """Return our estimate for a row, of the seeds that all its runs have; None if there is none."""
-        groups = [self.runs(name, role) for name in self._names(row)]
+        groups = [self.runs(name, role) for name in row.experiments]
         seeds = set.intersection(*({run.seed for run in group} for group in groups))
         groups = [[run for run in group if run.seed in seeds] for group in groups]
         if not seeds:
             return None
         return estimate(
             row.form, *([measured(record.measures, row.measure) for record in group] for group in groups)
-        )
-
-    def _claim(
-        self, claim: Claim, group: Sequence[RowOutcome], test: ClaimTest | None, verdict: Verdict, count: int
-    ) -> ClaimOutcome:
-        left_out = tuple(row.published.row for row in group if row.at(claim.rates) is None)
-        if test is None:
-            return ClaimOutcome(self.paper.name, claim, verdict, tuple(group), left_out=left_out)
-        pairs = [(row.published, ours) for row in group if (ours := row.at(claim.rates)) is not None]
-        chances = [power(claim, theirs, ours, count) for theirs, ours in pairs]
-        needs = [seeds_needed(claim, theirs, ours, count) for theirs, ours in pairs]
-        known = [chance for chance in chances if chance is not None]
-        return ClaimOutcome(
-            self.paper.name,
-            claim,
-            verdict,
-            tuple(group),
-            test,
-            power=min(known) if known else None,
-            seeds=None if None in needs else max(need for need in needs if need is not None),
-            left_out=left_out,
         )
 
     def _outcome(self, row: PublishedNumber) -> RowOutcome:
@@ -267,7 +233,7 @@ class Reproduction:
         ours = self.number(row)
         if ours is None:
             return RowOutcome(self.paper.name, row, there=there, flags=(self._why_none(row),))
-        tuned = any(name in self.rates for name in (row.experiment, row.baseline))
+        tuned = any(name in self.rates for name in row.experiments)
         return RowOutcome(
             self.paper.name,
             row,
@@ -286,12 +252,8 @@ class Reproduction:
         planned = results(self.paper, self.scale, self.seeds, self.table)
         return [cell for cell in planned if (cell.experiment, cell.seed) not in done]
 
-    @staticmethod
-    def _names(row: PublishedNumber) -> list[str]:
-        return [row.experiment, *filter(None, [row.baseline])]
-
     def _why_none(self, row: PublishedNumber) -> str:
-        names = self._names(row)
+        names = row.experiments
         if why := next((self.missing[name] for name in names if name in self.missing), ""):
             return why
         if not set.intersection(*({run.seed for run in self.runs(name)} for name in names)):
@@ -324,7 +286,7 @@ class Reproduction:
 
     def _flags(self, row: PublishedNumber, ours: Estimate) -> Iterable[str]:
         """Yield what a reader has to know about a row."""
-        runs = self.runs(row.experiment) + (self.runs(row.baseline) if row.baseline else [])
+        runs = [run for name in row.experiments for run in self.runs(name)]
         if diverged := sum(record.status == "diverged" for record in runs):
             yield f"{diverged} of {len(runs)} runs diverged"
         if ours.never:
@@ -334,7 +296,7 @@ class Reproduction:
             yield f"the baseline never reached its target in {ours.bounds} of {ours.seeds} seeds: {side} this"
         if ours.seeds < 2:
             yield "one seed: no interval"
-        planned = min(seeds_of(self.paper, name, self.scale, self.seeds) for name in self._names(row))
+        planned = min(seeds_of(self.paper, name, self.scale, self.seeds) for name in row.experiments)
         if ours.seeds < planned:
             yield f"{ours.seeds} of {planned} seeds were run"
         if row.baseline and self._are_the_same(row):
@@ -342,7 +304,7 @@ class Reproduction:
         yield from self._suspicions(row)
 
     def _are_the_same(self, row: PublishedNumber) -> bool:
-        models = [[r.params_digest for r in self.runs(name)] for name in (row.experiment, row.baseline)]
+        models = [[r.params_digest for r in self.runs(name)] for name in row.experiments]
         return None not in models[0] and models[0] == models[1]
 
     def _suspicions(self, row: PublishedNumber) -> Iterable[str]:
@@ -352,7 +314,7 @@ class Reproduction:
             return
         values = [
             [float(r.measures[name]) for r in self.runs(each) if is_number(r.measures.get(name))]
-            for each in (row.experiment, row.baseline)
+            for each in row.experiments
         ]
         p = suspicious(*values, less_is_better=_LEARNT[name])
         if p is not None:
@@ -380,8 +342,9 @@ class Reproduction:
 
     def _single(self, row: PublishedNumber, role: str, label: str) -> float | None:
         """Return a row's number with seed 0."""
-        names = [row.experiment, *filter(None, [row.baseline])]
-        groups = [[r for r in self.runs(name, role) if r.label == label and r.seed == 0] for name in names]
+        groups = [
+            [r for r in self.runs(name, role) if r.label == label and r.seed == 0] for name in row.experiments
+        ]
         if not all(groups):
             return None
         found = estimate(row.form, *([measured(r.measures, row.measure) for r in g] for g in groups))
@@ -392,16 +355,48 @@ class Reproduction:
         return experiment_of(self.paper, experiment, self.scale, 0).optimizer.lr
 
 
-def _controlled(found: ClaimOutcome, verdicts: Mapping[str, tuple[Verdict, int]]) -> ClaimOutcome:
-    control = verdicts.get(found.claim.control)
-    if control is None or (verdict := controlled(found.verdict, control[0])) == found.verdict:
+def _pairs(claim: Claim, rows: Sequence[RowOutcome]) -> list[tuple[PublishedNumber, Estimate]]:
+    """Return theirs and ours of the rows that were run."""
+    return [(row.published, ours) for row in rows if (ours := row.at(claim.rates)) is not None]
+
+
+def _tested(claim: Claim, rows: Sequence[RowOutcome]) -> ClaimTest | None:
+    """Return the test of a claim; None where it is not judged, or none of its rows was run."""
+    pairs = _pairs(claim, rows) if claim.kind in JUDGED else []
+    if not pairs:
+        return None
+    return together([examine(claim, *pair) for pair in pairs], [separated_there(row) for row, _ in pairs])
+
+
+def _judged(family: Sequence[ClaimOutcome]) -> list[ClaimOutcome]:
+    """Return claims with verdict and power, Holm's correction being over those of them that were tested."""
+    tests = [each.test for each in family if each.test is not None]
+    verdicts = iter(judge(tests))
+    return [
+        each if each.test is None else _with_power(replace(each, verdict=next(verdicts)), len(tests))
+        for each in family
+    ]
+
+
+def _with_power(found: ClaimOutcome, claims: int) -> ClaimOutcome:
+    """Return a claim with the power of its weakest row."""
+    powers = [power(found.claim, *pair, claims) for pair in _pairs(found.claim, found.rows)]
+    chances = [chance for chance, _ in powers if chance is not None]
+    seeds = [needed for _, needed in powers if needed is not None]
+    return replace(
+        found,
+        power=min(chances, default=None),
+        seeds=max(seeds) if len(seeds) == len(powers) else None,
+    )
+
+
+def _controlled(found: ClaimOutcome, judged: Mapping[str, ClaimOutcome]) -> ClaimOutcome:
+    """Return a claim beside its control, which counts as not found where it was not run."""
+    control = judged.get(found.claim.control)
+    verdict = controlled(found.verdict, control.verdict if control else "not run")
+    if not found.claim.control or verdict == found.verdict:
         return found
     return replace(found, verdict=verdict, insensitive=True)
-
-
-def _tested(claim: Claim, rows: Sequence[RowOutcome]) -> ClaimTest:
-    pairs = [(row.published, ours) for row in rows if (ours := row.at(claim.rates)) is not None]
-    return together([examine(claim, *pair) for pair in pairs], [row.there for row in rows])
 
 
 def best_rates(records: Iterable[PaperRecord]) -> dict[str, float]:

@@ -13,12 +13,12 @@ from psbench.papers.figures import figures
 from psbench.papers.outcome import ClaimOutcome, Reproduction, RowOutcome
 from psbench.papers.text import (
     CLAIM_HEADINGS,
-    COUNTED,
     HEADINGS,
     cells,
     claim_cells,
     counts_line,
     how_to_run,
+    number,
     ours,
     remarks,
     sentence,
@@ -26,6 +26,7 @@ from psbench.papers.text import (
     theirs,
     verdict_words,
 )
+from psbench.papers.verdict import VERDICTS
 from psbench.results.html import page
 from psbench.system.files import atomic_write
 
@@ -130,7 +131,7 @@ def _counts(found: Sequence[Reproduction]) -> _Table:
     counts = [
         [one.paper.title, str(sum(one.counts().values())), *map(str, one.counts().values())] for one in found
     ]
-    return ["paper", "claims", *COUNTED], counts
+    return ["paper", "claims", *VERDICTS], counts
 
 
 def _paper(found: Reproduction, beside: Reproduction | None = None) -> dict[str, Any]:
@@ -262,7 +263,12 @@ def _apart(found: Reproduction) -> _Table:
 def _assumed(found: Reproduction) -> _Table:
     drawn = bool(found.sensitivities)
     rows = [
-        [g.name, f"{g.value:g}", f"{g.factors[0]:g} to {g.factors[1]:g}" if drawn else "not drawn", g.source]
+        [
+            g.name,
+            f"{number(g.value, 6)} {g.unit}".rstrip(),
+            f"{g.factors[0]:g} to {g.factors[1]:g}" if drawn else "not drawn",
+            g.source,
+        ]
         for g in found.paper.guesses
     ]
     return ["what the paper does not say", "assumed", "drawn between factors", "where it is from"], rows
@@ -270,7 +276,7 @@ def _assumed(found: Reproduction) -> _Table:
 
 def _moved(found: Reproduction) -> _Table:
     rows = [
-        [s.row, f"{s.theirs:g}", f"{s.ours:.3g}", f"{s.low:.3g} to {s.high:.3g}", str(s.draws)]
+        [s.row, number(s.theirs, 4), number(s.ours), f"{number(s.low)} to {number(s.high)}", str(s.draws)]
         for s in found.sensitivities
     ]
     return ["row", "theirs", "ours", "middle 90 % of the draws", "draws"], rows

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from psbench.errors import Cancelled
 from psbench.experiment import Experiment
@@ -15,21 +14,13 @@ from psbench.runs.sweeps.execution import Progress
 from psbench.runs.sweeps.execution import run_cells as run_side_by_side
 
 
-@dataclass(frozen=True)
-class Missing:
-    """A cell without a run, and why: most often its data are not there."""
-
-    cell: PaperCell
-    reason: str
-
-
 def run_cells(
     cells: Sequence[PaperCell],
     store: Store,
     processes: int | None,
     on_progress: Callable[[Progress], None] | None = None,
-) -> tuple[dict[str, PaperRecord], list[Missing]]:
-    """Return the record of every cell, by key: those that are stored, and the others after running them.
+) -> tuple[dict[str, PaperRecord], dict[str, str]]:
+    """Return the records of cells, by key, and why experiments have none: most often data are not there.
 
     Longer runs begin first. Each run is saved as soon as it has ended, so that a command that is stopped
     goes on from where it was.
@@ -54,13 +45,13 @@ def run_cells(
     todo = sorted((cell for cell in cells if cell.key not in records), key=lambda cell: -cell.seconds)
     planned = [Cell(Experiment.from_spec(json.loads(cell.spec))) for cell in todo]
     outcomes = run_side_by_side(planned, processes=processes, folder=store.runs, on_progress=on_progress)
-    missing = []
+    missing = {}
     for cell, outcome in zip(todo, outcomes, strict=True):
         if not outcome.error:
             records[cell.key] = record_of(cell, outcome.run, outcome.summary)
             store.save(records[cell.key])
         elif outcome.was_run:
-            missing.append(Missing(cell, outcome.error))
+            missing[cell.experiment] = outcome.error
     if not all(outcome.was_run for outcome in outcomes):
         raise Cancelled("stopped; what was run is kept, and the same command goes on from there")
     return records, missing

@@ -114,6 +114,11 @@ class PublishedNumber(_Data):
         return self
 
     @property
+    def experiments(self) -> list[str]:
+        """The experiment and, where there is one, its baseline; none where it cannot be run."""
+        return [name for name in (self.experiment, self.baseline) if name]
+
+    @property
     def factor(self) -> float:
         """What our numbers are multiplied by to have the unit of theirs."""
         return 1.0 if self.form in ("speed_up", "ratio", "sd_ratio") else UNITS[self.unit]
@@ -149,18 +154,35 @@ class Guess(_Data):
     #: the smallest and the largest factor on it when assumed numbers are drawn
     factors: tuple[float, float] = (0.5, 2.0)
 
+    @property
+    def unit(self) -> str:
+        """Its unit, which the name of the field ends with; empty for a share."""
+        return (
+            "Mbit/s"
+            if self.path.endswith("_mbit_s")
+            else "s"
+            if "seconds" in self.path or self.path.endswith("_s")
+            else ""
+        )
 
-class SetUp(_Data):
+
+class _Settings(_Data):
+    """Fields of an experiment, and what is set by dotted paths at each scale."""
+
+    spec: dict[str, Any] = Field(default_factory=dict)
+    smoke: dict[str, Any] = Field(default_factory=dict)
+    quick: dict[str, Any] = Field(default_factory=dict)
+    medium: dict[str, Any] = Field(default_factory=dict)
+    full: dict[str, Any] = Field(default_factory=dict)
+
+
+class SetUp(_Settings):
     """What the experiments of a group have in common.
 
     Parameters
     ----------
-    spec : mapping
-        Fields of an experiment.
     called : str
         The set-up in words.
-    smoke, quick, medium, full : mapping of dotted path to value
-        What is set at each scale.
     differs : mapping of scale to str
         What is not as in the paper. At a scale that is not among them nothing is run.
     target_of, target : str, mapping of scale to float
@@ -172,12 +194,7 @@ class SetUp(_Data):
         Where rates are tried: each experiment gets the same number of trials.
     """
 
-    spec: dict[str, Any]
     called: str = ""
-    smoke: dict[str, Any] = Field(default_factory=dict)
-    quick: dict[str, Any] = Field(default_factory=dict)
-    medium: dict[str, Any] = Field(default_factory=dict)
-    full: dict[str, Any] = Field(default_factory=dict)
     differs: dict[Scale, str]
     target_of: str = "val_accuracy"
     target: dict[Scale, float] = Field(default_factory=dict)
@@ -188,15 +205,10 @@ class SetUp(_Data):
     tuned: tuple[Scale, ...] = ()
 
 
-class Planned(_Data):
+class Planned(_Settings):
     """An experiment: a set-up, and what is its own."""
 
     setup: str
-    spec: dict[str, Any] = Field(default_factory=dict)
-    smoke: dict[str, Any] = Field(default_factory=dict)
-    quick: dict[str, Any] = Field(default_factory=dict)
-    medium: dict[str, Any] = Field(default_factory=dict)
-    full: dict[str, Any] = Field(default_factory=dict)
     #: the scales at which it makes sense, of those of its set-up
     scales: tuple[Scale, ...] = SCALES
 
@@ -282,7 +294,7 @@ class Paper(_Data):
         for name, planned in self.experiments.items():
             _known(planned.setup, self.setups, f"experiment {name!r}: set-up")
         for row in self.rows:
-            for experiment in filter(None, (row.experiment, row.baseline)):
+            for experiment in row.experiments:
                 _known(experiment, self.experiments, f"row {row.row!r}: experiment")
         rows = [row.row for row in self.rows]
         if len(set(rows)) < len(rows):

@@ -15,7 +15,7 @@ from psbench.papers.cells import PaperCell, duration
 from psbench.papers.library import load, stored
 from psbench.papers.outcome import Reproduction, best_rates
 from psbench.papers.records import PaperRecord, Store, read_records
-from psbench.papers.running import Missing, run_cells
+from psbench.papers.running import run_cells
 from psbench.papers.schema import Paper, Scale
 from psbench.runs.execution import run
 from psbench.runs.sweeps.execution import Progress
@@ -109,7 +109,7 @@ def reproduce(
     again = planning.best(planned.paper, planned.scale, planned.seeds, rates)
     more, gone = run_cells(again, store, processes, on_progress)
     return Reproduction(
-        planned.paper, planned.scale, planned.seeds, records | more, planned.table, _reasons(missing + gone)
+        planned.paper, planned.scale, planned.seeds, records | more, planned.table, missing | gone
     )
 
 
@@ -176,7 +176,3 @@ def again(record: PaperRecord) -> tuple[str, str | None]:
     """Run a record's experiment again, and return the digests of its log and of its model."""
     summary = run(Experiment.from_spec(json.loads(record.spec))).summary()
     return summary["digest"], summary["params_digest"]
-
-
-def _reasons(missing: Sequence[Missing]) -> dict[str, str]:
-    return {each.cell.experiment: each.reason for each in missing}

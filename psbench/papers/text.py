@@ -5,23 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from psbench.papers.cells import duration, forecast, runs_at
 from psbench.papers.claim import JUDGED, Kind
 from psbench.papers.estimates import Estimate
 from psbench.papers.outcome import ClaimOutcome, Reproduction, RowOutcome
-from psbench.papers.schema import SCALES, PublishedNumber
-from psbench.papers.verdict import VERDICTS, Verdict
+from psbench.papers.schema import SCALES
+from psbench.papers.verdict import VERDICTS
 
 CLAIM_HEADINGS = ("claim", "theirs", "ours, with its 95 % interval", "verdict")
 HEADINGS = ("row", "theirs", "ours (95 % interval)", "at best rates", "closed form")
 #: the verdicts on checks of our own, in other words
 _CHECKED: dict[str, str] = {
-    "confirmed": "holds",
-    "confirmed in direction": "holds",
-    "contradicted": "does not hold",
+    "confirmed": "held",
+    "confirmed in direction": "held",
+    "contradicted": "did not hold",
 }
-#: the verdicts that a short table counts
-COUNTED: tuple[Verdict, ...] = VERDICTS
 
 #: how a unit is printed
 _UNITS = {"x": " x", "%": " %", "points": " pt", "s": " s", "min": " min", "1": "", "loss": ""}
@@ -32,6 +32,15 @@ def claim_cells(claims: Sequence[ClaimOutcome]) -> list[list[str]]:
     return [
         [sentence(each), _joined(each, theirs), _joined(each, ours_of(each)), verdict_words(each)]
         for each in claims
+    ]
+
+
+def claim_lines(claims: Sequence[ClaimOutcome]) -> list[str]:
+    """Return two lines for each claim: the verdict and the claim, then theirs and ours."""
+    return [
+        line
+        for says, printed, here, verdict in claim_cells(claims)
+        for line in (f"{verdict}: {says}", f"    theirs: {printed} | ours: {here}")
     ]
 
 
@@ -66,7 +75,7 @@ def cells(outcomes: Sequence[RowOutcome]) -> list[list[str]]:
 def _theory(outcome: RowOutcome) -> str:
     if outcome.theory is None:
         return ""
-    return f"{outcome.published.factor * outcome.theory:.4g}{_unit(outcome)}"
+    return f"{number(outcome.published.factor * outcome.theory, 4)}{_unit(outcome)}"
 
 
 def theirs(outcome: RowOutcome) -> str:
@@ -77,7 +86,7 @@ def theirs(outcome: RowOutcome) -> str:
     published = outcome.published
     relation = {"=": "", ">": "more than ", "<": "less than "}[published.relation]
     about = "about " if published.reading_error else ""
-    return f"{relation}{about}{_short_decimal(published)}{_unit(outcome)}"
+    return f"{relation}{about}{number(float(published.value), 4)}{_unit(outcome)}"
 
 
 def ours(outcome: RowOutcome, found: Estimate | None) -> str:
@@ -85,9 +94,9 @@ def ours(outcome: RowOutcome, found: Estimate | None) -> str:
     if found is None:
         return ""
     factor = outcome.published.factor
-    text = f"{_plain(factor * found.mean):.3g}"
+    text = number(factor * found.mean)
     if found.seeds > 1 and math.isfinite(found.low):
-        text += f" ({_plain(factor * found.low):.3g} to {_plain(factor * found.high):.3g})"
+        text += f" ({number(factor * found.low)} to {number(factor * found.high)})"
     return f"{text}{_unit(outcome)}"
 
 
@@ -106,7 +115,7 @@ def counts_line(found: Sequence[Reproduction], kind: Kind = "claim") -> str:
     Those without any are left out.
     """
     said: dict[str, int] = {}
-    for verdict in COUNTED:
+    for verdict in VERDICTS:
         name = _CHECKED.get(verdict, verdict) if kind == "check" else verdict
         said[name] = said.get(name, 0) + sum(each.counts(kind)[verdict] for each in found)
     return ", ".join(f"{count} {verdict}" for verdict, count in said.items() if count) or "none"
@@ -179,13 +188,14 @@ def _joined(found: ClaimOutcome, say: Callable[[RowOutcome], str]) -> str:
     return "; ".join(texts)
 
 
-def _short_decimal(published: PublishedNumber) -> str:
-    return f"{float(published.value):.4g}" if published.relation == "=" else f"{float(published.value):g}"
+def number(value: float, digits: int = 3) -> str:
+    """Return a number with so many digits that count and without an exponent; 0 where only rounding made it.
 
-
-def _plain(value: float) -> float:
-    """Return 0 for a number so small that only rounding made it."""
-    return 0.0 if abs(value) < 1e-12 else value
+    >>> number(0.1234), number(1.9864e6), number(-3.5e-05), number(1e-15)
+    ('0.123', '1,990,000', '-0.000035', '0')
+    """
+    kept = 0.0 if abs(value) < 1e-12 else float(f"{value:.{digits}g}")
+    return f"{kept:,.0f}" if 1e4 <= abs(kept) < math.inf else np.format_float_positional(kept, trim="-")
 
 
 def _unit(outcome: RowOutcome) -> str:
@@ -200,6 +210,6 @@ def readme_row(found: Reproduction) -> list[str]:
     held = given["confirmed"] + given["confirmed in direction"] + given["exceeds"]
     return [
         found.paper.name,
-        *(str(counts[verdict]) for verdict in COUNTED),
+        *(str(counts[verdict]) for verdict in VERDICTS),
         f"{held} of {run}" if run else "",
     ]

@@ -270,32 +270,31 @@ def separated_there(theirs: PublishedNumber) -> float | None:
     return float(stats.ttest_ind_from_stats(*groups, equal_var=False).pvalue)
 
 
-def power(claim: Claim, theirs: PublishedNumber, ours: Estimate, claims: int) -> float | None:
-    """Return the chance that the row's test succeeds if the paper is right, with our seeds and our noise.
+def power(
+    claim: Claim, theirs: PublishedNumber, ours: Estimate, claims: int
+) -> tuple[float | None, int | None]:
+    """Return the chance that a row's test succeeds if the paper is right, and how many seeds make it 80 %.
 
-    For an effect, that its direction is found if it has the printed size; None if no size was printed. For
-    "the same", that it is found if there is no difference. At the strictest level of Holm's correction.
+    For an effect, that its direction is found if it has the printed size; None and None if no size was
+    printed. For "the same", that it is found if there is no difference. With our seeds and our noise, at the
+    strictest level of Holm's correction. The seeds are None if 2,000 are too few.
     """
     level = ALPHA / claims
     if claim.test == "same":
-        return ours.equal_power(_half(claim, theirs), level)
-    if claim.test == "number" or theirs.relation != "=":
-        return None
-    return ours.power(float(theirs.value) / theirs.factor, level)
+        half = claim.margin / theirs.factor if theirs.form == "difference" else claim.margin
 
+        def chance(found: Estimate) -> float:
+            return found.equal_power(half, level)
 
-def seeds_needed(claim: Claim, theirs: PublishedNumber, ours: Estimate, claims: int) -> int | None:
-    """Return how many seeds would give that chance 80 %; None if 2,000 would not, or no size was printed."""
-    level = ALPHA / claims
-    if claim.test == "same":
-        return ours.seeds_for_equal(_half(claim, theirs), level)
-    if claim.test == "number" or theirs.relation != "=":
-        return None
-    return ours.seeds_for(float(theirs.value) / theirs.factor, level)
+    elif claim.test == "number" or theirs.relation != "=":
+        return None, None
+    else:
+        effect = float(theirs.value) / theirs.factor
 
+        def chance(found: Estimate) -> float:
+            return found.power(effect, level)
 
-def _half(claim: Claim, theirs: PublishedNumber) -> float:
-    return claim.margin / theirs.factor if theirs.form == "difference" else claim.margin
+    return chance(ours), ours.seeds_for(chance)
 
 
 def suspicious(runs: Sequence[float], synchronous: Sequence[float], *, less_is_better: bool) -> float | None:

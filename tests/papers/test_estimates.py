@@ -91,9 +91,9 @@ def test_two_seeds_are_the_fewest_and_say_how_many_would_be_enough():
     found = estimate("difference", measured(1.0, 1.4), measured(0.0, 0.1))
     assert found.limit(0.95)[0] < found.mean < found.limit(0.95)[1]
     assert found.equal_power(100.0, 0.05) > 0
-    enough = found.seeds_for(0.5, 0.05)
+    enough = found.seeds_for(lambda other: other.power(0.5, 0.05))
     assert enough is not None
     assert found.with_seeds(enough).power(0.5, 0.05) >= 0.8 > found.with_seeds(enough - 1).power(0.5, 0.05)
-    assert found.seeds_for(100.0, 0.05) == 2
+    assert found.seeds_for(lambda other: other.power(100.0, 0.05)) == 2
     one = estimate("difference", measured(1.0), measured(0.0))
-    assert (one.equal_power(100.0, 0.05), one.seeds_for(0.5, 0.05)) == (0.0, None)
+    assert (one.equal_power(100.0, 0.05), one.seeds_for(lambda _: 1.0)) == (0.0, None)

@@ -16,7 +16,6 @@ from psbench.papers.verdict import (
     holm,
     judge,
     power,
-    seeds_needed,
     separated_there,
     suspicious,
     together,
@@ -155,7 +154,7 @@ def test_one_seed_has_no_interval_no_power_and_no_verdict():
     same = claim(test="same", margin=0.5)
     assert verdict(theirs, ours, test="same", margin=0.5) == verdict(theirs, ours) == "inconclusive"
     for each in (same, claim()):
-        assert (power(each, theirs, ours, 3), seeds_needed(each, theirs, ours, 3)) == (0.0, None)
+        assert power(each, theirs, ours, 3) == (0.0, None)
 
 
 @pytest.mark.parametrize(
@@ -169,8 +168,8 @@ def test_one_seed_has_no_interval_no_power_and_no_verdict():
 def test_seeds_needed_are_the_fewest_that_have_the_power(theirs, more):
     groups = np.random.default_rng(6).lognormal(0, 0.01 if more else 0.2, (2, 5))
     ours = estimate(theirs.form, *([RunMeasure(float(value)) for value in group] for group in groups))
-    needed = seeds_needed(claim(**more), theirs, ours, 3)
-    chances = [power(claim(**more), theirs, ours.with_seeds(n), 3) for n in (needed - 1, needed)]
+    _, needed = power(claim(**more), theirs, ours, 3)
+    chances = [power(claim(**more), theirs, ours.with_seeds(n), 3)[0] for n in (needed - 1, needed)]
     assert chances[0] < 0.8 <= chances[1]
 
 
@@ -255,13 +254,13 @@ def test_a_known_effect_is_found_with_the_printed_power(effect):
     found, printed = [], []
     exact = paired("speed_up", np.exp([-0.1, -0.05, 0.0, 0.05, 0.1]))
     scale = 0.1 / (exact.error * np.sqrt(5))
-    told = power(claim(), theirs, replace(exact, error=exact.error * scale), claims)
+    told, _ = power(claim(), theirs, replace(exact, error=exact.error * scale), claims)
     for _ in range(800):
         ours = paired("speed_up", effect * np.exp(rng.normal(0, 0.1, 5)))
         test = together([examine(claim(), theirs, ours)])
         others = [replace(test, agrees=0.9)] * (claims - 1)  # Holm's first step
         found.append(judge([test, *others])[0] in FOUND)
-        printed.append(power(claim(), theirs, ours, claims))
+        printed.append(power(claim(), theirs, ours, claims)[0])
     error = 4 * np.sqrt(told * (1 - told) / 800)
     assert np.mean(found) == pytest.approx(told, abs=error)
     assert np.median(printed) == pytest.approx(told, abs=0.15)  # each is printed from its own noise
@@ -271,7 +270,7 @@ def test_the_power_of_equality_is_that_of_both_tests():
     rng = np.random.default_rng(5)
     same, theirs = claim(test="same", margin=0.5), row("0.1", "difference")
     exact = paired("difference", [-0.002, -0.001, 0.0, 0.001, 0.002])
-    told = power(same, theirs, replace(exact, error=0.0015 / np.sqrt(5)), 1)
+    told, _ = power(same, theirs, replace(exact, error=0.0015 / np.sqrt(5)), 1)
     found = [
         verdict(theirs, paired("difference", rng.normal(0, 0.0015, 5)), test="same", margin=0.5) in FOUND
         for _ in range(600)

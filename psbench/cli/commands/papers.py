@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from psbench.cli.app import FAILED, Debug, Json, app, as_json_text, say, table_width
+from psbench.cli.app import FAILED, Debug, Json, app, as_json_text, say
 from psbench.cli.starting import starting
 from psbench.cli.stopping import terminable
 
@@ -265,10 +265,7 @@ def _plain(found: list[Reproduction]) -> dict[str, object]:
 
 
 def _text(found: Reproduction) -> str:
-    from psbench.papers.text import CLAIM_HEADINGS, claim_cells, remarks, summary
-    from psbench.results.text import table_text
+    from psbench.papers.text import claim_lines, remarks, summary
 
-    shown = claim_cells(found.claims)
-    return table_text(
-        CLAIM_HEADINGS, shown, [*remarks(found), f"{found.paper.name}: {summary(found)}"], table_width()
-    )
+    said = [found.paper.title, *claim_lines(found.claims), *remarks(found)]
+    return "\n".join([*said, f"{found.paper.name}: {summary(found)}", ""])
