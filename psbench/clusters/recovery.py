@@ -43,7 +43,7 @@ class Recovery(Specification):
         return self.replace_workers or self.min_workers is not None
 
     def check(self, num_workers: int, backend: str, compositions: Sequence[Strategy]) -> None:
-        """Refuse what cannot be.
+        """Refuse settings that this cluster, backend or strategy does not allow.
 
         Raises
         ------

@@ -42,10 +42,10 @@ def check_port(address: str, within_s: float) -> None:
     try:
         socket.create_connection((parts.hostname, parts.port), within_s).close()
     except OSError:
-        raise ParameterError(nobody_answers(address, within_s)) from None
+        raise ParameterError(no_answer(address, within_s)) from None
 
 
-def nobody_answers(address: str, within_s: float) -> str:
+def no_answer(address: str, within_s: float) -> str:
     """Return what is said of an address at which there is no scheduler."""
     return (
         f"scheduler: no Dask scheduler answers at {address!r} within {within_s:g} s "

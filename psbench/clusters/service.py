@@ -83,7 +83,7 @@ class ServerQueues(Generic[T]):
         return max(self._free)
 
     def take(self, what: T, num_bytes: int | None, now: float) -> float | None:
-        """Return when what arrives now is decided about, seconds; None if it has to wait.
+        """Return when a message that arrives now has been handled, seconds; None if it has to wait.
 
         `num_bytes` is None of what has no vector. What waits is given by `following`.
         """
@@ -96,7 +96,7 @@ class ServerQueues(Generic[T]):
         return max(served, self._free[0])
 
     def following(self) -> tuple[T, float] | None:
-        """Return what is taken next, after what was decided about, and when it is; None if nothing waits."""
+        """Return the next waiting message and when it will have been handled; None if nothing waits."""
         self._takes = False
         if not self._waiting:
             return None

@@ -66,10 +66,10 @@ class StepTime(Part):
         return None
 
     def check_workers(self, num_workers: int) -> None:
-        """Raise ParameterError if it cannot be of so many workers."""
+        """Raise ParameterError if it does not fit a cluster of so many workers."""
 
     def begin(self, num_workers: int) -> None:
-        """Read what has to be read before the first step."""
+        """Read the file of a trace, if there is one; called before the first step."""
 
     def length(self, worker: int) -> int | None:
         """Return after how many steps a worker's times are repeated; None if they are not."""

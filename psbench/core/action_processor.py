@@ -451,7 +451,7 @@ class ActionProcessor:
         self._fragment_bytes = [now.bytes_down(size, n, fragment=each) for each in self._fragments]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what outlasts an answer, as plain data."""
+        """Return the state that is kept between two answers, as plain data."""
         return {
             "drain": self.drain.state_dict() if self.drain is not None else None,
             "migration": self.migration.state_dict() if self.migration is not None else None,

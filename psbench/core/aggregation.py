@@ -85,12 +85,12 @@ class Aggregation(Part):
 
     @property
     def outer_rate_in_words(self) -> str:
-        """The effective outer rate, behind the workers' rate in a sentence; empty if it is 1 or none."""
+        """The effective outer rate as text to follow the workers' rate; empty if it is 1 or undefined."""
         outer = self.effective_outer_rate
         return "" if outer is None or outer == 1 else f", effective outer rate {outer:g}"
 
     def doubt_of_rates(self, lr: float) -> str:
-        """Return what of the part's rates, or of the optimizer's, is probably not intended; or nothing."""
+        """Return a warning if the part's or the optimizer's rate is probably not intended, else nothing."""
         if not self.usual_lr or lr <= 3 * self.usual_lr:
             return ""
         return (

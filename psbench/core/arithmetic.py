@@ -31,7 +31,7 @@ class ToAll(NamedTuple):
 
 @dataclass(slots=True)
 class Pushed:
-    """A push as an update finds it.
+    """A push, as an aggregation's `update` is given it.
 
     Where a ring or a job adds up the pushes on their way, an update finds one: their weighted sum, with
     weight 1 and the samples of all.
@@ -62,14 +62,14 @@ class Pushed:
     more: Mapping[str, Vector] = field(default_factory=dict)
 
     def split(self, names: Sequence[str]) -> None:
-        """Take apart what came as one: the push's vector, and those of these names behind it."""
+        """Split a vector that several were sent as into the push's own and those of these names."""
         self.vector, *others = self.vector.view(1 + len(names), -1).unbind()
         self.more = dict(zip(names, others, strict=True))
 
 
 @dataclass(slots=True)
 class Step:
-    """The update under way: its rate, and what a part can have done in one call.
+    """The update under way: its learning rate, and operations that a part may call.
 
     Attributes
     ----------
@@ -125,7 +125,7 @@ class Step:
 
 
 class WorkerStep(Protocol):
-    """What a worker's half is handed beside its vectors.
+    """What a communication part's worker methods are given beside vectors: rate, orders, optimizer.
 
     Attributes
     ----------
@@ -263,7 +263,7 @@ class State(MutableMapping[str, Any]):
         return float(self._values.get(name, start))
 
     def of(self, entries: Entries, fragment: int) -> State:
-        """Return the state of some entries, with numbers of its own; `put` takes what becomes of it."""
+        """Return a state restricted to some entries, with its own numbers; `put` writes it back."""
         part = State(entries.of(self.like))
         own = f"[{fragment}]"
         for name, value in self._values.items():

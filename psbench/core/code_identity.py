@@ -56,7 +56,7 @@ def _held(cell: types.CellType) -> Any:
 
 
 def _source(value: Any) -> str:
-    """Return the source; where there is none, as in an interactive session, what it was compiled to."""
+    """Return the source code, or the byte code where there is no source, as in an interactive session."""
     try:
         return inspect.getsource(value)
     except (OSError, TypeError):

@@ -34,7 +34,7 @@ class Composition(Protocol):
 
 
 def usual_lr_scaling(consistency: Consistency, aggregation: Aggregation) -> Literal["none", "by_share"]:
-    """Return how the rate is scaled where a composition does not say it: see `Strategy`."""
+    """Return the default of `Strategy.lr_scaling` for these parts."""
     singly = consistency.singly and aggregation.payload == "gradient"
     return "by_share" if singly and not aggregation.shares_rate else "none"
 
@@ -212,7 +212,7 @@ def _misfits_of_fragments(strategy: Composition) -> Iterator[str]:
 
 
 def doubts(strategy: Composition) -> Iterator[str]:
-    """Yield what of a valid composition is probably not intended."""
+    """Yield warnings about a valid composition that is probably not intended."""
     c, a, s = strategy.consistency, strategy.aggregation, strategy.stragglers
     if c.barrier and s.varies_batch and not a.weighs_samples:
         yield (
@@ -232,7 +232,7 @@ def doubts(strategy: Composition) -> Iterator[str]:
 
 
 def doubt_of_optimizer(strategy: Composition, optimizer: str, lr: float) -> str:
-    """Return what of an optimizer and its rate is probably not intended; empty if nothing is."""
+    """Return a warning if optimizer or rate are probably not intended; empty otherwise."""
     if doubt := strategy.aggregation.doubt_of_rates(lr):
         return doubt
     if not strategy.communication.overlaps or strategy.communication.local or optimizer == "sgd":
@@ -244,7 +244,7 @@ def doubt_of_optimizer(strategy: Composition, optimizer: str, lr: float) -> str:
 
 
 def unfit_without_server(strategy: Composition, *, tolerance: bool, corruptions: bool) -> str:
-    """Return what of an experiment has no meaning where no model is common; empty if all has.
+    """Return why an experiment needs a common model and its workers have none; empty if it fits.
 
     `tolerance`: whether it ends when an update hardly moves the model; `corruptions`: whether workers send
     wrong vectors.
@@ -275,7 +275,7 @@ def keeps_on_workers(strategy: Composition) -> bool:
 
 
 def unreplicable(strategy: Composition) -> str:
-    """Return why a replica cannot hold all that a run under these parts goes on from; empty if it can.
+    """Return why a replica cannot hold the whole state of such a run; empty if it can.
 
     What it holds is of the servers, the engine, and workers that wait: one that computes is not asked, as it
     would have to be waited for.

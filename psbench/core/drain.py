@@ -32,7 +32,7 @@ class Drain:
         self._swept = False  # whether the work under way at the start has been ended
 
     def next_actions(self, view: ClusterView, composition: Strategy) -> list[Action]:
-        """Return the next actions; with none, and no worker under way, the drain is complete."""
+        """Return the next actions; the drain is complete if there are none and no worker is under way."""
         actions = [] if self._swept else self._sweep(view, composition)
         if actions or view.num_under_way:
             return actions

@@ -179,7 +179,7 @@ class Engine:
 
     @property
     def waiting_events(self) -> Sequence[ev.Event]:
-        """The events that wait until what is being measured is there, in their order."""
+        """Events queued until the measurement under way has been answered, in order."""
         return self._waiting_events
 
     @property
@@ -189,7 +189,7 @@ class Engine:
 
     @property
     def hears_pushes(self) -> bool:
-        """Whether a part beside the consistency hears of pushes, at which it may drop whoever computes."""
+        """Whether a part beside the consistency defines `on_push`, where it may drop a computing worker."""
         return bool(self._before_push)
 
     def state_dict(self) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class Neighbourhood:
     def _there(
         self, worker: int, ask: Callable[[int, int, int], list[int]], exchange: int | None = None
     ) -> list[int]:
-        """Return the neighbours that take part: who came later than this exchange does not."""
+        """Return the neighbours that are present and had joined by this exchange."""
         workers = self._view.workers
         version = workers[worker].version if exchange is None else exchange
         found = ask(worker, version, self._view.num_workers)

@@ -47,7 +47,7 @@ class Own(Part):
 
     @property
     def is_there(self) -> bool:
-        """Whether it holds its object."""
+        """Whether the object is present, and not only its description."""
         return self._object is not None
 
     @property
@@ -73,7 +73,7 @@ class Own(Part):
 
 
 def reunited(saved: Part, given: Part) -> Part:
-    """Return the part that a saved specification means, passed again.
+    """Return the part given in place of a saved one, if it is the same.
 
     Raises
     ------

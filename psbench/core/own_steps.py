@@ -1,4 +1,4 @@
-"""What workers have in common that step by themselves between two pushes."""
+"""Base of communication parts whose workers take optimizer steps between two pushes."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class OwnSteps(Communication):
             state.vector("received", model).copy_(model)
 
     def step(self, w: Vector, gradient: Vector, state: State, own: WorkerStep) -> None:
-        """Step along the gradient; where gradients are exchanged, not until it is known along which."""
+        """Step along the gradient; if gradients are exchanged, keep it until the answer is known."""
         if own.kind == "gradient":
             state["gradient"] = gradient
         else:
             own.move(gradient)
 
     def keep(self, w: Vector, state: State, own: WorkerStep) -> None:
-        """Step along the own gradient, where it was not exchanged."""
+        """Step along the worker's own gradient, if it was not exchanged."""
         if own.kind == "gradient":
             own.move(state["gradient"])
 

@@ -92,7 +92,7 @@ class Part(Specification):
 
 
 def _refuse_misspelt(cls: type[Part]) -> None:
-    """Refuse a method that has nearly the name of one that would be called, as itself it never would be."""
+    """Refuse a method whose name is a likely misspelling of a hook: it would never be called."""
     hooks = {name for base in cls.__mro__[1:] if issubclass(base, Part) for name in vars(base)}
     for name, value in vars(cls).items():
         if not inspect.isfunction(value) or name.startswith("_") or name in hooks:

@@ -282,7 +282,7 @@ class NetworkTimes(Protocol):
         """Return the time of one message over the slowest link among workers."""
 
     def star(self, up: float, down: float, workers: Sequence[int]) -> float:
-        """Return the time of so many bytes from each worker to servers, and of as many as `down` back."""
+        """Return the time in which every worker sends `up` bytes to servers and receives `down` bytes."""
 
 
 class Placement(Part):
@@ -304,7 +304,7 @@ class Placement(Part):
 
     @property
     def gathers(self) -> int:
-        """How often workers gather what others hold of the model for a step; 0 if each holds all."""
+        """How often a step gathers the parameters that other workers hold; 0 if each holds all of them."""
         return 0
 
     @property

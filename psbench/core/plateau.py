@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass
 class PlateauRule:
-    """What the rate is multiplied by, given one evaluation after another.
+    """Lowers a factor of the learning rate when evaluations stop improving.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class PlateauRule:
         self._best = math.inf if self.lower else -math.inf
 
     def hear(self, values: Mapping[str, float]) -> str:
-        """Take one evaluation's values, and say so if the factor falls; empty if it stays."""
+        """Take an evaluation; return a note if the factor falls, else an empty text."""
         value = float(values[self.column])
         if self._is_better(value):
             self._best, self._since_best = value, 0

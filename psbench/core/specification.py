@@ -71,7 +71,7 @@ _PARAMETERS = re.compile(r"\nParameters\n-+\n(.*?)(?=\n\n\w+\n-+\n|\Z)", re.DOTA
 
 
 def _completed(cls: type[Specification]) -> str:
-    """Return a class's docstring, with what its fields and `source` declare where it does not say it."""
+    """Return a class's docstring, completed by the fields and the source that it does not describe."""
     text = inspect.cleandoc(cls.__doc__ or "")
     if not text:
         return text
@@ -154,7 +154,7 @@ def problem(error: Mapping[str, Any]) -> str:
 
 
 def _explained(error: ValidationError, model: type[Specification]) -> ParameterError | UnknownName:
-    """Turn pydantic's error into one of psbench: what, where, and the nearest right thing."""
+    """Turn a pydantic error into one of psbench: what is wrong, where, and the nearest known name."""
     errors, where = error.errors(include_url=False), model.error_name()
     # a misspelt name may also be reported as a missing one: the former says more
     first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])

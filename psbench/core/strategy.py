@@ -193,13 +193,13 @@ class Strategy(Specification):
 
     @property
     def whole_rate(self) -> bool:
-        """Whether every push is a gradient, and an update's rate is the optimizer's however many it is of."""
+        """Whether an update takes the optimizer's whole rate, however many gradients it is made of."""
         a = self.aggregation
         return self.lr_scaling == "none" and a.payload == "gradient" and not a.shares_rate
 
     @property
     def leaves_residuals(self) -> bool:
-        """Whether some of what its workers push stays with them, for their next push."""
+        """Whether workers keep residuals of their pushes (error feedback)."""
         codec = self.communication.codec.has_memory and not self.placement.collective
         return codec or self.aggregation.exchanges
 

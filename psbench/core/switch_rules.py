@@ -127,5 +127,5 @@ class SwitchRules:
 
 
 def _parts(strategy: Strategy) -> dict[str, Any]:
-    """Return what a composition does, without what it is called."""
+    """Return a composition's specification without its name."""
     return {name: value for name, value in strategy.spec().items() if name != "name"}

@@ -83,7 +83,7 @@ class LAMB(Optimizer):
 
 
 class _Layerwise:
-    """What both share: a vector's tensors, what decays, and the vectors that are kept."""
+    """Base of both: a vector's tensors, its weight decay, and the optimizer's state."""
 
     def __init__(self, spec: Optimizer, parameters: Tensor) -> None:
         self._sizes = [prod(shape) for shape in spec.shapes_of(parameters)]
@@ -112,14 +112,12 @@ class _Layerwise:
         return scaled
 
     def set_momentum(self, momentum: float) -> None:
-        """See `OptimizerSteps`."""
+        """Do nothing: LAMB's means are no momentum of which a switch could leave a part."""
 
     def state(self) -> dict[str, Tensor]:
-        """See `OptimizerSteps`."""
         return dict(self._state)
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """See `OptimizerSteps`."""
         self._state = dict(state)
 
 
@@ -129,7 +127,6 @@ class _LARSUpdate(_Layerwise):
         self._momentum, self._trust = spec.momentum, spec.trust
 
     def step(self, gradient: Tensor, lr: float) -> None:
-        """See `OptimizerSteps`."""
         penalty = self._parameters * self._decay
         norms = zip(self._norms(self._parameters), self._norms(gradient), self._norms(penalty), strict=True)
         factors = [self._trust * w / (g + p + 1e-8) if w and g else 1.0 for w, g, p in norms]
@@ -138,7 +135,6 @@ class _LARSUpdate(_Layerwise):
         self._parameters.sub_(buffer, alpha=lr)
 
     def set_momentum(self, momentum: float) -> None:
-        """See `OptimizerSteps`."""
         self._momentum = momentum
 
 
@@ -148,7 +144,6 @@ class _LAMBUpdate(_Layerwise):
         self._betas, self._epsilon = (spec.beta1, spec.beta2), spec.epsilon
 
     def step(self, gradient: Tensor, lr: float) -> None:
-        """See `OptimizerSteps`."""
         (beta1, beta2), mean, square = self._betas, self._kept("exp_avg"), self._kept("exp_avg_sq")
         mean.mul_(beta1).add_(gradient, alpha=1 - beta1)
         square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)

@@ -1,4 +1,4 @@
-"""Muon: momentum whose matrices are orthogonalised, by torch; AdamW for all that is no matrix."""
+"""Muon, by torch: orthogonalised momentum for matrices, AdamW for all other tensors."""
 
 from __future__ import annotations
 
@@ -97,7 +97,6 @@ class _MuonUpdate:
             self._optimizers.append(torch.optim.AdamW(others, spec.lr, betas, weight_decay=decay))
 
     def step(self, gradient: Tensor, lr: float) -> None:
-        """See `OptimizerSteps`."""
         parts = gradient.split([piece.numel() for piece in self._pieces])  # type: ignore[no-untyped-call]
         for piece, part in zip(self._pieces, parts, strict=True):
             piece.grad = part.view(piece.shape).clone()  # torch's momentum may change it
@@ -114,7 +113,6 @@ class _MuonUpdate:
                     group[name] = value
 
     def set_momentum(self, momentum: float) -> None:
-        """See `OptimizerSteps`."""
         self._set("momentum", momentum)
 
     def state(self) -> dict[str, Tensor]:
@@ -133,7 +131,6 @@ class _MuonUpdate:
         return found
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """See `OptimizerSteps`."""
         start = 0
         for piece in self._pieces:
             matrix, stop = piece.dim() == 2, start + piece.numel()

@@ -1,4 +1,4 @@
-"""Losses and metrics of one's own: functions, and functions by where they are."""
+"""Losses and metrics of the user's: functions, or the module and name of a function."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TAKEN = ("loss", "accuracy")
 
 
 class _ImportedFunction(ImportedCall):
-    """Base of functions, whose `arguments` are further ones, and of classes that are made into one."""
+    """Base of parts that import a function, with further `arguments`, or a class to be called with them."""
 
     @property
     def function(self) -> Callable[..., Any]:

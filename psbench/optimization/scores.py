@@ -1,4 +1,4 @@
-"""What may be measured on the validation set beside loss and accuracy, by name."""
+"""Metrics of the validation set beside loss and accuracy, by name."""
 
 from __future__ import annotations
 

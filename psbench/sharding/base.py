@@ -132,7 +132,7 @@ class Sharding(Part):
         return Division(self.assign(features, labels, num_workers, rng))
 
     def check_size(self, num_workers: int, dataset_size: int) -> None:
-        """Raise ParameterError if so few samples cannot be split among so many workers."""
+        """Raise ParameterError if there are fewer samples than workers."""
         if num_workers < 1:
             raise ParameterError(f"sharding {self.name!r}: num_workers must be at least 1, got {num_workers}")
         if dataset_size < num_workers:

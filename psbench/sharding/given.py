@@ -11,7 +11,7 @@ from psbench.sharding.stratified import groups
 
 
 class Given(Sharding):
-    """The data is divided already: what an experiment has whose data is a list, one set for each worker."""
+    """The division that the data comes with: a list of data sets, one for each worker."""
 
     name = "given"
     source = "data that is where it is"

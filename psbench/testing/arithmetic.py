@@ -168,7 +168,7 @@ def _apply(server: Server, pushes: list[Pushed], apply: Apply, where: str) -> No
 
 
 def _exchanged(server: Server, pushes: list[Pushed], apply: Apply) -> Pushed:
-    """Return what the exchange of a commit comes to, if that is the same everywhere and as it declares."""
+    """Return the result of an exchange, after checking that all members agree and that `sums` is right."""
     part, before = server.aggregation, {name: each.clone() for name, each in server.tensors().items()}
     found = server.exchange(pushes, apply.numbers)
     declared: list[int | ToAll] = []
@@ -323,7 +323,7 @@ def some_fragments(strategy: Strategy, held: range) -> list[Some]:
 
 
 def _drawn(name: str) -> Tensor:
-    """Return the vector of a name: of numbers around 0, none of them 0."""
+    """Return the vector of a name: normal draws, none of them 0."""
     draws = Streams(0).generator("arithmetic", crc32(name.encode()))
     return torch.from_numpy(draws.standard_normal(_ENTRIES)).float()
 

@@ -10,7 +10,7 @@ from psbench.optimization.losses import logits_of
 
 
 def right_answers(outputs: Any, targets: Tensor) -> int | None:
-    """Return how many targets the largest logit names; None where outputs are no logits of classes.
+    """Return how many targets have the largest logit; None if the outputs are no logits of classes.
 
     Shapes
     ------

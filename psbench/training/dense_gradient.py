@@ -169,7 +169,7 @@ def _loss_gradient(loss: Loss) -> LossGradient | None:
 
 
 def dense_gradient(module: nn.Module, loss: Loss) -> DenseGradient | None:
-    """Return the written-out gradient of a model and a loss, or None where only autograd will do.
+    """Return the written-out gradient of a model and a loss; None if only autograd can compute it.
 
     Parameters
     ----------

@@ -96,7 +96,7 @@ class Evaluator:
 
     @property
     def parts(self) -> list[EvaluationPart]:
-        """What an evaluation goes through, in order; each part may be evaluated anywhere.
+        """The batches or sets of an evaluation, in order; each may be evaluated by any process.
 
         A set is one part if its forwards draw numbers, which follow one another, or if metrics need all of
         its outputs; else each batch is one.

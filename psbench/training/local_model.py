@@ -184,13 +184,11 @@ class _OwnStep:
         self._parameters, self._update = parameters, None
 
     def move(self, direction: Tensor) -> None:
-        """See `WorkerStep`."""
         if self._update is None:
             self._update = self._spec.update(self._parameters)
         self._update.step(direction, self.lr)
 
     def forget(self) -> None:
-        """See `WorkerStep`."""
         self._update = None
 
     def tensors(self) -> dict[str, Tensor]:

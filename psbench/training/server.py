@@ -112,7 +112,7 @@ class Server:
             self.movement = _movement(before, self.parameters)
 
     def exchange(self, pushes: Sequence[Pushed], numbers: Mapping[str, float]) -> list[Pushed]:
-        """Return what the exchange of a commit's pushers comes to at each of them, run side by side."""
+        """Run the exchange of a commit's pushers side by side, and return each one's result."""
         weights = [push.weight for push in pushes]
         samples, steps = sum(push.samples for push in pushes), max(push.steps for push in pushes)
         buffers = weighted_sum([p.buffers for p in pushes], [p.samples / samples for p in pushes])
@@ -196,7 +196,7 @@ def _movement(before: Tensor, after: Tensor) -> float:
 
 
 def added_up(vectors: Mapping[str, Tensor], buffers: Tensor, worker: int, samples: int, steps: int) -> Pushed:
-    """Return what an exchange has come to, as the one push that a version is made from."""
+    """Return the result of an exchange as the one push that a version is made from."""
     more = {name: vector for name, vector in vectors.items() if name != "vector"}
     return Pushed(vectors["vector"], buffers, worker, samples, steps, more=more)
 

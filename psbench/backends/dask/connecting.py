@@ -16,7 +16,7 @@ from distributed.core import connect
 
 from psbench.backends.dask.local_cluster import local_cluster
 from psbench.clusters.connection import ConnectionSettings
-from psbench.clusters.scheduler import address_of, nobody_answers
+from psbench.clusters.scheduler import address_of, no_answer
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 
@@ -151,7 +151,7 @@ def _why_not(address: str, error: BaseException, within_s: float) -> str:
             f"scheduler: {address!r} wants TLS, and there are no certificates ({error}); give tls_ca_file, "
             "tls_cert and tls_key of `connection`, or set distributed.comm.tls in Dask's configuration"
         )
-    return nobody_answers(address, within_s)
+    return no_answer(address, within_s)
 
 
 async def _handshake(address: str, security: Security, within_s: float) -> None:

@@ -59,7 +59,7 @@ class _ByDistance(Aggregation):
         return [Apply(pushes, [share * by for share, by in zip(shares, factors, strict=True)])]
 
     def factor(self, distance_sq: float) -> float:
-        """Return the factor of the rate for a squared distance; the largest for none."""
+        """Return the factor of the rate for a squared distance; the largest factor for a distance of 0."""
         constant = self.constant
         if distance_sq * self.most <= constant:  # also where there is no distance to divide by
             return self.most

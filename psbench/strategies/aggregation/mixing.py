@@ -108,7 +108,7 @@ class PushSum(Mixing):
         return known[version]
 
     def _forget(self, view: ClusterView) -> None:
-        """Forget what cannot be asked for any more."""
+        """Forget parts of versions that all active workers have passed."""
         oldest = min(view.workers[other].version for other in view.active)
         for known in self._parts.values():
             for old in [number for number in known if number < oldest]:

@@ -11,7 +11,7 @@ SOURCE = "Wang and Joshi 2019 (AdaComm), eq. 1"
 
 
 class MovesToMean(Aggregation):
-    """What parts share whose workers push models: w <- keep w + sum_i weight_i w_i, statistics likewise."""
+    """Base of parts whose pushes are models: w <- keep w + sum_i weight_i w_i, statistics likewise."""
 
     payload = "parameters"
     linear = True
@@ -50,7 +50,7 @@ class ModelAverage(MovesToMean):
     source = SOURCE
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Weigh each model by its samples, and the old one by those who are missing."""
+        """Weigh each model by its samples, and the old one by the share of the other workers."""
         return [average(pushes, view)]
 
 
@@ -61,7 +61,7 @@ def average(pushes: list[Push], view: ClusterView) -> Apply:
 
 
 def _share_of_all(pushes: list[Push], view: ClusterView) -> float:
-    """Return the share of the workers whose work a commit takes: 1 if it is that of all there is."""
+    """Return the share of the active workers whose pushes a commit takes; 1 if no other has work to push."""
     if not view.num_under_way:  # newcomers, who wait for their first model, have no work to contribute
         pushers = {push.worker for push in pushes}
         if all(w.id in pushers for w in view.workers.values() if w.status is Status.PUSHED):

@@ -19,7 +19,7 @@ _NOTHING = 1e-12
 
 
 class RadialOuter(Aggregation):
-    """Step along differences whose lengths and directions are averaged apart, by Nesterov's outer step.
+    """Average lengths and directions of the differences separately, and take Nesterov's outer step.
 
     Of each tensor, with differences D_i and weights w_i that sum to 1: R = sum w_i |D_i|, u = sum w_i
     D_i/|D_i|, D = R u/|u|; the weighted mean if |u| < 1e-12, and for tensors of embeddings. w_i is in

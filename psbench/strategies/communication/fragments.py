@@ -198,7 +198,7 @@ class Fragments(OwnSteps):
         return []
 
     def on_applied(self, view: ClusterView) -> list[Action]:
-        """Let those who have pushed go on to their next fragment: under a barrier all to the same one."""
+        """Advance workers that have pushed to their next fragment: under a barrier all to the same one."""
         for worker in self._pushed:
             self._turns[str(worker)] += 1
             self._furthest = max(self._furthest, self._turns[str(worker)])
@@ -221,7 +221,7 @@ class Fragments(OwnSteps):
         return {"local_steps": steps, "fragment": (turn + (not late)) % self.num_fragments}
 
     def begin(self, w: Vector, model: Vector, state: State, own: WorkerStep) -> None:
-        """Mix what all have agreed on with the own value; a worker that has none takes it over."""
+        """Mix the received value with the worker's own; a worker without a value takes it over."""
         if self.takes == "change" and state.number("sent"):
             w.add_(model - state["pushed"])
         elif "agreed" not in state or not self.mixing or self.takes == "change":

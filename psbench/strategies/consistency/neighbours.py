@@ -1,4 +1,4 @@
-"""Wait for one's neighbours in a graph, and for no other worker."""
+"""A worker waits for its neighbours in a graph, and for no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quorum: the first K pushes and those of a grace period make a version; who is late is left out of it."""
+"""Quorum: the first K pushes and those of a grace period make a version; later ones are dropped."""
 
 from __future__ import annotations
 

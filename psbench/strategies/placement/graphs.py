@@ -97,7 +97,7 @@ DIRECTED = ("exponential", "one_peer_exponential")
 
 
 def receivers(graph: str, worker: int, exchange: int, n: int, seed: int = 0) -> list[int]:
-    """Return whom a worker sends to at an exchange: in order, without itself, none twice.
+    """Return the workers that a worker sends to at an exchange: in order, without itself or repetitions.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def receivers(graph: str, worker: int, exchange: int, n: int, seed: int = 0) -> 
 
 
 def senders(graph: str, worker: int, exchange: int, n: int, seed: int = 0) -> list[int]:
-    """Return whom a worker receives from at an exchange, as `receivers` says whom it sends to.
+    """Return the workers that a worker receives from at an exchange; see `receivers`.
 
     Examples
     --------
@@ -143,7 +143,7 @@ def senders(graph: str, worker: int, exchange: int, n: int, seed: int = 0) -> li
 
 
 def weights(graph: str, exchange: int, n: int, seed: int = 0) -> npt.NDArray[np.float64]:
-    """Return the mixing matrix W of an exchange in which none is missing: w_i <- sum_j W_ij w_j.
+    """Return the mixing matrix W of an exchange of all workers: w_i <- sum_j W_ij w_j.
 
     Undirected edges weigh 1/(1 + the larger degree of their ends) (Metropolis and Hastings), which makes W
     symmetric and doubly stochastic; directed ones share each sender equally among itself and its receivers.

@@ -1,4 +1,4 @@
-"""Groups of workers that average among themselves, others at another exchange: Moshpit and hierarchical."""
+"""Groups of workers that average among themselves, and change from exchange to exchange."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Reassignment(Part):
         return 0
 
     def rebalanced(self, ranges: Ranges, loads: Sequence[float]) -> Ranges:
-        """Return who is to hold what from now on; the same as before if nothing is to move.
+        """Return the ranges that each server is to hold from now on; the given ones if nothing is to move.
 
         Parameters
         ----------
@@ -81,7 +81,7 @@ class ByLoad(Reassignment):
         return self.every
 
     def rebalanced(self, ranges: Ranges, loads: Sequence[float]) -> Ranges:
-        """Return who is to hold what: entries in proportion to the servers' speeds, at least one each."""
+        """Return ranges with entries in proportion to the servers' speeds, at least one entry each."""
         entries = [sum(stop - start for start, stop in own) for own in ranges]
         if imbalance(loads) <= self.threshold or sum(entries) <= len(entries) or not all(entries):
             return ranges

@@ -75,7 +75,7 @@ class DBS(Stragglers):
         return []
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
-        """Order the batch if it is another than before."""
+        """Order the worker's batch size if it has changed."""
         key, seen = str(worker), view.workers[worker]
         if seen.status == Status.NEW:
             self._times.pop(key, None)

@@ -31,7 +31,7 @@ class Size(NamedTuple):
 
 
 class DualBinarySearch(Stragglers):
-    """Size the chunk of data of a worker whose time is out of line so that it takes the median time.
+    """Resize a worker's chunk of data, if its time is an outlier, so that it takes the median time.
 
     A worker computes several passes over a chunk in time t. If t is outside of the box plot's fences
     [Q1 - 1.5 IQR, Q3 + 1.5 IQR] of all workers' last times, t = K passes samples / batch (eq. 3) is solved

@@ -59,7 +59,7 @@ class FlexRR(Stragglers):
         return {}
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Make up for orders that came too late: what the worker has left undone another does."""
+        """Make up for orders that came too late: another worker does the samples that were left out."""
         key, others = str(push.worker), view.computing
         missing = self._quotas[key] - push.samples
         self._quotas[key] = push.samples

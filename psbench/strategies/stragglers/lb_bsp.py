@@ -79,7 +79,7 @@ class LBBSP(Stragglers):
         return []
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
-        """Order the worker's share if it is another than before."""
+        """Order the worker's batch size if it has changed."""
         before = view.workers[worker].batch_size
         size = self._batches.get(str(worker), before)
         return {} if size == before else {"batch_size": size}

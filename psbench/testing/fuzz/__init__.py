@@ -6,7 +6,7 @@ The engine is pure, so a schedule fails always or never, and a failing one can b
 """
 
 from psbench.testing.fuzz.campaign import Campaign, Finding, run_campaign
-from psbench.testing.fuzz.play import play
+from psbench.testing.fuzz.liveness import play
 from psbench.testing.fuzz.schedule import Schedule
 
 __all__ = ["Campaign", "Finding", "Schedule", "play", "run_campaign"]

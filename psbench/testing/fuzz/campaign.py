@@ -23,7 +23,7 @@ from psbench.system.parent import end_with_parent
 from psbench.testing.fuzz.compositions import draw_size, draw_strategy, turn
 from psbench.testing.fuzz.differential import PAIRS, Pair, differ
 from psbench.testing.fuzz.explore import explore
-from psbench.testing.fuzz.play import play
+from psbench.testing.fuzz.liveness import play
 from psbench.testing.fuzz.player import Player
 from psbench.testing.fuzz.schedule import Schedule
 from psbench.testing.fuzz.shrink import as_test, form, shrink

@@ -185,7 +185,7 @@ def _switching(one: Strategy, rules: list[type[Part]], rng: np.random.Generator)
 
 
 def _then(one: Strategy, rng: np.random.Generator) -> tuple[LaterSwitch, ...]:
-    """Return no further switch, mostly; or one, to another composition or to one that was there before."""
+    """Return at most one further switch: to a new composition, or to one of the first two."""
     if rng.random() < 2 / 3:
         return ()
     to = one if rng.random() < 1 / 3 else draw_composition(rng)
@@ -201,6 +201,6 @@ def draw_size(sizes: list[int], rng: np.random.Generator) -> int:
 
 
 def turn(number: int) -> type[Part] | None:
-    """Return the part whose turn it is in a block of schedules: every second block is of one, in a row."""
+    """Return the part that a block of schedules must contain: every second block has one, in turn."""
     parts = registered(*DOMAINS, "switching", "codec")
     return parts[number // 2 % len(parts)] if number % 2 else None

@@ -44,7 +44,7 @@ class Pair:
 #: what never waits takes a switch by hand differently than a strategy that cannot switch
 _NO_SWITCH = FAULTS.replace("w", "")
 #: k of n workers are all only while all are there
-_NOBODY_LEAVES = "rc"
+_ALL_STAY = "rc"
 
 PAIRS: dict[str, Pair] = {
     "k_asp(1) = asp": Pair(lambda n: strategies.k_asp(k=1), lambda n: _whole_rate(strategies.asp())),
@@ -58,15 +58,15 @@ PAIRS: dict[str, Pair] = {
     "con_sgd(1) = ssp(1)": Pair(
         lambda n: strategies.con_sgd(staleness_bound=1), lambda n: strategies.ssp(staleness_bound=1)
     ),
-    "k_bsp(n) = bsp": Pair(lambda n: strategies.k_bsp(k=n), lambda n: strategies.bsp(), _NOBODY_LEAVES),
+    "k_bsp(n) = bsp": Pair(lambda n: strategies.k_bsp(k=n), lambda n: strategies.bsp(), _ALL_STAY),
     "backup_workers(0) = bsp": Pair(
-        lambda n: strategies.backup_workers(spares=0), lambda n: strategies.bsp(), _NOBODY_LEAVES
+        lambda n: strategies.backup_workers(spares=0), lambda n: strategies.bsp(), _ALL_STAY
     ),
     "all_reduce = bsp": Pair(lambda n: strategies.all_reduce(), lambda n: strategies.bsp(), _NO_SWITCH),
     "ssp(0), n versions = bsp": Pair(
         lambda n: strategies.ssp(staleness_bound=0),
         lambda n: strategies.bsp(),
-        _NOBODY_LEAVES,
+        _ALL_STAY,
         versions=lambda n: n,
         batches=(4,),
     ),
@@ -93,7 +93,7 @@ PAIRS: dict[str, Pair] = {
     "krum(n of n) = trimmed_mean(0)": Pair(
         lambda n: _robust("krum", faulty=0, chosen=n),
         lambda n: _robust("trimmed_mean", trim=0.0),
-        _NOBODY_LEAVES,  # who comes or goes while products are measured waits for those
+        _ALL_STAY,  # who comes or goes while products are measured waits for those
     ),
 }
 
@@ -113,7 +113,7 @@ def _robust(aggregation: str, **own: Any) -> AnyStrategy:
 
 
 def decisions(log: EventLog, start: int = 0) -> list[tuple[Any, ...]]:
-    """Return what was decided: which pushes made which version, and who was released with which."""
+    """Return the decisions of a log: pushes of each version, releases, drops and switches."""
     rows = log.rows(start)
     kept = [int(kind) for kind in _DECISIONS]
     return [

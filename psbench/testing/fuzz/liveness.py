@@ -1,4 +1,4 @@
-"""After the faults: all workers come back, every message arrives, and the strategy must make progress.
+"""Play a schedule; after its faults all workers come back, all messages arrive, and it must make progress.
 
 Progress is asked for in rounds. In a round every worker that computes ends its step, and every message
 arrives; the bound says after how many rounds each worker must have taken a step, and, where workers always
@@ -9,10 +9,25 @@ from __future__ import annotations
 
 import math
 
-from psbench.core import Status, Strategy
+from psbench.core import AnyStrategy, Status, Strategy
 from psbench.testing.fuzz.player import Player
-from psbench.testing.fuzz.schedule import Choice
+from psbench.testing.fuzz.schedule import Choice, Schedule
 from psbench.testing.invariants import BrokenContract
+
+
+def play(schedule: Schedule, strategy: AnyStrategy | None = None) -> Player:
+    """Play a schedule, then let it heal and ask for progress; see `heal`.
+
+    Raises
+    ------
+    PsbenchError
+        If it breaks the contract, or makes no progress.
+    """
+    player = Player(schedule, strategy)
+    for choice in schedule.choices:
+        player.make(choice)
+    heal(player)
+    return player
 
 
 def rounds_bound(strategy: Strategy, num_workers: int) -> int:

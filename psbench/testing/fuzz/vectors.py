@@ -180,7 +180,7 @@ class Vectors:
         return some_fragments(self._composition, self._entries)
 
     def half(self, number: int) -> WorkerVectors:
-        """Return the vectors of a worker that has none."""
+        """Return new vectors for a worker."""
         own = self._composition, self._optimizer, number, self._schedule
         return WorkerVectors(*own, self.wire, len(self._entries))
 
@@ -238,7 +238,7 @@ class Vectors:
     def _leave_out(
         self, apply: act.Apply, total: Tensor, left: list[Tensor | None], gone: Collection[int]
     ) -> None:
-        """Leave with the workers what an exchange owes them, and check that nothing of the pushes is lost."""
+        """Give workers their residuals of an exchange, and check that nothing of the pushes is lost."""
         name, sent = self._composition.aggregation.name, torch.zeros_like(total)
         rounding = ROUNDING.get(name, _ROUNDING)
         rules: list[Array | None] = [*self._model.left] or [None] * len(left)

@@ -87,7 +87,7 @@ class Wire:
         return arrived
 
     def received(self, worker: int) -> None:
-        """Remember what a worker owes when it takes a release: after a checkpoint its next push is void."""
+        """Note a worker's residual at a release, to which a restart from a checkpoint goes back."""
         self._codecs.mark_release(worker)
         self._at_release[worker] = self._owed.get(worker, np.zeros(self._entries))
 
@@ -144,7 +144,7 @@ class Wire:
         self._check()
 
     def restart(self, waiting: Collection[int]) -> None:
-        """Go on from a checkpoint: of who does not wait, what was pushed since its release is void."""
+        """Go on from a checkpoint: workers that do not wait lose what they pushed since their release."""
         known = self._owed.keys() | self._at_release.keys()
         saved = {worker: self._codecs.checkpoint_worker(worker, worker in waiting) for worker in known}
         servers, ranges = self._codecs.checkpoint_servers(), self._ranges
@@ -163,7 +163,7 @@ class Wire:
         return {worker: each.double().numpy() for worker, each in self._codecs.residuals().items()}
 
     def _check(self, largest: float = 1.0) -> None:
-        """Check that residuals are what is owed, and go on from them, so that rounding does not add up."""
+        """Compare residuals with the account, and go on from them, so that rounding does not add up."""
         found, none = self._residuals(), np.zeros(self._entries)
         for worker in sorted(found.keys() | self._owed.keys()):
             residual, owed = found.get(worker, none), self._owed.get(worker, none)

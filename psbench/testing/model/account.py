@@ -107,7 +107,7 @@ class Account:
         return begun + list(self.consistency.on_start(self.cluster))
 
     def make_version(self, apply: act.Apply) -> list[Action]:
-        """Make a version; what parts answer to that is performed first, the last asked one's before."""
+        """Make a version; return the parts' answers to it, those of the part asked last first."""
         c, now = self.cluster, self.composition
         epoch = self.communication.rate_epoch(c)
         c.version += 1
@@ -241,7 +241,7 @@ class Account:
         self.log.add(Kind.NOTE, text=text)
 
     def tell(self, tell: act.Tell) -> None:
-        """Tell a worker something, after its release if that is kept back."""
+        """Send orders to a worker, after its release if that is withheld."""
         if self.is_kept_back(tell.worker):
             self.orders_kept_back.append(tell)
             return
@@ -251,7 +251,7 @@ class Account:
         self.log.add(Kind.TELL, tell.worker, tell.orders)
 
     def park(self, member: Member) -> None:
-        """Let a worker wait for the hand-over; it hears of that once."""
+        """Hold a worker until the hand-over, once."""
         if member.id not in self.parked:
             self.parked.add(member.id)
             self.hold(act.Hold(member.id, "switch"))
@@ -310,7 +310,7 @@ class Account:
         return not self.cluster.voted and all(map(self.is_kept_back, self.cluster.computing))
 
     def sweep_for_move(self) -> list[Action]:
-        """Tell workers to push that might never; once."""
+        """Order workers to push that might otherwise never do so; once."""
         if self.told_to_push:
             return []
         self.told_to_push = True
@@ -340,7 +340,7 @@ class Account:
         self.let_go()
 
     def let_go(self) -> None:
-        """Send what was kept back; who has not voted starts from the latest version."""
+        """Send withheld releases; workers that have not voted start from the latest version."""
         if self.move is None:
             return
         valid = [each for worker, each in self.kept_back.items() if self.is_kept_back(worker)]

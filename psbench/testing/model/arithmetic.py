@@ -57,7 +57,7 @@ class ModelServer:
         self.part = part
 
     def use(self, part: str) -> None:
-        """Go on with an aggregation of that name; what another remembers is nothing to it."""
+        """Go on with an aggregation of that name, without the state of another."""
         if part != self.part:
             self.part, self.memory = part, {}
 
@@ -196,7 +196,7 @@ def orthogonal(matrix: Array, epsilon: float) -> Array:
 
 
 def robust(u: OneUpdate) -> Array:
-    """Step along the mean of what is left of each entry's values; the greatest is one that is no number."""
+    """Step along the mean of each entry's values without the extreme ones; NaN counts as the greatest."""
     columns = np.sort(np.array([push.vector for push in u.pushes]), axis=0)
     count = len(columns)
     out = (count - 1) // 2 if u.own.name == "median" else math.floor(u.own.trim * count + 1e-9)
@@ -232,7 +232,7 @@ def delayed_nesterov(u: OneUpdate) -> Array:
 
 
 def dyn_sgd_versioned(u: OneUpdate) -> Array:
-    """Step by what the mean of the stage's pushes changes with this one."""
+    """Step by the change that this push makes to the mean of its stage."""
     (push,), stage = u.pushes, u.numbers["stage"]
     pushed = u.memory.setdefault(stage, [])
     before = np.mean(pushed, axis=0) if pushed else np.zeros_like(u.x)

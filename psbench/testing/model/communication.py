@@ -31,7 +31,7 @@ class _LocalSGD(Rule):
 
 @rule("communication", "eager")
 class _Eager(_LocalSGD):
-    """And is told how many workers there are."""
+    """The orders of local SGD, and the number of workers."""
 
     def on_release(self, worker: int, c: ModelCluster) -> Orders:
         return {**super().on_release(worker, c), "workers": len(c.present)}
@@ -130,7 +130,7 @@ class _AdaComm(Rule):
         return {"local_steps": self.period}
 
     def rate_epoch(self, c: ModelCluster) -> float:
-        """Return where the schedule stands: A5, it waits for a period of 1."""
+        """Return the epoch for the rate's schedule, which waits for a period of 1 (A5)."""
         deferred = self.own.lr_coupling == "defer" and self.period > 1
         return self.began_epoch if deferred else c.epoch
 
@@ -182,7 +182,7 @@ class _AdaComm(Rule):
 
 @rule("communication", "selsync")
 class _SelSync(Rule):
-    """Any flag makes all push; so does who waits already, as no step of all can begin without it."""
+    """All push if one flag is set, or if a worker waits already, without which no common step begins."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
@@ -195,7 +195,7 @@ class _SelSync(Rule):
         return self._all(c) or [Hold(vote.worker, "vote")]
 
     def on_leave(self, worker: int, c: ModelCluster) -> Decisions:
-        """Answer if it was the last that was waited for; its own vote counts no more."""
+        """Answer the votes if only this worker's was missing; its own no longer counts."""
         self.flags[worker] = False
         return self._all(c)
 
@@ -207,7 +207,7 @@ class _SelSync(Rule):
         return [Release(worker, then="push" if together else "step") for worker in c.voted]
 
     def on_release(self, worker: int, c: ModelCluster) -> Orders:
-        """Say the smoothing at first, and whose samples are shared in the step that begins."""
+        """Order the smoothing once, and the sharing workers of the step that begins."""
         orders: Orders = {}
         if self.own.smoothing == 0 and c.workers[worker].status is Status.NEW:
             orders["smoothing"] = min(1.0, c.num_workers / 100)

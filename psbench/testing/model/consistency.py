@@ -53,7 +53,7 @@ def is_complete(own: Any, c: ModelCluster) -> bool:
 
 
 def back(worker: int, c: ModelCluster, reason: str = "k pushes") -> Decisions:
-    """Let a newcomer go, but for one whose push is in the buffer still."""
+    """Release a newcomer, or hold it if its last push is still pending."""
     waits = worker in [push.worker for push in c.pending.values()]
     return [Hold(worker, reason) if waits else Release(worker)]
 
@@ -79,7 +79,7 @@ class _FirstPushes(Rule):
         return self.commit(c) if is_complete(self.own, c) else []
 
     def commit(self, c: ModelCluster) -> Decisions:
-        """Commit, cancel the others if they are not to run out, and let all go."""
+        """Commit, cancel late work if the part says so, and release all."""
         cancelled = c.computing if self.own.cancel == "immediate" else []
         released = sorted(cancelled + c.waiting)
         return [Commit(c.buffered()), *map(Cancel, cancelled), *map(Release, released)]
@@ -249,7 +249,7 @@ class _ElasticBSP(Rule):
 
 
 def closest(pushes: dict[int, list[tuple[float, int, int]]]) -> dict[int, int]:
-    """Return the step of each worker: to every push that may be the last belong the latest of the others.
+    """Return the step of each worker: for every candidate of a last push, the latest of the others.
 
     `pushes`: of each worker (seconds, worker, step), ascending.
     """
@@ -338,7 +338,7 @@ class _Quorum(Rule):
         self.graced = -1
 
     def go(self, worker: int, c: ModelCluster) -> Release:
-        """Let a worker go, asked at once if a round is under way."""
+        """Release a worker, with the order to push if a round is under way."""
         return Release(worker, orders={"asked": True} if c.pending and self.own.asks else {})
 
     def on_push(self, push: Push, c: ModelCluster) -> Decisions:

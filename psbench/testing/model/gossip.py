@@ -39,7 +39,7 @@ class _Neighbours(Rule):
     """D-PSGD: exchange k is made when the neighbours have sent their k-th models."""
 
     def on_push(self, push: Push, c: ModelCluster) -> Decisions:
-        """Wait, or go on; those go on, too, that lacked just this."""
+        """Release the worker if it is ready, and those that waited for its push alone."""
         version = c.workers[push.worker].version
         first = [push.worker, *receivers(push.worker, version, c)]
         going = self.going(first, [], c)

@@ -269,7 +269,7 @@ class Interpreter(Account):
         return [act.Mix({worker: {have[0]: 1.0}})]
 
     def leave(self, member: Member) -> list[Action]:
-        """Let a worker out, and ask who decides without it; with none left, those dropped come back."""
+        """Remove a worker and ask the parts again; if no worker is left, readmit those that were dropped."""
         c = self.cluster
         if member.status is Status.COMPUTING and not self.is_kept_back(member.id):
             c.cancelled += 1

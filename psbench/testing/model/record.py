@@ -28,7 +28,7 @@ class ExpectedRows:
         self.rows: list[Row] = []
 
     def add(self, kind: Kind, worker: int = 0, text: Any = "", **columns: float) -> None:
-        """Expect a row in the log; a text that is none is written as JSON."""
+        """Expect a row in the log; a `text` that is no string is written as JSON."""
         self.rows.append(Row(kind, self.cluster.now, worker, text, columns))
 
     def add_push(self, push: ev.Push) -> None:

@@ -100,7 +100,7 @@ def rule(domain: str, *names: str) -> Callable[[type[Rule]], type[Rule]]:
 
 
 def rule_of(part: Part) -> Any:
-    """Return the model's rule for a part; for one that it has none for, the part itself, at its beginning."""
+    """Return the model's rule for a part, or the part itself, in its initial state, if there is none."""
     kind = RULES.get((part.domain, part.name))
     known = kind is not None and type(part).__module__.startswith("psbench.")
     return kind(part) if kind is not None and known else part.fresh()

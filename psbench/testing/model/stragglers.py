@@ -95,7 +95,7 @@ class _LBBSP(Rule):
         return mean
 
     def on_applied(self, c: ModelCluster) -> Decisions:
-        """Cut the global batch; of who has not pushed the speed is taken to be the mean of the others."""
+        """Divide the global batch; a worker without a push is taken to have the mean speed of the others."""
         known = {one: speed for one in c.active if (speed := self.predicted(one)) is not None}
         if not known:
             return []
@@ -120,7 +120,7 @@ class _LBBSP(Rule):
 
 @rule("stragglers", "flex_rr")
 class _FlexRR(Rule):
-    """Rapid reassignment: samples go from who has come least far to who has come furthest.
+    """Rapid reassignment: samples move from the worker that is least far to the one that is furthest.
 
     Only what a worker cannot have begun before it reads the order is moved: not the piece that it is at, nor
     the one after.
@@ -137,7 +137,7 @@ class _FlexRR(Rule):
         return {}
 
     def on_push(self, push: Push, c: ModelCluster) -> Decisions:
-        """Have another do what late orders have left undone, or leave out what was done twice."""
+        """Move samples that late orders left undone, or did twice, to another worker's quota."""
         undone = self.quota[push.worker] - push.samples
         self.quota[push.worker] = push.samples
         if undone == 0 or not c.computing:
@@ -172,7 +172,7 @@ class _FlexRR(Rule):
         return [self.order(slow, c), self.order(fast, c)]
 
     def size_of_piece(self, worker: int) -> float:
-        """Return a worker's piece; unless it has said so, the largest that any has."""
+        """Return the size of a worker's piece; before its first report, the largest known."""
         return self.piece[worker] if worker in self.piece else max([*self.piece.values(), 0.0]) or 1.0
 
     def free(self, worker: int) -> int:

@@ -11,7 +11,7 @@ from psbench.testing.model.view import ModelCluster
 
 
 class Switches:
-    """A rule calls the composition before its switch 0 and the one after it 1; here they are counted on.
+    """Translates a rule's 0 (before its switch) and 1 (after it) to the numbers of the run's compositions.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Switches:
 
     @property
     def rule(self) -> Any:
-        """What is asked now."""
+        """The rule that decides now."""
         return self.rules[self.number]
 
     def show(self, c: ModelCluster) -> None:

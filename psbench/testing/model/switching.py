@@ -88,7 +88,7 @@ class _Empirical(_OfLosses):
 
 @rule("switching", "noise_adaptive")
 class _NoiseAdaptive(_OfLosses):
-    """Our design: the net change an epoch is no more than what noise of the losses makes of it."""
+    """Our design: switch when noise of the losses explains their net change an epoch."""
 
     fewest = 4
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,29 +9,14 @@ from typing import Any
 import numpy as np
 
 from psbench.core import Push, Status
+from psbench.core.view import WorkerView
 
 
 @dataclass
-class Member:
-    """One worker. Names are those of `core.view.WorkerView`, so that a part can read either."""
+class Member(WorkerView):
+    """One worker, with the fields of the engine's view, so that a part can read either."""
 
-    id: int
-    status: Status = Status.NEW
-    clock: int = 0
-    ticket: int = 0
-    base_version: int = -1  #: -1: it holds no version
-    last_push_s: float = math.nan
-    previous_push_s: float = math.nan
-    batch_size: int = 0
-    hold_reason: str = ""
-    overlapping: bool = False
-    voted_samples: int = 0
-    dropped: bool = False
-    fragment: int = -1
     sent: dict[int, int] = field(default_factory=dict)  #: of each fragment, at which of `fragments` it was
-    version: int = 0
-    first_version: int = 0
-    push_weight: float = 1.0
     has_model: bool = False  #: whether it was sent a whole model since it joined, or since the hand-over
 
 
