@@ -21,6 +21,7 @@ from psbench.clusters.profile import OFF, Profile
 from psbench.clusters.service import Service
 from psbench.clusters.step_time import ShiftedExponential, StepTime
 from psbench.core import Part, make_part, parameter
+from psbench.core.specification import limits_of
 from psbench.errors import ParameterError, in_short
 
 # the profile's error says which worker's number is NaN or infinity
@@ -84,10 +85,6 @@ class Cluster(Part):
         Whether a live worker waits after each step until that has taken what it takes in virtual time, with
         the same draws: machines are emulated with the variation of their times, and a busy computer matters
         less. Steps that take longer than that anyway are not shortened.
-
-    Raises
-    ------
-    ParameterError, UnknownName
     """
 
     domain = "cluster"
@@ -208,6 +205,13 @@ class Cluster(Part):
     def describe(self) -> list[dict[str, Any]]:
         """Return one row per worker for tables."""
         return self.profile().describe()
+
+
+def usual(name: str, default: Any, source: str = "") -> Any:
+    """Declare a field of `Cluster` again, with a test bed's own default."""
+    field = Cluster.model_fields[name]
+    unit = dict(cast(Mapping[str, Any], field.json_schema_extra))["unit"]
+    return parameter(default, field.description or "", unit=unit, source=source, **limits_of(field))
 
 
 def per_worker(value: Any, what: str, each: str = "worker") -> PerWorker:

@@ -47,6 +47,8 @@ class ConnectionSettings(Specification):
         and answered, and what CPU its steps took (`psbench calibrate` asks for it).
     """
 
+    called_in_errors = "connection"
+
     scheduler_file: str | None = parameter(None, "what `dask scheduler --scheduler-file` has written")
     tls_ca_file: str | None = parameter(None, "certificates that are trusted, in PEM format")
     tls_cert: str | None = parameter(None, "this client's certificate, in PEM format")
@@ -73,11 +75,6 @@ class ConnectionSettings(Specification):
     say_after_s: float = parameter(10.0, "after how long it is said whom the run waits for", unit="s", gt=0)
 
     stamps: bool = parameter(False, "record when each push was created, sent, received and answered")
-
-    @classmethod
-    def error_name(cls) -> str:
-        """Return what errors call it."""
-        return "connection"
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

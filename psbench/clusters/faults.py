@@ -12,12 +12,7 @@ from psbench.errors import ParameterError
 
 
 class WorkerFault(Specification):
-    """Something that happens to one worker.
-
-    Raises
-    ------
-    ParameterError, UnknownName
-    """
+    """Something that happens to one worker."""
 
     worker: int = Field(ge=0, description="whose")
 
@@ -55,12 +50,9 @@ class Failure(WorkerFault):
 class LateJoin(WorkerFault):
     """A worker that is not there at the start and arrives at `at_s`."""
 
-    at_s: float = Field(gt=0, description="when it arrives, seconds")
+    called_in_errors = "late join"
 
-    @classmethod
-    def error_name(cls) -> str:
-        """Return what errors call it."""
-        return "late join"
+    at_s: float = Field(gt=0, description="when it arrives, seconds")
 
 
 class Corruption(WorkerFault):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pydantic import SerializeAsAny
 
-from psbench.clusters.cluster import Cluster, Machine, PerWorker
+from psbench.clusters.cluster import Cluster, Machine, PerWorker, usual
 from psbench.clusters.step_time import Constant, StepTime
-from psbench.core import parameter
 
 HALOS = "Kim et al. 2025 (HALoS), simulator utnslab/halos, examples/env.yaml"
 TOY = "Liu et al. 2024 (Async Local-SGD), notebook google-deepmind/asyncdiloco"
@@ -47,20 +46,13 @@ class HalosGeo(Cluster):
     name = "halos_geo"
     source = HALOS
 
-    step_time: SerializeAsAny[StepTime] = parameter(
-        Constant(), "how much the times of a worker's steps vary", source=HALOS
-    )
-    seconds_per_sample: float = parameter(
-        0.238391 / 64, "time for one sample at speed 1", unit="s", source=HALOS, gt=0
-    )
-    seconds_per_step: float = parameter(0.0, "time of a step however small, at speed 1", unit="s", ge=0)
-    bandwidth_mbit_s: PerWorker = parameter(
-        _WORKERS, "a worker's link, each direction", unit="Mbit/s", source=HALOS
-    )
-    latency_s: PerWorker = parameter(0.0, "one way", unit="s", source=HALOS)
-    server_bandwidth_mbit_s: PerWorker = parameter(
-        1e9, "a server's link, each direction: no queue", unit="Mbit/s", source=HALOS
-    )
+    step_time: SerializeAsAny[StepTime] = usual("step_time", Constant(), HALOS)
+    seconds_per_sample: float = usual("seconds_per_sample", 0.238391 / 64, HALOS)
+    seconds_per_step: float = usual("seconds_per_step", 0.0)
+    bandwidth_mbit_s: PerWorker = usual("bandwidth_mbit_s", _WORKERS, HALOS)
+    latency_s: PerWorker = usual("latency_s", 0.0, HALOS)
+    # no queue
+    server_bandwidth_mbit_s: PerWorker = usual("server_bandwidth_mbit_s", 1e9, HALOS)
 
     def machines(self) -> list[Machine]:
         """Return the workers, region after region."""
@@ -79,18 +71,13 @@ class AsyncDilocoToy(Cluster):
     name = "asyncdiloco_toy"
     source = TOY
 
-    step_time: SerializeAsAny[StepTime] = parameter(
-        Constant(), "how much the times of a worker's steps vary", source=TOY
-    )
-    seconds_per_sample: float = parameter(1e-12, "time for one sample at speed 1", unit="s", source=TOY, gt=0)
-    seconds_per_step: float = parameter(
-        _TOY_STEPS[0], "time of a step however small, at speed 1", unit="s", source=TOY, ge=0
-    )
-    bandwidth_mbit_s: PerWorker = parameter(1e9, "a worker's link, each direction", unit="Mbit/s", source=TOY)
-    latency_s: PerWorker = parameter(0.0, "one way", unit="s", source=TOY)
-    server_bandwidth_mbit_s: PerWorker = parameter(
-        1e9, "a server's link, each direction: no queue", unit="Mbit/s", source=TOY
-    )
+    step_time: SerializeAsAny[StepTime] = usual("step_time", Constant(), TOY)
+    seconds_per_sample: float = usual("seconds_per_sample", 1e-12, TOY)
+    seconds_per_step: float = usual("seconds_per_step", _TOY_STEPS[0], TOY)
+    bandwidth_mbit_s: PerWorker = usual("bandwidth_mbit_s", 1e9, TOY)
+    latency_s: PerWorker = usual("latency_s", 0.0, TOY)
+    # no queue
+    server_bandwidth_mbit_s: PerWorker = usual("server_bandwidth_mbit_s", 1e9, TOY)
 
     def machines(self) -> list[Machine]:
         """Return the workers, the fastest first."""

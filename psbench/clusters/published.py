@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from psbench.clusters.cluster import Cluster, Machine, PerWorker
+from psbench.clusters.cluster import Cluster, Machine, PerWorker, usual
 from psbench.core import parameter
 
 SWITCH = "Strategy-Switch (IEEE Access 2025), Tables 2 and 3; thesis Tables 4.2 and 4.3"
@@ -165,16 +165,10 @@ class DbsSgd(PublishedCluster):
         0.61, "speed grows as cores to this power", source="DBS-SGD sec. 4: 0.78 = (1/1.5)^0.61", ge=0, le=1
     )
     nodes: Literal[4, 8] = parameter(4, "number of containers", unit="workers", source="DBS-SGD, sec. 4")
-    seconds_per_sample: float = parameter(
-        5.3e-4,
-        "time for one sample at speed 1",
-        unit="s",
-        source="DBS-SGD, Table 1",
-        gt=0,
-    )
-    seconds_per_step: float = parameter(0.0, "time of a step however small, at speed 1", unit="s", ge=0)
-    bandwidth_mbit_s: PerWorker = parameter(10_000.0, "a worker's link, each direction", unit="Mbit/s")
-    latency_s: PerWorker = parameter(8e-8, "one way", unit="s", source="DBS-SGD, sec. 4")
+    seconds_per_sample: float = usual("seconds_per_sample", 5.3e-4, "DBS-SGD, Table 1")
+    seconds_per_step: float = usual("seconds_per_step", 0.0)
+    bandwidth_mbit_s: PerWorker = usual("bandwidth_mbit_s", 10_000.0)
+    latency_s: PerWorker = usual("latency_s", 8e-8, "DBS-SGD, sec. 4")
 
     def flavours(self) -> list[tuple[Flavour, int]]:
         """Return the weaker half first, as in the paper."""
@@ -196,16 +190,8 @@ class AdaCommTestbed(Cluster):
     name = "adacomm"
     source = "AdaComm, sec. 5"
 
-    seconds_per_sample: float = parameter(
-        4.7e-4,
-        "time for one sample at speed 1",
-        unit="s",
-        source="AdaComm, sec. 5",
-        gt=0,
-    )
-    bandwidth_mbit_s: PerWorker = parameter(
-        10_000.0, "a worker's link, each direction", unit="Mbit/s", source="AdaComm, Fig. 2"
-    )
+    seconds_per_sample: float = usual("seconds_per_sample", 4.7e-4, "AdaComm, sec. 5")
+    bandwidth_mbit_s: PerWorker = usual("bandwidth_mbit_s", 10_000.0, "AdaComm, Fig. 2")
 
     def machines(self) -> list[Machine]:
         """Return four equal machines."""

@@ -19,10 +19,6 @@ class Service(Specification):
     (push, vote, report) takes another `decision_s` at the coordinator, which is the first server's process,
     or one of its own under All-Reduce.
 
-    Raises
-    ------
-    ParameterError
-
     Examples
     --------
     >>> Service(message_s=0.001).takes_time, Service().takes_time

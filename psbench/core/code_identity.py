@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 import types
 from collections.abc import Iterator
@@ -30,6 +31,11 @@ def code_identity(value: Any) -> str:
     What the code calls is not part of it, and neither are bound values that are not plain data.
     """
     return "\n".join([qualified_name(value), *_parts(value)])
+
+
+def code_digest(value: Any, *settings: str) -> str:
+    """Return the SHA-256 of an object's identity, and of further texts that determine its results."""
+    return hashlib.sha256("".join([code_identity(value), *settings]).encode()).hexdigest()
 
 
 def _parts(value: Any) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from psbench.core.arithmetic import State, Vector, WorkerStep
 from psbench.core.parts import Communication
 
@@ -14,11 +16,8 @@ class OwnSteps(Communication):
     """
 
     local = True
-
-    @property
-    def forgets_momentum(self) -> bool:
-        """Whether a worker that is sent the model resets the state of its own optimizer."""
-        return True
+    #: whether a worker that is sent the model resets the state of its own optimizer
+    forgets_momentum: ClassVar[bool] = True
 
     def begin(self, w: Vector, model: Vector, state: State, own: WorkerStep) -> None:
         """Go on from the model."""

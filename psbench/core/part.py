@@ -25,13 +25,7 @@ REGISTRY: dict[str, dict[str, type[Part]]] = {}
 
 
 class Part(Specification):
-    """Base of all parts; a subclass with a `name` is registered under its domain.
-
-    Raises
-    ------
-    ParameterError, UnknownName
-        On a value out of range or a parameter that the part does not have.
-    """
+    """Base of all parts; a subclass with a `name` is registered under its domain."""
 
     domain: ClassVar[str] = ""
     name: ClassVar[str] = ""

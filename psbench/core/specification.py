@@ -35,6 +35,8 @@ class Specification(BaseModel):
 
     #: where it comes from; shown wherever it is offered
     source: ClassVar[str] = ""
+    #: if not its class's name in small letters
+    called_in_errors: ClassVar[str] = ""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
@@ -52,7 +54,7 @@ class Specification(BaseModel):
     @classmethod
     def error_name(cls) -> str:
         """Return what errors call it."""
-        return cls.__name__.lower()
+        return cls.called_in_errors or cls.__name__.lower()
 
     @field_validator("*", mode="before")
     @classmethod

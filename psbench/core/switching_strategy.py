@@ -26,6 +26,7 @@ class Switch(Specification):
         to 1; "ramped_additive" 1/n, 2/n, 3/n, ... up to 1.
     """
 
+    called_in_errors = "strategy"
     #: policies under which the updates use less momentum than the optimizer's
     REDUCED: ClassVar[tuple[str, ...]] = ("off", "scaled", "ramped", "ramped_additive")
 
@@ -43,11 +44,6 @@ class Switch(Specification):
         ge=1,
     )
     cost_s: float = parameter(0.0, "time the hand-over takes, after draining", unit="s", ge=0)
-
-    @classmethod
-    def error_name(cls) -> str:
-        """Return what errors call it."""
-        return "strategy"
 
     @field_validator("rule", mode="before")
     @classmethod

@@ -24,13 +24,10 @@ class Clip(Specification):
     torch.nn.utils.clip_grad_norm_ and clip_grad_value_.
     """
 
+    called_in_errors = "optimizer: clip"
+
     norm: float | None = parameter(None, "largest L2 norm of a worker's gradient", gt=0)
     value: float | None = parameter(None, "largest absolute value of an entry", gt=0)
-
-    @classmethod
-    def error_name(cls) -> str:
-        """Return what errors call it."""
-        return "optimizer: clip"
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from psbench.core import Part, parameter
 from psbench.errors import ParameterError
@@ -37,9 +37,7 @@ class Loss(Part):
 
 
 class _OfTorch(Loss):
-    """A loss of torch.nn.functional, which takes a `reduction`; `function` is its name there."""
-
-    function: ClassVar[str]
+    """A loss of torch.nn.functional, which `source` names, and which takes a `reduction`."""
 
     def mean(self, outputs: Any, targets: Tensor) -> Tensor:
         """Return the mean over all targets of the batch."""
@@ -70,7 +68,9 @@ class _OfTorch(Loss):
         from torch.nn import functional
 
         options = {name: getattr(self, name) for name in type(self).model_fields}
-        found: Tensor = getattr(functional, self.function)(outputs, targets, reduction=reduction, **options)
+        found: Tensor = getattr(functional, self.source.rpartition(".")[2])(
+            outputs, targets, reduction=reduction, **options
+        )
         return found
 
 
@@ -110,7 +110,6 @@ class CrossEntropy(_OfClasses):
 
     name = "cross_entropy"
     source = "torch.nn.functional.cross_entropy"
-    function = "cross_entropy"
 
     label_smoothing: float = parameter(0.0, "share of the target spread over all classes", ge=0, le=1)
 
@@ -120,7 +119,6 @@ class NLL(_OfClasses):
 
     name = "nll"
     source = "torch.nn.functional.nll_loss"
-    function = "nll_loss"
 
 
 class Hinge(_OfClasses):
@@ -128,7 +126,6 @@ class Hinge(_OfClasses):
 
     name = "hinge"
     source = "torch.nn.functional.multi_margin_loss"
-    function = "multi_margin_loss"
 
 
 class BCE(_OfNumbers):
@@ -136,7 +133,6 @@ class BCE(_OfNumbers):
 
     name = "bce"
     source = "torch.nn.functional.binary_cross_entropy_with_logits"
-    function = "binary_cross_entropy_with_logits"
 
 
 class MSE(_OfNumbers):
@@ -149,7 +145,6 @@ class MSE(_OfNumbers):
 
     name = "mse"
     source = "torch.nn.functional.mse_loss"
-    function = "mse_loss"
 
 
 class L1(_OfNumbers):
@@ -157,7 +152,6 @@ class L1(_OfNumbers):
 
     name = "l1"
     source = "torch.nn.functional.l1_loss"
-    function = "l1_loss"
 
 
 class Huber(_OfNumbers):
@@ -165,7 +159,6 @@ class Huber(_OfNumbers):
 
     name = "huber"
     source = "torch.nn.functional.huber_loss"
-    function = "huber_loss"
 
     delta: float = parameter(1.0, "error at which the squared becomes the absolute error", gt=0)
 

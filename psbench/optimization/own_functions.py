@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import functools
-import hashlib
 import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from psbench.core import Part, make_part, parameter
-from psbench.core.code_identity import code_identity, qualified_name
+from psbench.core.code_identity import code_digest, qualified_name
 from psbench.core.imports import ImportedCall
 from psbench.core.own import Own
 from psbench.errors import ParameterError, in_short
@@ -194,8 +193,7 @@ def _as_part(value: Any, own: type[OwnLoss | OwnMetric]) -> Part:
     if isinstance(value, Mapping) and value.get("name") == Own.name:
         return own(**{key: each for key, each in value.items() if key != "name"})
     if callable(value) and not isinstance(value, Part):
-        made_by = hashlib.sha256((code_identity(value) + _settings(value)).encode()).hexdigest()
-        return own.around(value, qualified_name(value), made_by)
+        return own.around(value, qualified_name(value), code_digest(value, _settings(value)))
     return make_part(own.domain, value)
 
 

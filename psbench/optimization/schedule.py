@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from typing import Any, Self
@@ -10,7 +9,7 @@ from typing import Any, Self
 from pydantic import model_validator
 
 from psbench.core import Part, make_part, parameter
-from psbench.core.code_identity import code_identity, qualified_name
+from psbench.core.code_identity import code_digest, qualified_name
 from psbench.core.own import Own
 from psbench.core.plateau import PlateauRule
 from psbench.errors import ParameterError, in_short
@@ -180,14 +179,10 @@ def as_schedule(value: Any) -> RateSchedule | None:
     if isinstance(value, Mapping) and value.get("name") == Own.name:
         return OwnSchedule(**{key: each for key, each in value.items() if key != "name"})
     if callable(value) and not isinstance(value, type):
-        return OwnSchedule.around(value, qualified_name(value), _digest(value))
+        return OwnSchedule.around(value, qualified_name(value), code_digest(value))
     schedule = make_part(RateSchedule.domain, value)
     assert isinstance(schedule, RateSchedule)
     return schedule
-
-
-def _digest(function: Any) -> str:
-    return hashlib.sha256(code_identity(function).encode()).hexdigest()
 
 
 def _between(first: float, last: float, done: float) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, cast
@@ -10,7 +9,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from psbench.core import make_part
-from psbench.core.code_identity import code_identity, qualified_name
+from psbench.core.code_identity import code_digest, qualified_name
 from psbench.core.imports import Imported, imported
 from psbench.core.own import Own
 from psbench.errors import DoubtfulComposition, ParameterError, PsbenchError
@@ -144,8 +143,7 @@ def _of_function(divider: Divider) -> Sharding:
                 return ImportedSharding(target=target)
         except ParameterError:
             pass
-    made_by = hashlib.sha256(code_identity(divider).encode()).hexdigest()
-    return OwnSharding.around(divider, qualified_name(divider), made_by)
+    return OwnSharding.around(divider, qualified_name(divider), code_digest(divider))
 
 
 def _checked(what: str, shard: Any, size: int) -> Indices:

@@ -13,18 +13,30 @@ from psbench.sharding.stratified import groups
 MAX_DRAWS = 100
 
 
-class Dirichlet(Sharding):
+class _Drawn(Sharding):
+    """Base of shardings by a Dirichlet distribution, whose shards have at least `min_size` samples."""
+
+    alpha: float = parameter(0.5, "concentration: small is skewed, large is even", gt=0)
+    min_size: int = parameter(10, "smallest shard", unit="samples", ge=1)
+
+    def check_size(self, num_workers: int, dataset_size: int) -> None:
+        """Raise ParameterError if not every worker can have `min_size` samples."""
+        super().check_size(num_workers, dataset_size)
+        if num_workers * self.min_size > dataset_size:
+            raise ParameterError(
+                f"sharding {self.name!r}: {dataset_size} samples cannot give {num_workers} workers "
+                f"{self.min_size} each; set min_size to {dataset_size // num_workers} or less, or use fewer "
+                "workers"
+            )
+
+
+class Dirichlet(_Drawn):
     """Split each class among the workers in proportions drawn from a Dirichlet distribution.
 
     Parameters
     ----------
     alpha : float, > 0
         Concentration: the larger the more even. Towards 0 each class goes to one worker.
-
-    Raises
-    ------
-    ParameterError
-        If the data cannot give every worker `min_size` samples.
 
     Notes
     -----
@@ -37,14 +49,10 @@ class Dirichlet(Sharding):
     name = "dirichlet"
     source = "Hsu et al. 2019, drawn per class"
 
-    alpha: float = parameter(0.5, "concentration: small is skewed, large is even", gt=0)
-    min_size: int = parameter(10, "smallest shard", unit="samples", ge=1)
-
     def assign(
         self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
     ) -> list[Indices]:
         """Draw until the smallest shard suffices, or repair the last draw."""
-        check_min_size(self, self.min_size, num_workers, len(labels))
         for _ in range(MAX_DRAWS):
             shards = self.draw(labels, num_workers, rng)
             if min(map(len, shards)) >= self.min_size:
@@ -120,31 +128,22 @@ class LabelsPerWorker(Sharding):
         return [np.concatenate(classes[edges[worker] : edges[worker + 1]]) for worker in range(num_workers)]
 
 
-class Quantity(Sharding):
+class Quantity(_Drawn):
     """Give the workers different numbers of samples, drawn from a Dirichlet distribution.
 
     Parameters
     ----------
     min_size : int, samples, >= 1
         Smallest shard; what is left after every worker has it is shared as drawn.
-
-    Raises
-    ------
-    ParameterError
-        If the data cannot give every worker `min_size` samples.
     """
 
     name = "quantity"
     source = "Li et al. 2022, sec. IV-C (quantity skew); `min_size` is ours"
 
-    alpha: float = parameter(0.5, "concentration: small is skewed, large is even", gt=0)
-    min_size: int = parameter(10, "smallest shard", unit="samples", ge=1)
-
     def assign(
         self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
     ) -> list[Indices]:
         """Cut a random permutation at drawn sizes."""
-        check_min_size(self, self.min_size, num_workers, len(labels))
         spare = len(labels) - num_workers * self.min_size
         drawn = cuts(rng.dirichlet([self.alpha] * num_workers), spare)
         edges = drawn + self.min_size * np.arange(1, num_workers)
@@ -159,15 +158,6 @@ def cuts(shares: np.ndarray, total: int) -> Indices:
     """
     edges: Indices = np.rint(np.cumsum(shares)[:-1] * total).astype(np.int64)
     return edges
-
-
-def check_min_size(sharding: Sharding, min_size: int, num_workers: int, num_samples: int) -> None:
-    """Raise ParameterError if not every worker can have `min_size` samples."""
-    if num_workers * min_size > num_samples:
-        raise ParameterError(
-            f"sharding {sharding.name!r}: {num_samples} samples cannot give {num_workers} workers {min_size} "
-            f"each; set min_size to {num_samples // num_workers} or less, or use fewer workers"
-        )
 
 
 def level(shards: list[Indices], min_size: int, rng: np.random.Generator) -> list[Indices]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +11,7 @@ from pydantic.fields import FieldInfo
 from psbench.core import Strategy, Switching, SwitchingStrategy
 from psbench.core.switching_strategy import LaterSwitch
 from psbench.errors import ParameterError, UnknownName
+from psbench.strategies.catalogue.composition import with_defaults
 from psbench.strategies.catalogue.entry import Entry
 from psbench.strategies.catalogue.make import make_strategy
 
@@ -39,10 +39,7 @@ class PublishedSwitch(Entry):
         """The hyper-parameters by name."""
         names = dict.fromkeys(("first", "second", *SwitchingStrategy.model_fields))
         own = {n: SwitchingStrategy.model_fields[n] for n in names if n != "name"}
-        for name, value in self.defaults.items():
-            own[name] = copy(own[name])
-            own[name].default = value
-        return own
+        return with_defaults(own, self.defaults)
 
     def __call__(self, **values: Any) -> SwitchingStrategy:
         """Return the switching strategy with these parameters.
@@ -52,7 +49,8 @@ class PublishedSwitch(Entry):
         UnknownName, ParameterError
         """
         of_rule = {name: values.pop(name) for name in [*values] if name not in SwitchingStrategy.model_fields}
-        first, second = (_single(values.pop(key, default)) for key, default in self._pair())
+        first = _single(values.pop("first", self.first))
+        second = _single(values.pop("second", self.second))
         rule = self._rule(values.pop("rule", None), of_rule)
         if "then" in values:
             values["then"] = later_switches(values["then"])
@@ -72,9 +70,6 @@ class PublishedSwitch(Entry):
             if values.keys() <= own.keys():
                 return type(rule)(**{name: getattr(rule, name) for name in own} | values)
         raise ParameterError(f"strategy {self.name!r}: no rule has all of {', '.join(values)}")
-
-    def _pair(self) -> list[tuple[str, str]]:
-        return [("first", self.first), ("second", self.second)]
 
 
 def later_switches(value: Any) -> tuple[LaterSwitch, ...]:

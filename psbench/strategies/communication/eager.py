@@ -80,6 +80,7 @@ class Eager(OwnSteps):
     name = "eager"
     source = SOURCE
     overlaps = True
+    forgets_momentum = False
 
     # the paper: 500; a laptop's runs have 500 to 2,000 steps
     local_steps: int = parameter(
@@ -87,11 +88,6 @@ class Eager(OwnSteps):
     )
     outer_lr: float = parameter(0.7, "rate of the outer step", source=SOURCE, gt=0)
     outer_momentum: float = parameter(0.9, "momentum of the outer step", source=SOURCE, ge=0, lt=1)
-
-    @property
-    def forgets_momentum(self) -> bool:
-        """A worker's own optimizer goes on over all rounds."""
-        return False
 
     def worker_policy(self) -> WorkerPolicy:
         """Return the worker policy that does not wait for the others."""

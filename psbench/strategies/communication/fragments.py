@@ -104,6 +104,7 @@ class Fragments(OwnSteps):
 
     name = "fragments"
     source = SOURCE
+    forgets_momentum = False
 
     # the paper: 100; a laptop's runs have 500 to 2,000 steps
     local_steps: int = parameter(
@@ -182,11 +183,6 @@ class Fragments(OwnSteps):
             needed = self.num_fragments - 1 - found[-1]  # each of the others must get a tensor
             found.append(found[-1] + int(needed > 0 and (full or left <= needed)))
         return found
-
-    @property
-    def forgets_momentum(self) -> bool:
-        """A worker's own optimizer goes on over all rounds."""
-        return False
 
     def worker_policy(self) -> WorkerPolicy:
         """Return the worker policy that streams."""

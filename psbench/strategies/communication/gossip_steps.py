@@ -18,11 +18,7 @@ class StepThenMix(OwnSteps):
     name = "step_then_mix"
     source = "Assran et al. 2019 (SGP)"
     gossips = True
-
-    @property
-    def forgets_momentum(self) -> bool:
-        """Whether an exchange resets the worker's own optimizer: it does not."""
-        return False
+    forgets_momentum = False
 
     def worker_policy(self) -> WorkerPolicy:
         """Return a policy that pushes after every step."""

@@ -117,6 +117,7 @@ class SelSync(OwnSteps):
     source = SOURCE
     reads = ("grad_norm_sq",)
     pushes = "together"
+    forgets_momentum = False
 
     delta: float = parameter(
         0.3, "relative change of a gradient's norm that synchronises", source=SOURCE, ge=0
@@ -143,11 +144,6 @@ class SelSync(OwnSteps):
     def shares_samples(self) -> bool:
         """With data injection they do."""
         return bool(self.sharing_workers and self.shared_fraction)
-
-    @property
-    def forgets_momentum(self) -> bool:
-        """A worker's own momentum stays."""
-        return False
 
     def worker_policy(self) -> WorkerPolicy:
         """Return the worker policy that votes."""

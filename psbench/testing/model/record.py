@@ -31,30 +31,18 @@ class ExpectedRows:
         """Expect a row in the log; a `text` that is no string is written as JSON."""
         self.rows.append(Row(kind, self.cluster.now, worker, text, columns))
 
-    def add_push(self, push: ev.Push) -> None:
-        """Expect the row of a push: all that a replay needs."""
-        bare = push.stats is None and not push.overlapping
-        text = "" if bare else dict(push.stats or {}) | ({"goes_on": 1.0} if push.overlapping else {})
-        columns: dict[str, float] = {
-            "id": push.id,
-            "version": push.base_version,
-            "samples": push.samples,
-            "steps": push.steps,
-        }
-        columns |= {"bytes": push.bytes, "compute_s": push.compute_s, "send_s": push.send_s}
-        self.add(Kind.PUSH, push.worker, text, **columns, loss=push.loss)
-
     def add_event(self, event: ev.Event) -> None:
-        """Expect the row of an event that counts."""
+        """Expect the row of an event that counts; of a push, all that a replay needs."""
+        columns: dict[str, float]
         match event:
             case ev.Push():
-                self.add_push(event)
+                bare = event.stats is None and not event.overlapping
+                goes_on = {"goes_on": 1.0} if event.overlapping else {}
+                names = "id", "samples", "steps", "bytes", "compute_s", "send_s", "loss"
+                columns = {name: getattr(event, name) for name in names} | {"version": event.base_version}
+                self.add(Kind.PUSH, event.worker, "" if bare else (event.stats or {}) | goes_on, **columns)
             case ev.Vote():
-                columns: dict[str, float] = {
-                    "samples": event.samples,
-                    "compute_s": event.compute_s,
-                    "loss": event.value,
-                }
+                columns = {"samples": event.samples, "compute_s": event.compute_s, "loss": event.value}
                 self.add(Kind.VOTE, event.worker, json.dumps(event.value), **columns)
             case ev.Report():
                 self.add(Kind.REPORT, event.worker, dict(event.stats))
