@@ -3,11 +3,11 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_ARGS ?=
-# what shares a Dask cluster, JupyterLab or a browser goes to the same of five processes (tests/side_by_side.py), of
+# what shares a Dask cluster, JupyterLab or a browser goes to the same of five processes (tests/conftest.py), of
 # which three mostly wait: five fill two cores
-PYTEST ?= PYTHONPATH=tests:$$PYTHONPATH $(BIN)/python -m pytest -q -p side_by_side --processes 5 --durations=25
+PYTEST ?= $(BIN)/python -m pytest -q -n 5 --dist loadscope --durations=25
 # notebooks at small sizes
-SMALL := PSBENCH_SMOKE=1
+SMALL := PSBENCH_SMOKE=1 PYTHONPATH=tests:$$PYTHONPATH
 export OMP_NUM_THREADS ?= 1
 # compiled files spare each of the many processes that tests start half a second
 unexport PYTHONDONTWRITEBYTECODE
@@ -52,7 +52,7 @@ QUICK := $(addprefix tests/,core strategies sharding clusters \
   test_identities.py test_experiment.py test_refusals.py test_equivalence_map.py test_structure.py)
 quick: $(VENV)/.dev lint  ## the inner loop, under a minute
 	@echo '== quick tests: of decisions and updates, but the slow ones'
-	@$(PYTEST) --processes 2 -p no:nbval -m 'not (slow or nightly or dask)' $(QUICK)
+	@$(PYTEST) -n 2 -p no:nbval -m 'not (slow or nightly or dask)' $(QUICK)
 
 lint: $(VENV)/.dev
 	@echo '== ruff'
@@ -69,7 +69,7 @@ unit: $(VENV)/.dev
 
 notebooks: $(VENV)/.dev  ## the notebooks alone
 	@echo '== notebooks'
-	@$(SMALL) $(PYTEST) -p smoke_sizes --nbval-lax notebooks
+	@$(SMALL) $(PYTEST) -p smoke_sizes --dist loadfile --nbval-lax notebooks
 
 $(VENV)/.uv: $(VENV)/.python
 	@$(BIN)/python -m pip install --disable-pip-version-check -q 'uv>=0.5' && touch $@
@@ -84,9 +84,9 @@ lowest prerelease: $(VENV)/.uv  ## tests with the lowest versions that are allow
 	@rm -rf build/$@ && $(BIN)/uv venv -q --python '$(PYTHON)' build/$@
 	@$(BIN)/uv pip install -q --python $(LANE)/python $(CHOICE) -e '.[test]'
 	@echo '== $@: quick tests, the demo with a live run, the command line, the widgets in a browser'
-	@PYTHONPATH=tests:$$PYTHONPATH $(LANE)/python -m pytest -q -p side_by_side --processes 2 -p no:nbval -m 'not (slow or nightly or dask)' $(filter-out %structure.py,$(QUICK)) tests/test_cli.py
+	@$(LANE)/python -m pytest -q -n 2 -p no:nbval -m 'not (slow or nightly or dask)' $(filter-out %structure.py,$(QUICK)) tests/test_cli.py
 	@cd build/$@ && bin/psbench demo
-	@$(LANE)/python -m pytest -q -p no:nbval $(LIVE) $(BROWSER)
+	@$(LANE)/python -m pytest -q -p no:nbval -n 0 $(LIVE) $(BROWSER)
 	@rm -rf build/$@
 LIVE := tests/backends/dask/test_tls.py tests/backends/dask/test_own_objects.py
 BROWSER := tests/widgets/test_browser_chart.py
@@ -113,7 +113,7 @@ nightly: test notebooks lowest prerelease  ## and the tests that are long and ra
 	@$(BIN)/python -m tests.chaos --minutes 10 --one
 
 pictures: $(VENV)/.dev  ## take the README's pictures anew, with the browser tests
-	@$(PYTEST) --processes 1 -m browser tests/widgets/test_browser_student.py tests/widgets/test_browser_lab.py
+	@$(PYTEST) -n 0 -m browser tests/widgets/test_browser_student.py tests/widgets/test_browser_lab.py
 	@mkdir -p notebooks/pictures && cp build/screenshots/lab.webp build/screenshots/lab-compare-dark.png notebooks/pictures/
 
 $(VENV)/.docs: $(VENV)/.lab

@@ -6,10 +6,11 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies
-from side_by_side import ON_THE_CLUSTER
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 # no test asks for more than one thread, and two workers of a test run must not fight for the cores
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -28,6 +29,36 @@ settings.load_profile("same")
 
 #: of the cluster: enough for three workers, two servers and the evaluator
 PROCESSES = 6
+#: what uses the fixture `scheduler`, the cluster of processes; one test process runs all of it
+ON_THE_CLUSTER = (
+    *(
+        f"tests/backends/dask/test_{name}.py"
+        for name in (
+            "bytes_sent",
+            "dask_runs",
+            "doctor",
+            "live_resume",
+            "migration",
+            "own_data",
+            "own_objects",
+            "real_cluster",
+            "recovery",
+        )
+    ),
+    "tests/strategies/placement/test_gradient_descent.py::test_a_live_run_ends_at_the_same_update",
+    "tests/runs/sweeps/test_execution.py::test_tasks_of_a_cluster",
+    "tests/test_regression.py::test_live_it_is_the_same_model",
+)
+
+
+#: what shares one JupyterLab
+IN_JUPYTERLAB = tuple(f"tests/widgets/test_browser_{name}.py" for name in ("chart", "lab", "notebooks"))
+
+#: long files of which no test shares anything with the next
+ONE_BY_ONE = (
+    *("tests/test_compositions.py", "tests/test_contract.py", "tests/test_readme.py"),
+    *("tests/testing/test_fuzz.py", "tests/testing/test_live_runs.py"),
+)
 
 
 @pytest.fixture(scope="session")
@@ -39,10 +70,12 @@ def scheduler() -> Iterator[str]:
         yield cluster.scheduler_address
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     users = (item.nodeid for item in items if "scheduler" in getattr(item, "fixturenames", ()))
     if unnamed := [nodeid for nodeid in users if not nodeid.startswith(ON_THE_CLUSTER)]:
         raise pytest.UsageError(f"these use the cluster: name them in ON_THE_CLUSTER: {', '.join(unnamed)}")
+    if hasattr(config, "workerinput"):  # what takes minutes and cannot be shared out begins first
+        items.sort(key=lambda item: _split_scope(item.nodeid) == _file(item.nodeid))
 
 
 def pytest_collection_finish() -> None:
@@ -56,3 +89,35 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """Let go of them before the end, at which extensions look for objects that are left."""
     gc.unfreeze()
+
+
+@pytest.hookimpl(optionalhook=True)  # not there with -p no:xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Share out tests file by file, so that what a file makes for all its tests is made once."""
+    config.option.loadscopereorder = False  # in the order above
+    return _Scheduling(config, log)
+
+
+class _Scheduling(LoadScopeScheduling):
+    """It goes by the tests' names: the marks of xdist's groups are lost between pytest 9.2 and xdist 3.8."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _split_scope(nodeid)
+
+
+def _file(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
+def _split_scope(nodeid: str) -> str:
+    """All tests with the cluster go to one process, so do those in JupyterLab, and each file's."""
+    file = _file(nodeid)
+    if nodeid.startswith(ON_THE_CLUSTER):
+        return "cluster"
+    if file in IN_JUPYTERLAB:
+        return "jupyterlab"
+    if file.startswith("tests/widgets/test_browser"):
+        return "browser"
+    if file.startswith("tests/oracles/"):
+        return "oracles"
+    return nodeid if file in ONE_BY_ONE else file

@@ -20,7 +20,7 @@ import forked_kernels
 
 from psbench.system.insides import defer_grammar
 
-defer_grammar()  # before nbval imports jsonschema
+defer_grammar()  # before nbval imports jsonschema, in each of the processes that run tests
 
 #: of one pixel, in the place of any
 BLANK = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -45,8 +45,8 @@ def small(source: str, sizes: Mapping[str, str]) -> str:
 
 
 def pytest_configure(config: Any) -> None:
-    """Have the notebooks' kernels forked."""
-    if sys.platform != "linux":
+    """Have the notebooks' kernels forked; once, in the process that starts those that run tests."""
+    if sys.platform != "linux" or hasattr(config, "workerinput"):
         return
     folder = tempfile.TemporaryDirectory()
     kernels = forked_kernels.use(Path(folder.name))

@@ -19,7 +19,7 @@ from psbench.system import insides
 
 
 def test_a_process_is_not_given_the_script_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = ModuleType("__main__")  # what runs the tests may have none
+    script = ModuleType("__main__")  # a process of pytest-xdist runs none
     script.__file__ = "/a/script.py"
     monkeypatch.setitem(sys.modules, "__main__", script)
     assert multiprocessing.spawn.get_preparation_data("outside").keys() & {
