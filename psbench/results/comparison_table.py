@@ -196,7 +196,7 @@ def as_text(record: Mapping[Any, Any], name: str, *, deviation: bool = True) -> 
         if least is None or not _is_known(least):
             return _NONE
         return f"{record['time_to_target_reached']:g} of {record['n']}, ≥ {least:{form}}"
-    text = format(value * factor if factor != 1 else value, form)
+    text = format(value * factor, form)
     half, spread = record.get(f"{name}_ci"), record.get(f"{name}_sd")
     own = name.startswith("val_") and name not in SHOWN
     if deviation and (own or name in _WITH_INTERVAL) and _is_known(half) and _is_known(spread):

@@ -123,8 +123,8 @@ def _with_its_unit(cell: str) -> str:
 def _title(comparison: Compared) -> str:
     labels = list(comparison.groups)
     if len(labels) == 1:
-        name = comparison.runs[0].meta.get("name") or labels[0]
-        return str(name) if name == labels[0] else f"{name}: {labels[0]}"
+        name = comparison.runs[0].experiment.title
+        return name if name == labels[0] else f"{name}: {labels[0]}"
     return f"{', '.join(labels[:-1])} and {labels[-1]} compared"
 
 

@@ -105,6 +105,7 @@ def _test(pairs: Sequence[tuple[Any, Any]], ratio: bool) -> dict[str, float]:
     own, other = (np.array(side, dtype=float) for side in zip(*pairs, strict=True))
     gaps = np.log(own / other) if ratio else own - other
     mean, half = interval(gaps)
+    assert half is not None  # there are two pairs and more
     error = float(gaps.std(ddof=1)) / math.sqrt(len(gaps))
     # rounding aside, the same difference in every seed: nothing varies, so nothing is left to chance
     p = (
@@ -112,7 +113,7 @@ def _test(pairs: Sequence[tuple[Any, Any]], ratio: bool) -> dict[str, float]:
         if error <= 1e-12 * abs(mean)
         else 2 * float(stdtr(len(gaps) - 1, -abs(mean) / error))
     )
-    shown = [math.exp(x) if ratio else x for x in (mean, mean - (half or 0), mean + (half or 0))]
+    shown = [math.exp(x) if ratio else x for x in (mean, mean - half, mean + half)]
     return {**dict(zip(("difference", "low", "high"), shown, strict=True)), "p": p}
 
 

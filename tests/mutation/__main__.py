@@ -44,6 +44,8 @@ TARGETS: dict[str, tuple[str, list[str]]] = {
             "tests/test_frames.py",
             "tests/results",
             "tests/test_saved_runs.py",
+            "tests/test_run_files.py",
+            "tests/test_bad_input.py",
         ],
     ),
     "sweeps": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -54,6 +55,15 @@ def test_the_table_of_a_comparison(compared: Comparison, runs: dict[str, list[Ru
     assert 2 < table["speed_up"].notna().sum() < len(table)
     assert table["switch_epoch_ci"].notna().sum() == 1
     assert table["n"].max() == 3
+
+
+def test_the_target_is_what_all_of_them_reached(runs: dict[str, list[Run]]) -> None:
+    every = [own[0] for name, own in runs.items() if name not in ("timing", "target")]
+    found = []
+    for pair in pairwise(every):
+        found.append(ps.compare(pair).target)
+        assert found[-1] == comparisons.common_target(pair), pair
+    assert len({*found}) > 3
 
 
 @pytest.mark.parametrize("target", [0.0, 0.85, 0.97, 1.0])

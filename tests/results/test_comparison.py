@@ -9,9 +9,11 @@ import pytest
 
 import psbench as ps
 from psbench.backends.control import Control
+from psbench.core.target import Target
 from psbench.errors import Interrupted
 from psbench.results.comparison import Comparison
 from psbench.results.comparison_table import as_text
+from psbench.results.remarks import of_target
 from psbench.results.run import Run
 from psbench.results.text import table_text, two_digits
 from psbench.testing import toy_experiment
@@ -121,6 +123,10 @@ class TestTargets:
         headings, ((*cells,),) = compared.cells()
         assert cells[headings.index("time to target (s)")].startswith(f"{reached} of 3, ≥ ")
         assert any(line.startswith("m of n, ≥ t: m of n seeds reached") for line in compared.remarks)
+        # one row of two is enough
+        reaching = [{"n": 2, "time_to_target_reached": reached} for reached in (2, 1)]
+        for rows, lines in ((reaching, 2), (reaching[:1], 1)):
+            assert len(of_target(Target(metric="accuracy", at_least=0.5), rows)) == lines
 
     def test_a_sweep_says_the_same(self):
         grid = {"strategy": ["asp"]}
@@ -155,7 +161,7 @@ class TestGroups:
             {"processes": 2},
             {"checkpoint_every": 1.0},
             {"recovery": {"keep": 1}},
-            {"recovery": {"replicas": 0}},
+            {"recovery": {"max_restarts": 9}},  # of processes, which a simulated run has none of
         ],
         ids=str,
     )
@@ -243,3 +249,6 @@ def test_rates_of_one_strategy_that_differ_name_their_runs() -> None:
     assert [text.rpartition(" (")[2] for text in rates(3, 2)] == ["0: 3)", "1: 2)"]
     (alone,) = rates(3, 3)
     assert not alone.endswith(")")
+    two = [made("bsp"), made("asp")]
+    of_two = [text for text in ps.compare(two).remarks if "learning rate of" in text]
+    assert of_two == [f"learning rate of {run.meta['lr_convention']}" for run in two]

@@ -40,6 +40,8 @@ def test_a_difference_that_never_varies_is_certain():
     }
     found = paired_tests(runs, "bsp", {}).set_index("measure")
     assert found["p"].to_dict() == {"time": 0.0, "validation accuracy": 1.0}
+    for measure, difference in (("time", 2.0), ("validation accuracy", 0.0)):
+        assert found.loc[measure, ["difference", "low", "high"]].tolist() == pytest.approx([difference] * 3)
 
 
 def test_each_row_is_that_of_scipy(drawn):
