@@ -22,7 +22,7 @@ ORACLES = "tests/oracles"
 TARGETS: dict[str, tuple[str, list[str]]] = {
     "metrics": (
         "psbench/metrics",
-        [f"{ORACLES}/test_{name}.py" for name in ("summary", "charts", "recording")]
+        [f"{ORACLES}/test_{name}.py" for name in ("summary", "charts", "recording", "gossip")]
         + [f"tests/metrics/test_{name}.py" for name in ("exact_numbers", "independence", "moment")]
         + [
             f"tests/metrics/test_{name}.py"

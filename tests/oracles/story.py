@@ -16,11 +16,11 @@ NAMES = {int(kind): kind.name for kind in Kind}
 #: messages, and what else the engine is told: what they decide comes after them in the log
 EVENTS = ("JOIN", "LEAVE", "PUSH", "VOTE", "REPORT", "TIMER", "EVALUATED", "SWITCH_REQUESTED")
 SAID_BY_A_WORKER = ("JOIN", "LEAVE", "PUSH", "VOTE", "REPORT")
-#: rows after which a worker does something else
 #: sums of seconds that are no longer than this are nothing
 ROUNDING_S = 1e-12
 #: what a worker may be doing
 PHASES = ("pull", "compute", "send", "wait", "cancelled")
+#: rows after which a worker does something else
 TURNS = ("JOIN", "LEAVE", "PUSH", "VOTE", "RELEASE", "HOLD", "CANCEL")
 
 
