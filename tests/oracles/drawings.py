@@ -123,8 +123,8 @@ def trained(label: str, run: Run, epochs: float = 0.25) -> Table:
     return found
 
 
-def switched(label: str, runs: Sequence[Run]) -> Table:
-    """Return where each run switched; of the same switch in several runs the first in time has the words."""
+def switched(label: str, runs: Sequence[Run], x: str = "time_s") -> Table:
+    """Return where each run switched; of one in several runs the first on an axis has the words."""
     found: Table = []
     for seed, run in enumerate(runs):
         rows, names = rows_of(run.log), [c.name for c in run.experiment.strategy.compositions]
@@ -134,7 +134,7 @@ def switched(label: str, runs: Sequence[Run]) -> Table:
             found.append({"label": label} | axes | {"event": event, "seed": seed, "number": number})
     for mark in found:
         same = [row for row in found if (row["number"], row["event"]) == (mark["number"], mark["event"])]
-        mark["is_repeated"] = mark is not min(same, key=lambda row: row["time_s"])
+        mark["is_repeated"] = mark is not min(same, key=lambda row: row[x])
     return [{name: value for name, value in mark.items() if name != "number"} for mark in found]
 
 

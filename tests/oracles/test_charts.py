@@ -81,6 +81,17 @@ def test_curves_of_a_run_and_over_its_seeds(runs: dict[str, list[Run]], name: st
         check(figure, table, [*table, *marks])
 
 
+@pytest.mark.parametrize("x", drawings.AXES)
+def test_words_are_at_the_first_switch_on_the_axis(runs: dict[str, list[Run]], x: str) -> None:
+    """The first of these two switched sooner, after more samples and bytes."""
+    two = [runs["overlap and a switch"][0], runs["rule"][0]]
+    (figure, *_) = charts.curves(two, [LABEL] * 2, x=x)
+    (rows,) = figure.spec["datasets"].values()
+    marks = drawings.switched(LABEL, two, x)
+    assert [mark["is_repeated"] for mark in marks] == [x in ("epoch", "bytes"), x in ("time_s", "updates")]
+    drawings.same([row for row in rows if row["event"]], marks, 1e-5)
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "timing"])
 def test_the_training_loss_at_each_push(runs: dict[str, list[Run]], name: str) -> None:
     for run in runs[name]:

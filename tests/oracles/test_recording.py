@@ -10,6 +10,7 @@ from oracles import recordings
 from oracles.small_runs import NAMES
 from oracles.story import PHASES, end_of, rows_of, workers_of
 
+from psbench.charts.growing import GrowingTables
 from psbench.metrics.recording import Recording, recording
 from psbench.metrics.totals import PushTotals, SpanTotals
 from psbench.results.run import Run
@@ -119,6 +120,25 @@ def test_sums_and_counts_since_an_earlier_state(runs: dict[str, list[Run]], name
     )
     assert pushes.bytes == expected["bytes"]
     assert spans.end_s == expected["end_s"]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+@pytest.mark.parametrize("name", ["bounded", "barrier", "dropped"])
+def test_what_waiting_costs_and_buys(runs: dict[str, list[Run]], name: str, share: float) -> None:
+    (run, *_) = runs[name]
+    rows = rows_of(run.log)
+    cut = int(share * len(rows))
+    tables, earlier = (GrowingTables("own", run.meta) for _ in range(2))
+    tables.read(run.log, 0, len(rows))
+    earlier.read(run.log, 0, cut)
+    tables.count_from(earlier)
+    stale = recordings.totals_since(rows, cut)["staleness"]
+    applied = sum(stale.values())
+    lasted_s = rows[-1].time_s - (rows[cut - 1].time_s if cut else 0.0)
+    trade = tables.totals("trade")
+    assert trade["per_100_s"] == pytest.approx([100 * lasted_s / applied])
+    mean = sum(value * count for value, count in stale.items()) / applied
+    assert trade["staleness"] == pytest.approx([mean])
 
 
 @pytest.mark.parametrize("name", ["barrier", "losses", "switch"])
