@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,10 @@ class StepTime(Part):
     """Base of the distributions of a step's factor."""
 
     domain = "step_time"
+    #: whether what is drawn are seconds, instead of factors of what the profile gives
+    in_seconds: ClassVar[bool] = False
+    #: the batch that seconds belong to; None if they do not depend on it
+    measured_samples: ClassVar[int | None] = None
 
     def draw(self, rng: np.random.Generator, start: int, size: int) -> np.ndarray:
         """Return the factors number `start` to `start + size - 1` of a worker.
@@ -54,16 +59,6 @@ class StepTime(Part):
             return drawn(start - size, size)
 
         return following
-
-    @property
-    def in_seconds(self) -> bool:
-        """Whether what is drawn are seconds, instead of factors of what the profile gives."""
-        return False
-
-    @property
-    def measured_samples(self) -> int | None:
-        """The batch that seconds belong to; None if they do not depend on it."""
-        return None
 
     def check_workers(self, num_workers: int) -> None:
         """Raise ParameterError if it does not fit a cluster of so many workers."""

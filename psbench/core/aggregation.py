@@ -33,6 +33,8 @@ class Aggregation(Part):
     """
 
     domain = "aggregation"
+    #: whether its weights share the learning rate out among the pushes, as 1/staleness does
+    shares_rate: ClassVar[bool] = False
     one_at_a_time: ClassVar[bool] = False
     #: whether a push is weighted by its samples, so that batches of different sizes add up to a global one
     weighs_samples: ClassVar[bool] = True
@@ -77,11 +79,6 @@ class Aggregation(Part):
     def exchanges(self) -> bool:
         """Whether its pushes are added up in several sums, each of which depends on the one before."""
         return type(self).exchange is not Aggregation.exchange
-
-    @property
-    def shares_rate(self) -> bool:
-        """Whether its weights share the learning rate out among the pushes, as 1/staleness does."""
-        return False
 
     @property
     def outer_rate_in_words(self) -> str:

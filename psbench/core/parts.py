@@ -34,6 +34,8 @@ class Consistency(Part):
     """
 
     domain = "consistency"
+    #: whether work under way may be made void
+    cancels: ClassVar[bool] = False
     barrier: ClassVar[bool] = False
     waits_for: ClassVar[Literal["none", "some", "all"]] = "some"
     singly: ClassVar[bool] = False
@@ -41,11 +43,6 @@ class Consistency(Part):
     current_only: ClassVar[bool] = False
     #: whether workers wait for their neighbours in a graph, and for no other
     by_neighbours: ClassVar[bool] = False
-
-    @property
-    def cancels(self) -> bool:
-        """Whether work under way may be made void."""
-        return False
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
         """Answer a push: commit or not, and release or hold its worker."""
@@ -79,17 +76,11 @@ class CodecPart(Part):
     """
 
     domain = "codec"
+    #: whether the sender adds what one message lost to the next (error feedback)
+    has_memory: ClassVar[bool] = False
+    #: the share of what one message lost that the sender adds to the next
+    memory: ClassVar[float] = 1.0
     entrywise: ClassVar[bool] = False
-
-    @property
-    def has_memory(self) -> bool:
-        """Whether the sender adds what one message lost to the next (error feedback)."""
-        return False
-
-    @property
-    def memory(self) -> float:
-        """The share of what one message lost that the sender adds to the next."""
-        return 1.0
 
     def num_bytes(self, size: int) -> int:
         """Return the length of an encoded vector of `size` entries; it does not depend on their values."""
@@ -124,6 +115,10 @@ class Communication(Part):
     """
 
     domain = "communication"
+    #: whether workers train on samples of others too, so that each must have the data of all
+    shares_samples: ClassVar[bool] = False
+    #: samples that a worker takes the statistic `test_loss` over; 0 leaves it to the backend
+    evaluated_samples: ClassVar[int] = 0
     #: whether a worker certainly pushes (always), may never push (alone), or all push by vote (together)
     pushes: ClassVar[Literal["always", "alone", "together"]] = "always"
     #: whether steps are kept on the worker between pushes, by its own optimizer
@@ -151,16 +146,6 @@ class Communication(Part):
     @classmethod
     def _codec(cls, value: Any) -> Part:
         return make_part("codec", value)
-
-    @property
-    def shares_samples(self) -> bool:
-        """Whether workers train on samples of others too, so that each must have the data of all."""
-        return False
-
-    @property
-    def evaluated_samples(self) -> int:
-        """Samples that a worker takes the statistic `test_loss` over; 0 leaves it to the backend."""
-        return 0
 
     def fragments(self, layout: Layout) -> list[Ranges]:
         """Return the entries of each fragment if a push carries one of several; empty if it carries all.
@@ -293,29 +278,17 @@ class Placement(Part):
     """
 
     domain = "placement"
+    #: number of servers that share the parameters
+    num_servers: ClassVar[int] = 1
+    #: how often a step gathers the parameters that other workers hold; 0 if each holds all of them
+    gathers: ClassVar[int] = 0
+    #: number of servers that add up for the workers of a collective, which hold the parameters
+    adding_servers: ClassVar[int] = 0
+    #: whether parameters may move between servers during a run; only then `on_applied` is called
+    moves: ClassVar[bool] = False
     collective: ClassVar[bool] = False
     stateless_workers: ClassVar[bool] = False
     peer_to_peer: ClassVar[bool] = False
-
-    @property
-    def num_servers(self) -> int:
-        """Number of servers that share the parameters."""
-        return 1
-
-    @property
-    def gathers(self) -> int:
-        """How often a step gathers the parameters that other workers hold; 0 if each holds all of them."""
-        return 0
-
-    @property
-    def adding_servers(self) -> int:
-        """Number of servers that add up for the workers of a collective, which hold the parameters."""
-        return 0
-
-    @property
-    def moves(self) -> bool:
-        """Whether parameters may move between servers during a run; only then `on_applied` is called."""
-        return False
 
     def on_applied(self, view: ClusterView) -> list[Action]:
         """React to a new version."""
@@ -392,23 +365,14 @@ class Switching(Part):
     """
 
     domain = "switching"
+    #: whether it may have a run go on without a worker
+    drops: ClassVar[bool] = False
+    #: the time of the run, in seconds, at which backends request the switch; None without one
+    moment_s: ClassVar[float | None] = None
+    #: whether the next evaluation may lead to a switch
+    awaits_evaluation: ClassVar[bool] = False
     needs_epochs: ClassVar[bool] = False
     needs_validation: ClassVar[bool] = False
-
-    @property
-    def drops(self) -> bool:
-        """Whether it may have a run go on without a worker."""
-        return False
-
-    @property
-    def moment_s(self) -> float | None:
-        """The time of the run, in seconds, at which backends request the switch; None without one."""
-        return None
-
-    @property
-    def awaits_evaluation(self) -> bool:
-        """Whether the next evaluation may lead to a switch."""
-        return False
 
     def on_applied(self, view: ClusterView) -> list[Action]:
         """React to a new version."""

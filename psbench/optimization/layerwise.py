@@ -32,19 +32,10 @@ class LARS(Optimizer):
     name = "lars"
     source = "You et al. 2017 (LARS)"
     per_tensor = True
+    tensors = 1
 
     momentum: float = parameter(0.9, "momentum", ge=0, lt=1)
     trust: float = parameter(0.001, "rate of a tensor whose gradient is as long as its weights", gt=0)
-
-    @property
-    def coefficient(self) -> float:
-        """The momentum."""
-        return self.momentum
-
-    @property
-    def tensors(self) -> int:
-        """One: the momentum."""
-        return 1
 
     def update(self, parameters: torch.Tensor) -> OptimizerSteps:
         """Return its steps."""
@@ -66,16 +57,12 @@ class LAMB(Optimizer):
     name = "lamb"
     source = "You et al. 2020 (LAMB), Alg. 2"
     per_tensor = True
+    tensors = 2
 
     lr: float = parameter(0.001, "single-node learning rate", gt=0)
     beta1: float = parameter(0.9, "decay of the mean", ge=0, lt=1)
     beta2: float = parameter(0.999, "decay of the squared mean", ge=0, lt=1)
     epsilon: float = parameter(1e-6, "added to the root of the squared mean", gt=0)
-
-    @property
-    def tensors(self) -> int:
-        """Two: the means of gradients and of their squares."""
-        return 2
 
     def update(self, parameters: torch.Tensor) -> OptimizerSteps:
         """Return its steps."""

@@ -35,6 +35,7 @@ class Muon(Optimizer):
     name = "muon"
     source = "torch.optim.Muon"
     per_tensor = True
+    tensors = 3
 
     lr: float = parameter(0.001, "single-node learning rate", gt=0)
     momentum: float = parameter(0.95, "momentum of matrices", ge=0, lt=1)
@@ -51,16 +52,6 @@ class Muon(Optimizer):
                 f"optimizer 'muon': torch {torch.__version__} has none; it is there from 2.9 on"
             )
         return self
-
-    @property
-    def coefficient(self) -> float:
-        """The momentum of matrices."""
-        return self.momentum
-
-    @property
-    def tensors(self) -> int:
-        """Three as a server keeps them, though each entry is of matrices or of the others."""
-        return 3
 
     def update(self, parameters: torch.Tensor) -> OptimizerSteps:
         """Return torch's steps."""

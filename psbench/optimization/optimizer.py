@@ -34,6 +34,8 @@ class Optimizer(Part):
     """
 
     domain = "optimizer"
+    #: how many tensors as large as the parameters it keeps
+    tensors: ClassVar[int] = 0
     #: whether its steps depend on norms of whole tensors, so that a process must hold all of the model
     per_tensor: ClassVar[bool] = False
 
@@ -137,13 +139,8 @@ class Optimizer(Part):
 
     @property
     def coefficient(self) -> float:
-        """The momentum, of which a switch may leave a part; 0 for an optimizer that has none."""
-        return 0.0
-
-    @property
-    def tensors(self) -> int:
-        """How many tensors as large as the parameters it keeps."""
-        return 0
+        """The field `momentum`, of which a switch may leave a part; 0 for an optimizer without one."""
+        return float(getattr(self, "momentum", 0.0))
 
     def build(self, parameters: torch.Tensor) -> torch.optim.Optimizer:
         """Return torch's optimizer of one flat tensor."""
@@ -172,12 +169,7 @@ class SGD(Optimizer):
     nesterov: bool = parameter(False, "Nesterov's form of the momentum")
 
     @property
-    def coefficient(self) -> float:
-        """The momentum."""
-        return self.momentum
-
-    @property
-    def tensors(self) -> int:
+    def tensors(self) -> int:  # type: ignore[override]
         """One with momentum."""
         return int(self.momentum > 0)
 
@@ -208,15 +200,11 @@ class Adam(Optimizer):
 
     name = "adam"
     source = "torch.optim.Adam"
+    tensors = 2
 
     lr: float = parameter(0.001, "single-node learning rate", gt=0)
     beta1: float = parameter(0.9, "decay of the mean", ge=0, lt=1)
     beta2: float = parameter(0.999, "decay of the squared mean", ge=0, lt=1)
-
-    @property
-    def tensors(self) -> int:
-        """Two: the means of gradients and of their squares."""
-        return 2
 
     def build(self, parameters: torch.Tensor) -> torch.optim.Optimizer:
         """Return torch's Adam."""

@@ -17,13 +17,8 @@ class Metric(Part):
     domain = "metric"
     #: whether it is given all that a model answers with, and not the logits alone where it has some
     of_all: ClassVar[bool] = False
-    #: whether the smaller value is the better
-    less_is_better: ClassVar[bool] = False
-
-    @property
-    def lower_is_better(self) -> bool | None:
-        """Whether the smaller value is the better one; None if that is not declared."""
-        return self.less_is_better
+    #: whether the smaller value is the better one; None if that is not declared
+    lower_is_better: ClassVar[bool | None] = False
 
     def value(self, outputs: Any, targets: Tensor) -> float:
         """Return the number; tensors are on the CPU, and all of the validation set at once."""
@@ -62,7 +57,7 @@ class Perplexity(Metric):
     """The exponential of the mean cross-entropy: how many tokens the model hesitates between."""
 
     name = "perplexity"
-    less_is_better = True
+    lower_is_better = True
     source = "Jelinek et al. 1977"
 
     def value(self, outputs: Any, targets: Tensor) -> float:
@@ -77,7 +72,7 @@ class MAE(Metric):
     """The mean absolute error, of targets in the scale they are trained in."""
 
     name = "mae"
-    less_is_better = True
+    lower_is_better = True
     source = "sklearn.metrics.mean_absolute_error"
 
     def value(self, outputs: Any, targets: Tensor) -> float:

@@ -12,6 +12,7 @@ from psbench.errors import ParameterError
 
 Indices = NDArray[np.int64]
 Features = NDArray[np.float32]
+Rng = np.random.Generator
 
 
 class ShardedData(Protocol):
@@ -56,18 +57,18 @@ class Sharding(Part):
     """
 
     domain = "sharding"
+    #: whether a process of a live run is sent its shard, as it cannot divide the data
+    travels: ClassVar[bool] = False
     #: whether every sample goes to exactly one worker
     partition: ClassVar[bool] = True
     #: whether a worker must read its samples in the order given, without shuffling them each epoch
     ordered: ClassVar[bool] = False
 
-    def split(
-        self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
-    ) -> list[Indices]:
+    def split(self, features: Features, labels: Indices, num_workers: int, rng: Rng) -> list[Indices]:
         """Return one array of sample indices per worker; see `divide`."""
         return self.divide(features, labels, num_workers, rng).shards
 
-    def of_data(self, data: ShardedData, num_workers: int, rng: np.random.Generator) -> Division:
+    def of_data(self, data: ShardedData, num_workers: int, rng: Rng) -> Division:
         """Divide the training samples of a data set; see `divide`."""
         labels = self.labels_of(data)
         return self.divide(data.train_x.numpy().reshape(len(labels), -1), labels, num_workers, rng)
@@ -84,9 +85,7 @@ class Sharding(Part):
                 "sharding out"
             )
 
-    def divide(
-        self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
-    ) -> Division:
+    def divide(self, features: Features, labels: Indices, num_workers: int, rng: Rng) -> Division:
         """Return the samples of each worker, and what the rule found on the way.
 
         Parameters
@@ -125,9 +124,7 @@ class Sharding(Part):
                     f"{dataset_size}; {self.remedy}"
                 )
 
-    def found(
-        self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
-    ) -> Division:
+    def found(self, features: Features, labels: Indices, num_workers: int, rng: Rng) -> Division:
         """Apply the rule; return the shards, and the neighbourhoods if it looks for any."""
         return Division(self.assign(features, labels, num_workers, rng))
 
@@ -141,11 +138,6 @@ class Sharding(Part):
                 "use fewer workers or more samples"
             )
 
-    @property
-    def travels(self) -> bool:
-        """Whether a process of a live run is sent its shard, as it cannot divide the data."""
-        return False
-
     def bare(self) -> Sharding:
         """Return the sharding as its specification says it, without an object of Python."""
         return self
@@ -155,9 +147,7 @@ class Sharding(Part):
         """What to try when a worker is left without samples."""
         return "use fewer workers or more samples"
 
-    def assign(
-        self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
-    ) -> list[Indices]:
+    def assign(self, features: Features, labels: Indices, num_workers: int, rng: Rng) -> list[Indices]:
         """Apply the rule; `num_workers` is at most the number of samples."""
         raise NotImplementedError(f"{type(self).__name__} must define assign")
 

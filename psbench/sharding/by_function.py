@@ -13,7 +13,7 @@ from psbench.core.code_identity import code_digest, qualified_name
 from psbench.core.imports import Imported, imported
 from psbench.core.own import Own
 from psbench.errors import DoubtfulComposition, ParameterError, PsbenchError
-from psbench.sharding.base import Division, Indices, ShardedData, Sharding
+from psbench.sharding.base import Division, Indices, Rng, ShardedData, Sharding
 from psbench.sharding.given import Given
 
 #: (data set, number of workers, generator) -> the training samples of each worker
@@ -23,11 +23,13 @@ Divider: TypeAlias = Callable[[Any, int, np.random.Generator], Sequence[Any]]
 class _ByFunction(Sharding):
     """Base of shardings by a function; it checks what the function returns."""
 
+    travels = True  # the function is called once, here: a second call need not return the same
+
     def divider(self) -> Divider:
         """Return the function."""
         raise NotImplementedError(f"{type(self).__name__} must define divider")
 
-    def of_data(self, data: ShardedData, num_workers: int, rng: np.random.Generator) -> Division:
+    def of_data(self, data: ShardedData, num_workers: int, rng: Rng) -> Division:
         """Return what the function makes of the data set, checked.
 
         Raises
@@ -71,11 +73,6 @@ class OwnSharding(Own, _ByFunction):
     def __hash__(self) -> int:
         return hash(self.fingerprint)
 
-    @property
-    def travels(self) -> bool:
-        """The function is called once, here: a second call need not return the same."""
-        return True
-
     def bare(self) -> Sharding:
         """Return what a specification that was read from a file has in its place."""
         return OwnSharding(**{name: getattr(self, name) for name in type(self).model_fields})
@@ -102,11 +99,6 @@ class ImportedSharding(Imported, _ByFunction):
 
     name = "import"
     partition = False
-
-    @property
-    def travels(self) -> bool:
-        """The function is called once, here: a second call need not return the same."""
-        return True
 
     def divider(self) -> Divider:
         """Import the function."""

@@ -11,7 +11,7 @@ from pydantic import model_validator
 
 from psbench.core import parameter
 from psbench.errors import ParameterError
-from psbench.sharding.base import Division, Features, Indices, Sharding, deal, gather
+from psbench.sharding.base import Division, Features, Indices, Rng, Sharding, deal, gather
 from psbench.sharding.stratified import groups
 
 logger = logging.getLogger(__name__)
@@ -82,15 +82,7 @@ class DistributionAware(Sharding):
             )
         return self
 
-    def assign(
-        self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
-    ) -> list[Indices]:
-        """Find clusters; deal the dense ones in turn, and give the sparse ones to all."""
-        return self.found(features, labels, num_workers, rng).shards
-
-    def found(
-        self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
-    ) -> Division:
+    def found(self, features: Features, labels: Indices, num_workers: int, rng: Rng) -> Division:
         """Apply the rule; return the shards and the sizes of the clusters."""
         clusters = groups(self.cluster(features, labels, rng))
         sizes = [len(members) for members in clusters]
@@ -105,7 +97,7 @@ class DistributionAware(Sharding):
         """Whether a cluster of that size is given to all workers."""
         return size < num_workers or (self.sparse_rule == "at_most" and size == num_workers)
 
-    def cluster(self, features: Features, labels: Indices, rng: np.random.Generator) -> Indices:
+    def cluster(self, features: Features, labels: Indices, rng: Rng) -> Indices:
         """Return the cluster of each sample, int64, (N,)."""
         from sklearn.cluster import KMeans
         from sklearn.exceptions import ConvergenceWarning

@@ -6,7 +6,7 @@ import numpy as np
 
 from psbench.core import parameter
 from psbench.errors import ParameterError
-from psbench.sharding.base import Division, Features, Indices, ShardedData, Sharding
+from psbench.sharding.base import Division, Features, Indices, Rng, ShardedData, Sharding
 from psbench.sharding.stratified import groups
 
 
@@ -30,7 +30,7 @@ class Given(Sharding):
                 "workers; give one each"
             )
 
-    def of_data(self, data: ShardedData, num_workers: int, rng: np.random.Generator) -> Division:
+    def of_data(self, data: ShardedData, num_workers: int, rng: Rng) -> Division:
         """Return the shards that the data has."""
         shards = list(data.shards or ())
         self.check_data("own", len(shards), num_workers)
@@ -74,9 +74,7 @@ class Column(Sharding):
             raise ParameterError("sharding 'column': no column given; set column to its name")
         return np.unique(data.column(self.column), return_inverse=True)[1].astype(np.int64)
 
-    def assign(
-        self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
-    ) -> list[Indices]:
+    def assign(self, features: Features, labels: Indices, num_workers: int, rng: Rng) -> list[Indices]:
         """Deal the values, the most frequent first."""
         shards: list[list[Indices]] = [[] for _ in range(num_workers)]
         sizes = [0] * num_workers

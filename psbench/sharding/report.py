@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psbench.sharding.base import Division, Indices, ShardedData, Sharding
+from psbench.sharding.base import Division, Indices, Rng, ShardedData, Sharding
 
 
 def label_counts(shards: Sequence[Indices], labels: Indices, num_classes: int) -> Indices:
@@ -53,7 +53,7 @@ class ShardingReport:
 
 
 def measure_data(
-    sharding: Sharding, data: ShardedData, num_workers: int, rng: np.random.Generator
+    sharding: Sharding, data: ShardedData, num_workers: int, rng: Rng
 ) -> tuple[Division, ShardingReport]:
     """Divide the training samples of a data set, and return the division with its report."""
     begin = time.perf_counter()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from psbench.sharding.base import Features, Indices, Sharding
+from psbench.sharding.base import Features, Indices, Rng, Sharding
 
 
 class SelDP(Sharding):
@@ -24,9 +24,7 @@ class SelDP(Sharding):
     partition = False
     ordered = True
 
-    def assign(
-        self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
-    ) -> list[Indices]:
+    def assign(self, features: Features, labels: Indices, num_workers: int, rng: Rng) -> list[Indices]:
         """Join the chunks in circular order."""
         chunks = np.array_split(rng.permutation(len(labels)), num_workers)
         return [np.concatenate(chunks[worker:] + chunks[:worker]) for worker in range(num_workers)]

@@ -6,7 +6,7 @@ import numpy as np
 
 from psbench.core import parameter
 from psbench.errors import ParameterError
-from psbench.sharding.base import Features, Indices, Sharding
+from psbench.sharding.base import Features, Indices, Rng, Sharding
 from psbench.sharding.stratified import groups
 
 #: draws before samples are moved instead; where a hundred fail, the skew is such that thousands would
@@ -49,9 +49,7 @@ class Dirichlet(_Drawn):
     name = "dirichlet"
     source = "Hsu et al. 2019, drawn per class"
 
-    def assign(
-        self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
-    ) -> list[Indices]:
+    def assign(self, features: Features, labels: Indices, num_workers: int, rng: Rng) -> list[Indices]:
         """Draw until the smallest shard suffices, or repair the last draw."""
         for _ in range(MAX_DRAWS):
             shards = self.draw(labels, num_workers, rng)
@@ -59,7 +57,7 @@ class Dirichlet(_Drawn):
                 return shards
         return level(shards, self.min_size, rng)
 
-    def draw(self, labels: Indices, num_workers: int, rng: np.random.Generator) -> list[Indices]:
+    def draw(self, labels: Indices, num_workers: int, rng: Rng) -> list[Indices]:
         """Cut every class, shuffled, at drawn proportions."""
         pieces = [
             np.split(rng.permutation(members), cuts(rng.dirichlet([self.alpha] * num_workers), len(members)))
@@ -87,9 +85,7 @@ class ShardPerClass(Sharding):
 
     shards_per_worker: int = parameter(2, "pieces of the sorted data each worker gets", ge=1)
 
-    def assign(
-        self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
-    ) -> list[Indices]:
+    def assign(self, features: Features, labels: Indices, num_workers: int, rng: Rng) -> list[Indices]:
         """Cut the sorted samples and deal the pieces."""
         count = num_workers * self.shards_per_worker
         if count > len(labels):
@@ -114,9 +110,7 @@ class LabelsPerWorker(Sharding):
     name = "labels_per_worker"
     source = "SelSync, authors' code"
 
-    def assign(
-        self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
-    ) -> list[Indices]:
+    def assign(self, features: Features, labels: Indices, num_workers: int, rng: Rng) -> list[Indices]:
         """Cut the list of classes."""
         classes = groups(labels)
         if len(classes) < num_workers:
@@ -140,9 +134,7 @@ class Quantity(_Drawn):
     name = "quantity"
     source = "Li et al. 2022, sec. IV-C (quantity skew); `min_size` is ours"
 
-    def assign(
-        self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
-    ) -> list[Indices]:
+    def assign(self, features: Features, labels: Indices, num_workers: int, rng: Rng) -> list[Indices]:
         """Cut a random permutation at drawn sizes."""
         spare = len(labels) - num_workers * self.min_size
         drawn = cuts(rng.dirichlet([self.alpha] * num_workers), spare)
@@ -160,7 +152,7 @@ def cuts(shares: np.ndarray, total: int) -> Indices:
     return edges
 
 
-def level(shards: list[Indices], min_size: int, rng: np.random.Generator) -> list[Indices]:
+def level(shards: list[Indices], min_size: int, rng: Rng) -> list[Indices]:
     """Move samples chosen by chance from the largest shard to those below `min_size`."""
     shards = list(shards)
     for worker in range(len(shards)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from psbench.core import parameter
-from psbench.sharding.base import Features, Indices, Sharding, deal, gather
+from psbench.sharding.base import Features, Indices, Rng, Sharding, deal, gather
 
 
 class Stratified(Sharding):
@@ -36,9 +36,7 @@ class Stratified(Sharding):
         """What to try when a worker is left without samples."""
         return "use fewer workers" if self.rotate else "set rotate to true, or use fewer workers"
 
-    def assign(
-        self, features: Features, labels: Indices, num_workers: int, rng: np.random.Generator
-    ) -> list[Indices]:
+    def assign(self, features: Features, labels: Indices, num_workers: int, rng: Rng) -> list[Indices]:
         """Deal class after class, each in the order the data has."""
         pieces, dealt = [], 0
         for members in groups(labels):

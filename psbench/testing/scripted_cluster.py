@@ -224,9 +224,8 @@ class ScriptedCluster:
     def _follow(self, worker: int, own: _Worker, directive: Directive) -> ev.Event | None:
         """Follow a directive of the worker loop; returns the message that the worker sends now, if any."""
         if directive in ("continue", "report"):
-            report = (
-                own.loop.report() if directive == "report" else None
-            )  # before the next step, which may begin a new chunk
+            # before the next step, which may begin a new chunk
+            report = own.loop.report() if directive == "report" else None
             self._work(worker, own)
             return report
         if directive == "wait":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,20 +21,13 @@ class Codec(parts.CodecPart):
     A codec has no state: it draws random numbers from the generator that it is given, and the residual of
     error feedback belongs to the sender (`Channel`).
 
-    Attributes
-    ----------
-    unbiased : bool
-        Whether the expected decoded vector is the encoded one.
-
     Shapes
     ------
     vector : float32, (size,), size >= 1      packed : uint8, (num_bytes(size),)
     """
 
-    @property
-    def unbiased(self) -> bool:
-        """Whether the expected decoded vector, over all draws, is the encoded one."""
-        return False
+    #: whether the expected decoded vector, over all draws, is the encoded one
+    unbiased: ClassVar[bool] = False
 
     def num_bits(self, size: int) -> int:
         """Return the bits of an encoded vector, without the padding of the last byte."""
@@ -121,11 +114,11 @@ class Lossy(Codec):
     )
 
     @property
-    def memory(self) -> float:
+    def memory(self) -> float:  # type: ignore[override]
         """The share of a residual that the next message adds."""
         return self.residual_decay
 
     @property
-    def has_memory(self) -> bool:
+    def has_memory(self) -> bool:  # type: ignore[override]
         """Whether the sender adds what one message lost to the next."""
         return self.error_feedback

@@ -24,11 +24,7 @@ class Plain(Codec):
     name = "none"
     entrywise = True
     source = "IEEE 754"
-
-    @property
-    def unbiased(self) -> bool:
-        """Nothing is lost."""
-        return True
+    unbiased = True
 
     def num_bits(self, size: int) -> int:
         """Return 32 bits an entry."""

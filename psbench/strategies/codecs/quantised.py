@@ -58,7 +58,7 @@ class TernGrad(Bucketed):
     )
 
     @property
-    def unbiased(self) -> bool:
+    def unbiased(self) -> bool:  # type: ignore[override]
         """True without clipping."""
         return not self.clip
 
@@ -122,6 +122,7 @@ class QSGD(Bucketed):
 
     name = "qsgd"
     source = "Alistarh et al. 2017 (QSGD), sec. 3.1, Lemma 3.1; buckets: sec. 4"
+    unbiased = True
 
     levels: int = parameter(
         7, "levels above 0 that a magnitude is rounded to", source="QSGD 5", ge=1, le=65535
@@ -129,11 +130,6 @@ class QSGD(Bucketed):
     bucket: int = parameter(
         512, "entries that share a norm; 0: the whole vector", unit="entries", source="QSGD 4", ge=0
     )
-
-    @property
-    def unbiased(self) -> bool:
-        """True."""
-        return True
 
     def shift_rate(self, size: int) -> float:
         """Return 1/(1 + omega), with omega = min(d/s^2, sqrt(d)/s) for the d entries of a bucket."""

@@ -110,7 +110,7 @@ class RandomK(Sparse):
     source = "Stich et al. 2018, Def. 2.2"
 
     @property
-    def unbiased(self) -> bool:
+    def unbiased(self) -> bool:  # type: ignore[override]
         """True without error feedback."""
         return not self.error_feedback
 

@@ -154,7 +154,7 @@ class HermesGUP(OwnSteps):
     )
 
     @property
-    def evaluated_samples(self) -> int:
+    def evaluated_samples(self) -> int:  # type: ignore[override]
         """Samples that a worker takes its test loss over."""
         return self.test_samples
 

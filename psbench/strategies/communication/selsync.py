@@ -141,7 +141,7 @@ class SelSync(OwnSteps):
     _flags: dict[str, bool] = PrivateAttr(default_factory=dict)  # of the votes that are not answered
 
     @property
-    def shares_samples(self) -> bool:
+    def shares_samples(self) -> bool:  # type: ignore[override]
         """With data injection they do."""
         return bool(self.sharing_workers and self.shared_fraction)
 

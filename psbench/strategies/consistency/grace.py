@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import PrivateAttr
 
 from psbench.core import Action, ClusterView, Commit, Consistency, Hold, Push, Release, SetTimer, parameter
+from psbench.strategies.consistency.k_sync import hold_if_pending
 
 SOURCE = "Liu et al. 2024 (Async Local-SGD)"
 _KEY = "grace"
@@ -49,8 +50,7 @@ class Grace(Consistency):
 
     def on_join(self, worker: int, view: ClusterView) -> list[Action]:
         """Begin at once, unless an earlier push of the worker is still to be committed."""
-        pending = any(push.worker == worker for push in view.pending.values())
-        return [Hold(worker, "grace period") if pending else Release(worker)]
+        return hold_if_pending(worker, view, "grace period")
 
     def on_drained(self, view: ClusterView) -> list[Action]:
         """Commit each push alone, in the order of arrival."""

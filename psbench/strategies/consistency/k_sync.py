@@ -21,17 +21,13 @@ class _FirstPushes(Consistency):
     """Base of rules that commit after so many pushes of the current version and restart all workers."""
 
     source = SOURCE
+    cancels = True
 
     cancel: Literal["immediate", "on_arrival"] = parameter(
         "immediate",
         "stop late work at the commit, or drop its result when it arrives",
         source="our reading",
     )
-
-    @property
-    def cancels(self) -> bool:
-        """Late work is voided."""
-        return True
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
         """Drop a late push; count one in time."""
@@ -157,10 +153,10 @@ class KBatchBSP(_FirstPushes):
         return [Release(push.worker)]
 
 
-def hold_if_pending(worker: int, view: ClusterView) -> list[Action]:
+def hold_if_pending(worker: int, view: ClusterView, reason: str = "k pushes") -> list[Action]:
     """Answer a newcomer: it begins at once, unless it is back and its last push is still pending."""
     if any(push.worker == worker for push in view.pending.values()):
-        return [Hold(worker, "k pushes")]
+        return [Hold(worker, reason)]
     return [Release(worker)]
 
 

@@ -74,9 +74,8 @@ class ParameterServer(Placement):
     )
     _next_look: int = PrivateAttr(default=0)  # at that version
     _interval: int = PrivateAttr(default=0)
-    _before: float = PrivateAttr(
-        default=0.0
-    )  # the imbalance that the last move was to mend, till it is judged
+    # the imbalance that the last move was to mend, until that is judged
+    _before: float = PrivateAttr(default=0.0)
     _back: list[list[list[int]]] = PrivateAttr(default_factory=list)  # what servers held before it
     _goal: list[list[list[int]]] = PrivateAttr(default_factory=list)  # what they are to hold, till they do
 
@@ -95,12 +94,12 @@ class ParameterServer(Placement):
         return self
 
     @property
-    def num_servers(self) -> int:
+    def num_servers(self) -> int:  # type: ignore[override]
         """Servers that share the parameters."""
         return self.servers
 
     @property
-    def moves(self) -> bool:
+    def moves(self) -> bool:  # type: ignore[override]
         """Whether parameters may move between servers during a run."""
         return self.reassignment.interval > 0
 

@@ -44,7 +44,7 @@ class SummingServers(Placement):
     servers: int = parameter(1, "number of servers that add up", unit="servers", source=SOURCE, ge=1, le=64)
 
     @property
-    def adding_servers(self) -> int:
+    def adding_servers(self) -> int:  # type: ignore[override]
         """Servers that add up."""
         return self.servers
 

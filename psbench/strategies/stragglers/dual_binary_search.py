@@ -122,9 +122,8 @@ class DualBinarySearch(Stragglers):
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
         """Order the size of the chunks to come."""
-        self._told.pop(
-            str(worker), None
-        )  # its push reported the rest, or it was cancelled and counts from zero
+        # its push reported the rest, or it was cancelled and counts from zero
+        self._told.pop(str(worker), None)
         if view.workers[worker].status == Status.NEW:
             self._times.pop(str(worker), None)
             self._sizes.pop(str(worker), None)

@@ -20,7 +20,7 @@ class AtTime(Switching):
     at_s: float = parameter(10.0, "time of the run at which to switch", unit="s", ge=0)
 
     @property
-    def moment_s(self) -> float:
+    def moment_s(self) -> float:  # type: ignore[override]
         """The time of the run at which to switch."""
         return self.at_s
 

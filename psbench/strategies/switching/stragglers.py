@@ -67,16 +67,15 @@ class OnStragglers(Switching):
     _spent: int = PrivateAttr(default=0)  # samples under the first strategy
     _seen: int = PrivateAttr(default=0)  # samples at the last version
     _composition: int = PrivateAttr(default=0)  # under which the window began
-    _work: dict[str, list[float]] = PrivateAttr(
-        default_factory=dict
-    )  # pushes, samples, seconds in the window
+    # pushes, samples and seconds in the window, by worker
+    _work: dict[str, list[float]] = PrivateAttr(default_factory=dict)
     _ready: int = PrivateAttr(default=0)  # workers who have pushed often enough
     _speeds: dict[str, float] = PrivateAttr(default_factory=dict)  # of the last window, samples/s
     _streaks: dict[str, int] = PrivateAttr(default_factory=dict)  # windows that contradict `_slow`
     _slow: list[str] = PrivateAttr(default_factory=list)
 
     @property
-    def drops(self) -> bool:
+    def drops(self) -> bool:  # type: ignore[override]
         """Whether the run goes on without stragglers."""
         return self.policy == "elastic"
 

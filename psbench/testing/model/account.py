@@ -61,9 +61,7 @@ class Account:
         self.log = ExpectedRows(self.cluster)
         self.switches = Switches(strategy) if isinstance(strategy, SwitchingStrategy) else None
         self.out: list[Action] = []
-        self.changes: list[
-            act.Drop | act.Readmit
-        ] = []  # drops and readmissions, made at the end of an answer
+        self.changes: list[act.Drop | act.Readmit] = []  # made at the end of an answer
         self.switch: act.SwitchTo | None = None  # a switch that drains
         self.swept = False  # whether work under way has been ended for it
         self.parked: set[int] = set()  # workers that wait for it
@@ -328,11 +326,8 @@ class Account:
             for old, new in zip(self.cluster.ranges, self.move.ranges, strict=True)
             for start, stop in old
         )
-        self.log.add(
-            Kind.REASSIGN,
-            text={"moved": moved, "ranges": self.move.ranges},
-            version=self.cluster.version,
-        )
+        text = {"moved": moved, "ranges": self.move.ranges}
+        self.log.add(Kind.REASSIGN, text=text, version=self.cluster.version)
         self.cluster.ranges = self.move.ranges
         if self.composition.aggregation.reply == "model":
             for member in self.cluster.present:

@@ -30,11 +30,7 @@ class Interpreter(Account):
         for worker in sorted(workers):
             self.enter(worker)
             self.log.add(Kind.JOIN, worker)
-
-        def start() -> Answer:
-            yield from self.perform_all(self.start_parts())
-
-        return self.carry_out(start())
+        return self.carry_out(self.perform_all(self.start_parts()))
 
     def handle(self, event: ev.Event, now: float) -> list[Action]:
         """Return the answer to an event; while numbers are measured, events wait for their turn."""
@@ -61,22 +57,18 @@ class Interpreter(Account):
         if self.move is not None or holding:
             self.log.add(Kind.RESUME, text={"spared": [], "epochs": [c.epochs, epochs]}, version=c.version)
         c.epochs = epochs
-
-        def restart() -> Answer:
-            releases: list[Action] = []
-            for member in c.present:
-                lost = member.overlapping and self.composition.communication.local
-                member.has_model = member.has_model and not lost
-                member.base_version, member.overlapping = -1, False
-                if member.status in (Status.COMPUTING, Status.VOTED):
-                    c.cancelled += 1
-                    member.ticket += 1
-                    member.status, member.voted_samples = Status.NEW, 0
-                    self.log.add(Kind.CANCEL, member.id)
-                    releases.append(act.Release(member.id))
-            yield from self.perform_all(releases)
-
-        return self.carry_out(restart())
+        releases: list[Action] = []
+        for member in c.present:
+            lost = member.overlapping and self.composition.communication.local
+            member.has_model = member.has_model and not lost
+            member.base_version, member.overlapping = -1, False
+            if member.status in (Status.COMPUTING, Status.VOTED):
+                c.cancelled += 1
+                member.ticket += 1
+                member.status, member.voted_samples = Status.NEW, 0
+                self.log.add(Kind.CANCEL, member.id)
+                releases.append(act.Release(member.id))
+        return self.carry_out(self.perform_all(releases))
 
     def carry_out(self, answer: Answer) -> list[Action]:
         """Carry out an event up to its end, or to where numbers are needed."""

@@ -20,57 +20,31 @@ class Rule:
     def __init__(self, own: Any) -> None:
         self.own = own
 
-    def start(self, c: ModelCluster) -> Decisions:
-        """Begin: called before anything else."""
+    def nothing(self, *given: Any, **named: Any) -> Decisions:
+        """Decide nothing."""
         return []
+
+    start = on_push = on_report = on_leave = on_timer = on_applied = on_measured = on_evaluated = nothing
 
     def on_start(self, c: ModelCluster) -> Decisions:
-        """Let all workers go."""
+        """Release all workers."""
         return [Release(worker) for worker in c.waiting]
 
-    def on_push(self, push: ev.Push, c: ModelCluster) -> Decisions:
-        """Answer a push."""
-        return []
-
     def on_vote(self, vote: ev.Vote, c: ModelCluster) -> Decisions:
-        """Answer a vote."""
+        """Hold the worker until all have voted."""
         return [Hold(vote.worker, "vote")]
 
-    def on_report(self, report: ev.Report, c: ModelCluster) -> Decisions:
-        """Answer a report."""
-        return []
-
     def on_join(self, worker: int, c: ModelCluster) -> Decisions:
-        """Let a newcomer go."""
+        """Release a newcomer."""
         return [Release(worker)]
-
-    def on_leave(self, worker: int, c: ModelCluster) -> Decisions:
-        """Decide again without a worker that has left."""
-        return []
-
-    def on_timer(self, key: str, c: ModelCluster) -> Decisions:
-        """Answer a timer."""
-        return []
 
     def on_drained(self, c: ModelCluster) -> Decisions:
         """Commit what is left before a switch."""
         return [Commit(c.buffered())] if c.pending else []
 
-    def on_applied(self, c: ModelCluster) -> Decisions:
-        """Answer a new version."""
-        return []
-
     def on_commit(self, pushes: list[ev.Push], c: ModelCluster) -> Decisions:
         """Say how pushes become the next version."""
         raise NotImplementedError
-
-    def on_measured(self, facts: dict[str, float], c: ModelCluster) -> Decisions:
-        """Answer numbers that were asked for."""
-        return []
-
-    def on_evaluated(self, event: ev.Evaluated, c: ModelCluster) -> Decisions:
-        """Answer an evaluation."""
-        return []
 
     def on_switch_requested(self, event: ev.SwitchRequested, c: ModelCluster) -> Decisions:
         """Answer a switch that the user asks for."""
