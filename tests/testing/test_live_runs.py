@@ -700,7 +700,7 @@ def test_what_the_user_does_to_a_worker_is_done_and_said() -> None:
 
 
 @pytest.mark.parametrize("begins", [False, True], ids=["before training", "before it fails"])
-def test_a_press_that_brings_nobody_back_does_not_keep_a_planned_failure_off(begins: bool) -> None:
+def test_a_press_that_brings_nobody_back_keeps_no_planned_failure_off(begins: bool) -> None:
     """The check took the worker to be back by hand, and missed it in the run while it was away as planned."""
     run = world(workload("asp", cluster=FAILS, recovery={"min_workers": 1}, stop={"updates": 300}))
     if begins:
