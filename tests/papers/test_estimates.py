@@ -54,6 +54,7 @@ def test_a_censored_time_is_no_zero_and_no_time():
     p = stats.logrank(late, early, alternative="less").pvalue  # fewer hazards: later
     assert found.above(1.0) >= p
     assert found.above(1.0) < 0.01 < 0.9 < found.below(1.0)
+    assert estimate("ratio", baseline, runs).above(1.0) == pytest.approx(found.above(1.0))
     turned = estimate("ratio", runs, baseline)
     assert (turned.below(1.0), turned.above(1.0)) == pytest.approx((found.above(1.0), found.below(1.0)))
 

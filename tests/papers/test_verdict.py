@@ -112,9 +112,10 @@ def test_a_number_alone_is_within_its_factor_or_not(effects, expected):
     assert verdict(row("8.70", "value"), paired("value", effects), test="number") == expected
 
 
-def test_a_contradiction_in_one_row_is_never_hidden():
-    """Two rows agree and one is significantly the other way round."""
-    rows = [row("2"), row("2"), row("2")]
+@pytest.mark.parametrize("theirs", [row("2"), row("1", relation=">")])
+def test_a_contradiction_in_one_row_is_never_hidden(theirs):
+    """Two rows agree and one is significantly the other way round, whether a size was printed or not."""
+    rows = [theirs] * 3
     ours = [paired("speed_up", [2.0, 2.01, 2.02])] * 2 + [paired("speed_up", [0.7, 0.701, 0.702])]
     assert judge([together([examine(claim(), *pair) for pair in zip(rows, ours, strict=True)])]) == [
         "contradicted"
