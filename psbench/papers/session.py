@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from psbench.errors import DataError
 from psbench.experiment import Experiment
@@ -172,7 +173,21 @@ def data_of(record: PaperRecord) -> str:
     return str(json.loads(record.spec)["data"]["name"])
 
 
-def again(record: PaperRecord) -> tuple[str, str | None]:
-    """Run a record's experiment again, and return the digests of its log and of its model."""
-    summary = run(Experiment.from_spec(json.loads(record.spec))).summary()
-    return summary["digest"], summary["params_digest"]
+def again(record: PaperRecord) -> dict[str, Any]:
+    """Run a record's experiment again, and return its summary."""
+    return run(Experiment.from_spec(json.loads(record.spec))).summary()
+
+
+def difference(record: PaperRecord, summary: Mapping[str, Any]) -> str:
+    """Return in words how a run that was made again differs; empty if log and model are the same bits."""
+    from torch.backends import cpu
+
+    if (summary["digest"], summary["params_digest"]) == (record.digest, record.params_digest):
+        return ""
+    numbers = {"time_s": summary["time_s"]} | summary["final"]
+    said = (f"{name} {record.measures.get(name)} and now {value}" for name, value in numbers.items())
+    return (
+        f"stored: {', '.join(said)}. The same bits are promised with the same versions, on processors with "
+        f"the same arithmetic (torch here: {cpu.get_cpu_capability()}); elsewhere gradients are rounded "
+        "otherwise, and only runs without gradients are the same"
+    )

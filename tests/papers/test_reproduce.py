@@ -55,7 +55,10 @@ def test_a_stored_run_that_is_another_is_found(capsys, rounds, tmp_path):
     (record, *_) = records_in(rounds[0])
     Store(tmp_path).save(replace(record, digest="0" * 64))
     assert main(["verify", "thesis", "--out", str(tmp_path)]) == 1
-    assert capsys.readouterr().out.startswith("DIFFERENT")
+    out, err = capsys.readouterr()
+    assert out.startswith("DIFFERENT")
+    time_s = record.measures["time_s"]
+    assert f"stored: time_s {time_s} and now {time_s}" in err  # what differs is the digest alone
 
 
 def test_outcomes_have_ours_theirs_and_the_closed_form(rounds):
@@ -99,7 +102,7 @@ def test_verify_draws_another_run_where_data_are_not_there(capsys, monkeypatch):
     def made(record):
         if data_of(record) == "mnist":
             raise DataError("mnist: a file is missing")
-        return record.digest, record.params_digest
+        return {"digest": record.digest, "params_digest": record.params_digest}
 
     monkeypatch.setattr(session, "again", made)
     assert main(["verify", "strategy_switch", "--seed", str(seed)]) == 0

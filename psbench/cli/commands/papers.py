@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -149,18 +149,23 @@ def verify_command(
     _look_for_data(data)
     (name,) = _asked(paper, False)
     stored = _stored(name, out, scale)
-    record, (digest, params_digest) = _drawn_again(stored, seed, data)
-    same = (digest, params_digest) == (record.digest, record.params_digest)
+    from psbench.papers.session import difference
+
+    record, summary = _drawn_again(stored, seed, data)
+    differs = difference(record, summary)
     if as_json:
-        print(as_json_text({"experiment": record.experiment, "seed": record.seed, "same": same}))
+        print(as_json_text({"experiment": record.experiment, "seed": record.seed, "same": not differs}))
     else:
-        print(f"{'the same' if same else 'DIFFERENT'}: log {digest[:16]}, stored {record.digest[:16]}")
-    return 0 if same else FAILED
+        word = "DIFFERENT" if differs else "the same"
+        print(f"{word}: log {summary['digest'][:16]}, stored {record.digest[:16]}")
+    if differs:
+        say(differs)
+    return FAILED if differs else 0
 
 
 def _drawn_again(
     stored: list[PaperRecord], seed: int, data: Path | None
-) -> tuple[PaperRecord, tuple[str, str | None]]:
+) -> tuple[PaperRecord, dict[str, Any]]:
     """Draw a run and make it again; another one where its data set is not there and no folder was named.
 
     Raises
