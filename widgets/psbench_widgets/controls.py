@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin
 
 import yaml
@@ -63,7 +64,7 @@ def form(own: Mapping[str, Own] | None = None) -> dict[str, Any]:
         },
         "compose": list(DOMAINS),
         "lr_scaling": _lr_scaling(),
-        "strategies": [published(entry) for entry in CATALOGUE.values()],
+        "strategies": _strategies(*CATALOGUE),
         "stop": fields(Stop.model_fields),
         "rest": [*fields(rest), SEEDS],
     }
@@ -73,6 +74,12 @@ def _lr_scaling() -> dict[str, Any]:
     """Return the control of the rate's convention, with what the parts declare as its first choice."""
     found = control("lr_scaling", Strategy.model_fields["lr_scaling"])
     return found | {"choices": [AUTO, *found["choices"]]}
+
+
+@cache
+def _strategies(*names: str) -> list[dict[str, Any]]:
+    """Return these strategies of the catalogue as options: a panel shows them anew with every experiment."""
+    return [published(CATALOGUE[name]) for name in names]
 
 
 def published(entry: Any) -> dict[str, Any]:
@@ -156,6 +163,7 @@ def _take_defaults(offered: list[dict[str, Any]], made: Any) -> None:
             found["default"] = value.model_dump(mode="json")
 
 
+@cache
 def option(part: type[Part]) -> dict[str, Any]:
     """Return a part as an option with its controls."""
     summary = (part.__doc__ or "").strip().partition("\n")[0]
