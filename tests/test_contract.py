@@ -29,7 +29,7 @@ from psbench.testing.variants import extreme_values, variants
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CATALOGUE))
 def test_every_strategy_of_the_catalogue(name):
-    check_strategy(name, clusters=2)
+    check_strategy(name, clusters=1)
 
 
 @pytest.mark.nightly

@@ -22,7 +22,7 @@ from psbench.runs.execution import run
 from psbench.testing import random_cluster, toy_experiment
 from psbench.testing.toys import toy_cluster
 
-BRIEF = settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+BRIEF = settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 BATCH = 4  # of every worker
 FAR = 10**4
 
@@ -221,7 +221,7 @@ def test_adacomm_on_a_constant_loss_is_local_sgd(world, steps):
     ids=["k_asp(1)", "k_batch_asp(1)", "ssp(inf)", "dssp(2, 2)", "con_sgd(1)"],
 )
 @given(seed=st.integers(0, 10_000))
-@settings(BRIEF, max_examples=15)
+@settings(BRIEF, max_examples=8)
 def test_also_where_workers_fail_and_come_and_go(left, right, seed):
     clusters = [random_cluster(strategy, seed) for strategy in (left, right)]
     for cluster in clusters:
@@ -265,7 +265,7 @@ def alone(entry):
     "name", sorted(set(strategies.CATALOGUE) - OTHER_BATCHES - OTHER_MODELS - OTHER_STEPS - IN_PAIRS - LOSSY)
 )
 @given(seed=st.integers(0, 10_000))
-@settings(BRIEF, max_examples=3)
+@settings(BRIEF, max_examples=1)
 def test_one_worker_is_plain_sgd_whatever_the_protocol(name, seed):
     made = alone(strategies.CATALOGUE[name])
     cluster = {"cluster": toy_cluster([1.0]), "batch_size": BATCH, "seed": seed}

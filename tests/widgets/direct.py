@@ -7,6 +7,7 @@ The same script and the same messages as in a notebook, some seconds sooner: wha
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections import deque
@@ -18,6 +19,8 @@ from psbench_widgets.look import STATIC, themes
 
 from .jupyter import LONG_S
 
+#: whether screenshots are taken, which no test looks at
+PICTURES = os.environ.get("PSBENCH_PICTURES") != "0"
 #: about the room that a notebook cell has beside JupyterLab's file browser and the cell's prompt
 BESIDE = 380
 LOOK = {
@@ -182,7 +185,8 @@ class Direct:
     def shot(self, path: Path) -> None:
         """Write a screenshot."""
         self.settle()
-        self.web.screenshot(path=path)
+        if PICTURES:
+            self.web.screenshot(path=path)
 
     def errors(self) -> list[str]:
         """Return what went wrong in the page."""

@@ -35,6 +35,8 @@ OF_SECONDS = {"drop_stragglers", "flex_rr", "lb_bsp", "osp", "strategy_switch", 
 #: a ring adds vectors up, and workers without a server mix models, which these codecs' bits do not allow
 WITH_SERVERS = sorted(set(NAMES) - {"all_reduce", "fsdp", "power_sgd", "one_bit_adam", *WITHOUT_SERVER})
 CASES = list(zip(WITH_SERVERS, cycle(CODECS), cycle(ASSIGNMENTS), strict=False))
+#: every codec and every assignment twice; the others run at night
+SOME = CASES[::3]
 #: an entry whose defaults are for longer runs: chunks so small that one is done in a moment
 SMALLER = {
     "hermes": {"chunk_samples": 48, "passes": 1, "alpha": -0.1, "patience": 1},
@@ -94,6 +96,10 @@ def compressed(name: str, codec: dict[str, Any], assignment: str) -> dict[str, A
     return strategy | parts
 
 
-@pytest.mark.parametrize(("name", "codec", "assignment"), CASES, ids=lambda value: str(value))
+@pytest.mark.parametrize(
+    ("name", "codec", "assignment"),
+    [case if case in SOME else pytest.param(*case, marks=pytest.mark.nightly) for case in CASES],
+    ids=str,
+)
 def test_any_codec_and_any_assignment_on_any_strategy(name, codec, assignment) -> None:
     trained(compressed(name, codec, assignment))
