@@ -3,9 +3,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_ARGS ?=
-# what shares a Dask cluster, JupyterLab or a browser goes to the same of five processes (tests/conftest.py), of
-# which three mostly wait: five fill two cores
-PYTEST ?= $(BIN)/python -m pytest -q -n 5 --dist loadscope --durations=25
+# what shares a Dask cluster, JupyterLab or a browser goes to the same of four processes (tests/conftest.py), of
+# which three wait now and then: four fill two cores, and each imports and collects everything for itself
+PYTEST ?= $(BIN)/python -m pytest -q -n 4 --dist loadscope --durations=25
 # notebooks at small sizes
 SMALL := PSBENCH_SMOKE=1 PYTHONPATH=tests:$$PYTHONPATH
 export OMP_NUM_THREADS ?= 1
