@@ -40,10 +40,10 @@ def first_finding(names=(), seed=7, blocks=BLOCKS):
 
 @pytest.mark.slow
 def test_nothing_is_found_in_the_package_and_everything_is_covered():
-    done = run_campaign(160, seed=2, processes=1)
+    done = run_campaign(96, seed=2, processes=1)
     assert [finding.test for finding in done.findings] == []
-    assert done.schedules == 160
-    assert done.events > 100 * EVENTS
+    assert done.schedules == 96
+    assert done.events > 60 * EVENTS
     assert done.kinds.keys() >= KINDS.keys() - {"t"}  # few parts use timers
     assert len(done.pairs) > 50
 
@@ -160,6 +160,8 @@ def failures(strategy, pair=None):
     made = None if strategy is None else make_strategy(strategy)
     for _ in range(16):
         _run_one(done, made, pair, rng, EVENTS, shrinks=False)
+        if done.failures:
+            break
     return done.first_error
 
 
