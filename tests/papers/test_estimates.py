@@ -59,6 +59,12 @@ def test_a_censored_time_is_no_zero_and_no_time():
     assert (turned.below(1.0), turned.above(1.0)) == pytest.approx((found.above(1.0), found.below(1.0)))
 
 
+def test_half_of_the_runs_that_arrive_are_enough():
+    never = [*measured(None, None, given=12.0)]
+    found = estimate("speed_up", [*measured(2.0, 3.0, given=20.0)], never)
+    assert (found.mean, found.never, found.bounds) == (pytest.approx(12 / 2.5), 0, 2)
+
+
 def test_times_beyond_the_shortest_censored_run_are_cut():
     """A run that was given longer is not compared for longer."""
     runs = [*measured(4.0, 30.0, given=40.0)]

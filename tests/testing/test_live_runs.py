@@ -444,6 +444,24 @@ def test_a_checkpoint_of_a_stop_without_version_comes_after_its_log() -> None:
     assert isinstance(sends[0].message, msg.LogRows)
 
 
+def test_a_checkpoint_does_not_wait_for_a_worker_that_is_gone() -> None:
+    """Its part was waited for until the end of the run, and so were all later checkpoints."""
+    run = world(workload("asp", checkpoint_every=1.0))
+    settle(run)
+    run.live.answers.write("now")
+    run.perform(run.live.run.out.take())
+    assert len(run.live.checkpoints) == 1
+    run.kill("worker 1")
+    run.is_healing = True
+    for _ in range(4):
+        run.pass_time(0.25)
+        settle(run)
+    run.end_step("worker 0")  # it reads what it is asked between two steps
+    settle(run)
+    assert len(run.live.checkpoints) == 0
+    assert run.record.start is not None
+
+
 def test_a_push_that_is_not_finite_waits_for_its_turn() -> None:
     """The engine had it while a version was with the replica, whose checkpoint was of the next then."""
     run = world(workload("asp", checkpoint_every=1.0, recovery={"replicas": 1}))
