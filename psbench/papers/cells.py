@@ -28,8 +28,8 @@ _LIVE = ("recovery", "connection")
 TUNING_SEED = 1000
 #: seconds until processes beside this one are there, and have loaded torch
 _START_S = 8.0
-#: draws of the assumed numbers
-DRAWS = 12
+#: labels of the draws of the assumed numbers
+DRAWS = tuple(f"draw {number}" for number in range(12))
 #: seeds of a row's results, unless asked for others
 SEEDS: dict[Scale, int] = {"smoke": 1, "quick": 5, "medium": 5, "full": 5}
 
@@ -141,11 +141,6 @@ def best(paper: Paper, scale: Scale, seeds: int | None, factors: dict[str, float
     return _unique(cells)
 
 
-def draws() -> list[str]:
-    """Return the labels of the draws of all assumed numbers."""
-    return [f"draw {number}" for number in range(DRAWS)]
-
-
 def sensitivity(paper: Paper, scale: Scale, table: str | None = None) -> list[PaperCell]:
     """Return the runs of the sensitive rows with all assumed numbers of a set-up drawn together, seed 0.
 
@@ -165,7 +160,7 @@ def sensitivity(paper: Paper, scale: Scale, table: str | None = None) -> list[Pa
     cells = [
         _cell(paper, name, scale, 0, "sensitivity", label, _drawn(paper, name, scale, number))
         for name in dict.fromkeys(names)
-        for number, label in enumerate(draws())
+        for number, label in enumerate(DRAWS)
     ]
     return _unique(cells)
 
@@ -294,15 +289,13 @@ def _slug(name: str) -> str:
 
 def lines(cells: Sequence[PaperCell]) -> Iterator[str]:
     """Yield what is to be run in words, a line for each role."""
-    words = {
+    words: dict[Role, str] = {
         "result": "results",
         "tuning": "trials of rates",
-        "best": "results at the best rates",
         "sensitivity": "runs with all assumed numbers drawn together",
     }
-    for role, word in words.items():
-        if count := sum(cell.role == role for cell in cells):
-            yield f"{count} {word}"
+    count = Counter(cell.role for cell in cells)
+    yield from (f"{count[role]} {word}" for role, word in words.items() if count[role])
 
 
 def sources(cells: Sequence[PaperCell]) -> Iterator[str]:

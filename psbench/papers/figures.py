@@ -14,8 +14,6 @@ from psbench import charts
 from psbench.charts import Figure
 from psbench.charts.colours import BLUE, VERMILLION
 from psbench.metrics import interval
-from psbench.papers.estimates import estimate
-from psbench.papers.measures import measured
 from psbench.papers.outcome import Reproduction
 from psbench.papers.records import PaperRecord
 from psbench.papers.schema import Drawing
@@ -132,23 +130,20 @@ def _bar(found: Reproduction, drawing: Drawing, name: str, label: str) -> list[d
         ),
         None,
     )
-    bars: list[dict[str, object]] = []
-    if ours is not None:
-        factor = 100.0 if drawing.form == "difference" else 1.0
-        mean, low, high = (factor * value for value in ours)
-        bars.append({"experiment": label, "whose": "ours", "value": mean, "low": low, "high": high})
-    if printed is not None:
-        low_high = {"low": printed, "high": printed}
-        bars.append({"experiment": label, "whose": "theirs", "value": printed} | low_high)
-    return bars
+    factor = 100.0 if drawing.form == "difference" else 1.0
+    numbers = {
+        "ours": None if ours is None else [factor * value for value in ours],
+        "theirs": None if printed is None else [printed] * 3,
+    }
+    return [
+        {"experiment": label, "whose": whose} | dict(zip(("value", "low", "high"), values, strict=True))
+        for whose, values in numbers.items()
+        if values is not None
+    ]
 
 
 def _number(found: Reproduction, drawing: Drawing, name: str) -> tuple[float, float, float] | None:
-    names = [name, *filter(None, [drawing.baseline])]
-    groups = [[measured(r.measures, drawing.measure) for r in found.runs(each)] for each in names]
-    if not all(groups) or len({len(group) for group in groups}) > 1:
-        return None
-    ours = estimate(drawing.form, *groups)
+    ours = found.estimate(drawing.form, drawing.measure, [name, *filter(None, [drawing.baseline])])
     if ours is None:
         return None
     ends = (ours.low, ours.high) if ours.seeds > 1 else (ours.mean, ours.mean)

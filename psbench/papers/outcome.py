@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from psbench.papers.cells import PaperCell, draws, experiment_of, results, rows_of, runs_at, seeds_of
+from psbench.papers.cells import DRAWS, PaperCell, experiment_of, results, rows_of, runs_at, seeds_of
 from psbench.papers.claim import JUDGED, Claim, Kind
 from psbench.papers.closed_forms import evaluate
 from psbench.papers.estimates import Estimate, estimate
 from psbench.papers.measures import TARGETS, measured
 from psbench.papers.records import PaperRecord, is_number
-from psbench.papers.schema import Paper, PublishedNumber, Scale
+from psbench.papers.schema import Form, Paper, PublishedNumber, Scale
 from psbench.papers.verdict import (
     VERDICTS,
     ClaimTest,
@@ -214,15 +214,25 @@ class Reproduction:
         return sorted(found, key=lambda record: record.seed)
 
     def number(self, row: PublishedNumber, role: str = "result") -> Estimate | None:
-        """Return our estimate for a row, of the seeds that all its runs have; None if there is none."""
-        groups = [self.runs(name, role) for name in row.experiments]
+        """Return our estimate for a row; None if there is none."""
+        return self.estimate(row.form, row.measure, row.experiments, role)
+
+    def estimate(
+        self,
+        form: Form,
+        measure: str,
+        experiments: Sequence[str],
+        role: str = "result",
+        only: Callable[[PaperRecord], bool] = lambda _: True,
+    ) -> Estimate | None:
+        """Return our number of an experiment and its baseline, if any, from the seeds that all have.
+
+        `only` says which runs are taken. None if no seed is left, or the runs give no number.
+        """
+        groups = [[run for run in self.runs(name, role) if only(run)] for name in experiments]
         seeds = set.intersection(*({run.seed for run in group} for group in groups))
-        groups = [[run for run in group if run.seed in seeds] for group in groups]
-        if not seeds:
-            return None
-        return estimate(
-            row.form, *([measured(record.measures, row.measure) for record in group] for group in groups)
-        )
+        kept = ([measured(run.measures, measure) for run in group if run.seed in seeds] for group in groups)
+        return estimate(form, *kept) if seeds else None
 
     def _outcome(self, row: PublishedNumber) -> RowOutcome:
         there = separated_there(row)
@@ -263,10 +273,8 @@ class Reproduction:
         return "our runs give no number for it"
 
     def _theory(self, row: PublishedNumber) -> float | None:
-        for theory in self.paper.theories:
-            if row.row in theory.rows:
-                return self.closed_form(theory.formula, theory.arguments)
-        return None
+        found = (each for each in self.paper.theories if row.row in each.rows)
+        return next((self.closed_form(each.formula, each.arguments) for each in found), None)
 
     def closed_form(
         self, formula: str, arguments: Mapping[str, float | tuple[str, str, str]]
@@ -279,9 +287,8 @@ class Reproduction:
     def _argument(self, value: float | tuple[str, str, str]) -> float | None:
         if not isinstance(value, tuple):
             return value
-        experiment, baseline, name = value
-        groups = [[measured(r.measures, name) for r in self.runs(each)] for each in (experiment, baseline)]
-        found = estimate("speed_up", *groups) if all(groups) else None
+        *experiments, measure = value
+        found = self.estimate("speed_up", measure, experiments)
         return None if found is None else found.mean
 
     def _flags(self, row: PublishedNumber, ours: Estimate) -> Iterable[str]:
@@ -332,23 +339,17 @@ class Reproduction:
         return [each for each in found if each is not None]
 
     def _moved(self, row: PublishedNumber) -> Sensitivity | None:
-        ours = self._single(row, "result", "")
-        moved = [self._single(row, "sensitivity", label) for label in draws()]
-        kept = [value for value in moved if value is not None]
-        if ours is None or len(kept) < len(moved):
-            return None
-        low, high = np.quantile(kept, [0.05, 0.95])
-        return Sensitivity(row.row, float(row.value), ours, float(low), float(high), len(kept))
-
-    def _single(self, row: PublishedNumber, role: str, label: str) -> float | None:
-        """Return a row's number with seed 0."""
-        groups = [
-            [r for r in self.runs(name, role) if r.label == label and r.seed == 0] for name in row.experiments
+        asked = (row.form, row.measure, row.experiments)
+        ours = self.estimate(*asked, only=lambda run: run.seed == 0)
+        moved = [
+            found.mean
+            for label in DRAWS
+            if (found := self.estimate(*asked, "sensitivity", lambda run, own=label: run.label == own))
         ]
-        if not all(groups):
+        if ours is None or len(moved) < len(DRAWS):
             return None
-        found = estimate(row.form, *([measured(r.measures, row.measure) for r in g] for g in groups))
-        return None if found is None else found.mean
+        low, high = np.quantile(moved, [0.05, 0.95])
+        return Sensitivity(row.row, float(row.value), ours.mean, float(low), float(high), len(moved))
 
     def lr_of(self, experiment: str) -> float:
         """Return the common rate of an experiment."""

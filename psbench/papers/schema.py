@@ -297,8 +297,7 @@ class Paper(_Data):
             for experiment in row.experiments:
                 _known(experiment, self.experiments, f"row {row.row!r}: experiment")
         rows = [row.row for row in self.rows]
-        if len(set(rows)) < len(rows):
-            raise ValueError(f"rows named twice: {sorted({row for row in rows if rows.count(row) > 1})}")
+        _unique(rows, "rows named twice")
         for name in (*self.sensitive, *(row for theory in self.theories for row in theory.rows)):
             _known(name, rows, "row")
         for drawing in self.drawings:
@@ -318,10 +317,6 @@ class Paper(_Data):
         claimed = [name for claim in self.claims for name in claim.rows]
         for name in claimed:
             _known(name, rows, "claim: row")
-        effects = [claim.name for claim in self.claims if claim.test == "effect"]
-        for claim in self.claims:
-            if claim.control:
-                _known(claim.control, effects, f"claim {claim.name!r}: control")
         _unique(claimed, "rows of two claims, or twice of one")
         if free := [name for name in rows if name not in claimed]:
             raise ValueError(f"rows of no claim: {free}")
@@ -331,17 +326,16 @@ class Paper(_Data):
             if claim.kind in JUDGED
         }
         _unique([each for found in judged.values() for each in found], "comparisons of two claims")
+        effects = [claim.name for claim in self.claims if claim.test == "effect"]
         for claim in self.claims:
             kept = [rows[name] for name in claim.rows if rows[name].experiment]
-            if claim.kind in JUDGED and claim.test != "number":
-                for row in kept:
-                    if row.form == "value":
-                        raise ValueError(
-                            f"claim {claim.name!r}: {row.row!r} stands alone: test it as a number"
-                        )
-            _unique(
-                [(row.comparison, row.value, row.relation) for row in kept], f"claim {claim.name!r}: rows"
-            )
+            alone = [row.row for row in kept if row.form == "value"]
+            where = f"claim {claim.name!r}"
+            if claim.control:
+                _known(claim.control, effects, f"{where}: control")
+            if alone and claim.kind in JUDGED and claim.test != "number":
+                raise ValueError(f"{where}: {alone[0]!r} stands alone: test it as a number")
+            _unique([(row.comparison, row.value, row.relation) for row in kept], f"{where}: rows")
         return self
 
 

@@ -114,11 +114,6 @@ def reproduce(
     )
 
 
-def from_records(paper: Paper, scale: Scale, records: Sequence[PaperRecord]) -> Reproduction:
-    """Return the reproduction of stored records."""
-    return Reproduction(paper, scale, None, {record.key: record for record in records})
-
-
 def stored_records(name: str, scale: Scale = "quick") -> list[PaperRecord]:
     """Return the runs of a paper that come with psbench.
 
@@ -147,7 +142,8 @@ def stored_reproduction(name: str, scale: Scale = "quick") -> Reproduction:
     DataError
         If none come with it.
     """
-    return from_records(load(name), scale, stored_records(name, scale))
+    records = {record.key: record for record in stored_records(name, scale)}
+    return Reproduction(load(name), scale, None, records)
 
 
 def draw(records: Sequence[PaperRecord], seed: int, without: Collection[str] = ()) -> PaperRecord:

@@ -99,7 +99,7 @@ def test_assumed_numbers_are_drawn_alike_for_all_experiments_of_a_paper():
         assert 0.5 <= drawn["cluster"]["core_scaling"] <= 1.0
     assert all(len(found) == 1 for found in factors.values())  # the same for both of a comparison
     drawn = [found.pop() for found in factors.values()]
-    assert len(set(drawn)) == cells.DRAWS
+    assert len(set(drawn)) == len(cells.DRAWS)
     assert min(drawn) < 0.8 < 1.25 < max(drawn)
 
 

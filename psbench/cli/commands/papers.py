@@ -12,6 +12,7 @@ import typer
 from psbench.cli.app import FAILED, Debug, Json, app, as_json_text, say
 from psbench.cli.starting import starting
 from psbench.cli.stopping import terminable
+from psbench.errors import DataError, SpecError
 
 if TYPE_CHECKING:
     from psbench.papers.outcome import Reproduction
@@ -173,7 +174,6 @@ def _drawn_again(
     DataError
         If the data sets of all runs are missing.
     """
-    from psbench.errors import DataError
     from psbench.papers.session import again, data_of, draw
 
     without: list[str] = []
@@ -198,8 +198,6 @@ def _look_for_data(data: Path | None) -> None:
     SpecError
         If it is not there.
     """
-    from psbench.errors import SpecError
-
     if data is None:
         return
     if not data.is_dir():
@@ -209,8 +207,6 @@ def _look_for_data(data: Path | None) -> None:
 
 def _stored_papers(names: Sequence[str], table: str | None, scale: Scale, seeds: int | None) -> Sequence[str]:
     """Return those of several papers that have stored runs of a scale; of one, that one."""
-    from psbench.errors import SpecError
-
     if table is not None or seeds is not None:
         raise SpecError("--stored judges all stored runs of a paper: leave out the table and --seeds")
     return _with_runs(names, scale) or names[:1]
@@ -223,7 +219,6 @@ def _with_runs(names: Sequence[str], scale: Scale) -> list[str]:
 
 
 def _asked(paper: str | None, every: bool) -> tuple[str, ...]:
-    from psbench.errors import SpecError
     from psbench.papers.library import NAMES
 
     if bool(paper) == every:
