@@ -64,12 +64,12 @@ types: $(VENV)/.dev
 
 unit: $(VENV)/.dev
 	@echo '== tests, the examples in the docstrings, and the notebooks'
-	@PSBENCH_PICTURES=0 $(SMALL) $(PYTEST) -p smoke_sizes -m 'not nightly' --doctest-modules --nbval-lax \
+	@PSBENCH_PICTURES=0 $(SMALL) $(PYTEST) -p smoke_sizes -m 'not nightly' --doctest-modules --nbval-lax --nbval-kernel-startup-timeout=300 \
 	  --ignore=tests/benchmarks/measure.py --ignore=tests/benchmarks/peers --ignore=notebooks/site psbench tests notebooks
 
 notebooks: $(VENV)/.dev  ## the notebooks alone
 	@echo '== notebooks'
-	@$(SMALL) $(PYTEST) -p smoke_sizes --dist loadfile --nbval-lax notebooks
+	@$(SMALL) $(PYTEST) -p smoke_sizes --dist loadfile --nbval-lax --nbval-kernel-startup-timeout=300 notebooks
 
 $(VENV)/.uv: $(VENV)/.python
 	@$(BIN)/python -m pip install --disable-pip-version-check -q 'uv>=0.5' && touch $@

@@ -17,7 +17,7 @@ from typing import Any
 from psbench_widgets import Lab
 from psbench_widgets.look import STATIC, themes
 
-from .jupyter import LONG_S
+from .jupyter import LONG_S, seldom_asking
 
 #: whether screenshots are taken, which no test looks at
 PICTURES = os.environ.get("PSBENCH_PICTURES") != "0"
@@ -92,7 +92,7 @@ class Direct:
         """Open a page that is still empty."""
         size = {"width": width, "height": height}
         self.context = self.browser.new_context(viewport=size, reduced_motion=self._motion)
-        self.web = self.context.new_page()
+        self.web = seldom_asking(self.context.new_page())
         self.web.set_default_timeout(1000 * LONG_S)
         # half a screen has no room for a file browser
         left = 64 if width < 1000 else BESIDE

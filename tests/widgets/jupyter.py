@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.request
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,12 @@ FLAGS = [
 ROOT = Path(__file__).parents[2]
 #: what a browser or a kernel has for anything that a test waits for, on however busy a machine
 LONG_S = 240
+
+
+def seldom_asking(page: Any) -> Any:
+    """Have a page's waits ask ten times a second: asked at every frame, it would draw all of them."""
+    page.wait_for_function = partial(page.wait_for_function, polling=100)
+    return page
 
 
 def browser_path() -> str | None:
@@ -148,7 +155,7 @@ class Page:
 
     def __init__(self, jupyter: Jupyter, context: Any) -> None:
         self.jupyter = jupyter
-        self.page = context.new_page()
+        self.page = seldom_asking(context.new_page())
         self.page.set_default_timeout(1000 * LONG_S)
         self.errors: list[str] = []
         self.strangers: list[str] = []
