@@ -17,7 +17,7 @@ from psbench.backends.dask.protocol.framing import State
 from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, REPLICA, worker_number
 from psbench.backends.dask.record import Record
 from psbench.core.events import COLLECTIVE, Push
-from psbench.core.log import EventLog, Kind
+from psbench.core.log import ROW, EventLog, Kind
 from psbench.core.view import Status
 from psbench.testing.invariants import BrokenContract, Invariants
 from psbench.training.workload import Workload
@@ -67,6 +67,9 @@ class Checks:
         self._versions: dict[float, int] = {}  # that were evaluated, by the loss that was found
         self._kept_version = -1  # of the last state that the replica has
         self._state_versions: dict[int, int] = {}  # of states on their way to the replica, by tag
+        self._client_rows = live.start.rows if live.start else 0  # of the log, that it had or was sent
+        self._replica_rows = 0  # that it was sent
+        self._unkept: int | None = None  # the tag of a state that the replica has not acknowledged
         self._incidents = Counter[str]()  # by the role that they are about
         self._strayed: dict[int, list[float]] = {}  # when a worker was not where the run takes it to be
         self._begin: set[int] = set()  # the workers with which training began
@@ -89,9 +92,10 @@ class Checks:
 
     def sent(self, name: str, message: Message, has_replica: bool) -> None:
         """Check a message of the coordinator to another process."""
-        if isinstance(message, msg.KeepState):
-            if message.state["engine"] is not None:
-                self._state_versions[message.tag] = message.state["engine"]["view"]["version"]
+        if isinstance(message, msg.LogRows):
+            self._note_rows(name, len(message.rows) // ROW.itemsize)
+        elif isinstance(message, msg.KeepState):
+            self._keep(message)
         elif isinstance(message, msg.ReleaseMessage):
             self._release(name, message, has_replica)
         elif isinstance(message, msg.StartRing):
@@ -108,10 +112,33 @@ class Checks:
         elif name == EVALUATOR and isinstance(message, msg.EvaluateModel) and self.is_plain:
             version_of(message.tensors["parameters"], "what is evaluated")
 
+    def _note_rows(self, name: str, count: int) -> None:
+        """Take note of rows of the log; the client is sent none while the replica takes a state."""
+        if name == REPLICA:
+            self._replica_rows += count
+        elif self._unkept is not None:
+            raise BrokenContract(f"the client is sent {count} rows, and the replica is taking its state")
+        else:
+            self._client_rows += count
+
+    def _keep(self, message: msg.KeepState) -> None:
+        """Check that client and replica together have the log of a state that the run can go back to."""
+        self._unkept = message.tag
+        if message.state["engine"] is not None:
+            self._state_versions[message.tag] = message.state["engine"]["view"]["version"]
+        first, rows = message.rows_before, message.state["logged"][0]
+        if first > self._client_rows or first + self._replica_rows != rows:
+            raise BrokenContract(
+                f"the replica has {self._replica_rows} rows of {rows} after {first}, and the client "
+                f"{self._client_rows}"
+            )
+
     def _note_incident(self, text: str) -> None:
         """Take note of whom the user is informed about, and of what became of pressing a worker."""
         first, second, *_ = text.split()
         self._incidents[f"{first} {second}" if second.isdigit() else first] += 1
+        if first == REPLICA and "has joined" not in text:
+            self._unkept = None  # it is lost
         if "by hand" in text and ("is lost" in text or "is back" in text):
             sides = self._lost_by_hand, self._back_by_hand
             to, of = sides if "is lost" in text else sides[::-1]
@@ -163,8 +190,9 @@ class Checks:
         if isinstance(message, msg.PushMessage) and worker is not None:
             self._pushes.append((worker, message, now))
         elif isinstance(message, msg.Hello) and sender == REPLICA:  # a process that has nothing yet
-            self._kept_version = -1
+            self._kept_version, self._replica_rows, self._unkept = -1, 0, None
         elif isinstance(message, msg.StateKept):
+            self._unkept = None if message.tag == self._unkept else self._unkept
             self._kept_version = self._state_versions.get(message.tag, -1)
 
     def evaluated(self, tensors: State, loss: float) -> None:
@@ -274,8 +302,8 @@ class Checks:
     def ended(self, outcome: msg.RunOutcome, dead: set[str]) -> None:
         """Check the log and the outcome of a run that has ended and whose client has everything."""
         rows = self._log.rows()
-        if len(rows) != self._live.log_stream.logged[0]:
-            raise BrokenContract(f"the client has {len(rows)} rows of {self._live.log_stream.logged[0]}")
+        if len(rows) != self._live.run.log_stream.logged[0]:
+            raise BrokenContract(f"the client has {len(rows)} rows of {self._live.run.log_stream.logged[0]}")
         self._check_pushes(rows)
         epochs = self._check_versions(rows, outcome)
         if self.is_plain:

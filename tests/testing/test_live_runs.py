@@ -802,7 +802,7 @@ class AsksTheDead(LiveRun):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.checkpoints.leave = self.averaging.leave = lambda *_: None  # type: ignore[method-assign]
+        self.checkpoints.leave = self.run.averaging.leave = lambda *_: None  # type: ignore[method-assign]
 
 
 class DropsEvaluations(LiveRun):

@@ -9,7 +9,6 @@ from psbench.backends.dask.coordinator.evaluation import Evaluation, await_state
 from psbench.backends.dask.coordinator.measurements import Measurements
 from psbench.backends.dask.coordinator.pushes import PushIntake
 from psbench.backends.dask.coordinator.reduction import Reduction
-from psbench.backends.dask.coordinator.replica_averaging import ReplicaAveraging
 from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
@@ -35,14 +34,13 @@ class ActionPerformer:
         self,
         run: RunState,
         measurements: Measurements,
-        averaging: ReplicaAveraging,
         evaluation: Evaluation,
         pushes: PushIntake,
         reduction: Reduction,
     ) -> None:
         self._run, self._out, self._view = run, run.out, run.view
-        self._measurements, self._averaging = measurements, averaging
-        self._evaluation, self._pushes, self._reduction = evaluation, pushes, reduction
+        self._measurements, self._evaluation = measurements, evaluation
+        self._pushes, self._reduction = pushes, reduction
         self.keeps_steps = False  #: of the composition
         self._holds_versions = False
         self._performers: dict[type[Action], Callable[[Any], Script[None] | None]] = {
@@ -115,7 +113,7 @@ class ActionPerformer:
         """Have a worker forget what it computes; it restarts with its next release."""
         self._out.send(worker_name(worker), msg.Halt())
         self._run.store.forget(worker)
-        self._averaging.leave(worker)
+        self._run.averaging.leave(worker)
 
     def _release(self, release: act.Release) -> None:
         view = self._view

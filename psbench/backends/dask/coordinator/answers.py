@@ -9,7 +9,6 @@ from psbench.backends.checkpointing import split_at_model
 from psbench.backends.dask.coordinator.actions import ActionPerformer
 from psbench.backends.dask.coordinator.checkpointing import CheckpointWriter, events_to_plain
 from psbench.backends.dask.coordinator.evaluation import Evaluation
-from psbench.backends.dask.coordinator.log_stream import LogStream
 from psbench.backends.dask.coordinator.pushes import PushIntake
 from psbench.backends.dask.coordinator.replication import Replication
 from psbench.backends.dask.coordinator.run_state import RunState, Script
@@ -32,12 +31,10 @@ class Answers:
         evaluation: Evaluation,
         checkpoints: CheckpointWriter,
         replication: Replication,
-        log_stream: LogStream,
         pushes: PushIntake,
     ) -> None:
         self._run, self._actions, self._evaluation = run, actions, evaluation
-        self._checkpoints, self._replication = checkpoints, replication
-        self._log_stream, self._pushes = log_stream, pushes
+        self._checkpoints, self._replication, self._pushes = checkpoints, replication, pushes
         self.unanswered = False
 
     def perform(self, actions: Sequence[Action]) -> Script[None]:
@@ -63,7 +60,7 @@ class Answers:
 
     def write(self, label: str, rest: Sequence[Action] = ()) -> None:
         """Write a checkpoint, after the log up to it; `rest` is still to be performed of the answer."""
-        self._log_stream.send()
+        self._run.log_stream.send()
         self._checkpoints.write(label, rest, self.state())
         if self._checkpoints.stopping:
             self._run.ending.stop()
@@ -89,7 +86,7 @@ class Answers:
         now = run.now
         return {
             "time_s": now,
-            "logged": list(self._log_stream.logged),
+            "logged": list(run.log_stream.logged),
             "events": events_to_plain([*((now, event) for event in run.events), *run.timers.entries()]),
             "network": {"up_free_s": now, "down_free_s": now, "carried_bytes": 0.0},
             "stop_rules": run.rules.state_dict(),

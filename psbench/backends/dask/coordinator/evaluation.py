@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 
 from psbench.backends.dask.coordinator.evaluation_queue import EvaluationQueue
-from psbench.backends.dask.coordinator.replica_averaging import ReplicaAveraging
 from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.framing import State
@@ -28,8 +27,8 @@ class Evaluation:
     diverge between averages, their mean.
     """
 
-    def __init__(self, run: RunState, averaging: ReplicaAveraging) -> None:
-        self._run, self._view, self._averaging = run, run.view, averaging
+    def __init__(self, run: RunState) -> None:
+        self._run, self._view, self._averaging = run, run.view, run.averaging
         self._queue = EvaluationQueue(run.out, run.workload.model_bytes)
         #: how far the last update moved the model, if a rule reads that
         self.movement = math.inf

@@ -25,13 +25,11 @@ from psbench.backends.dask.coordinator.checkpointing import (
     store_state,
 )
 from psbench.backends.dask.coordinator.evaluation import Evaluation, await_state
-from psbench.backends.dask.coordinator.log_stream import LogStream
 from psbench.backends.dask.coordinator.measurements import Measurements
 from psbench.backends.dask.coordinator.membership import Membership
 from psbench.backends.dask.coordinator.peers import Peers
 from psbench.backends.dask.coordinator.pushes import PushIntake
 from psbench.backends.dask.coordinator.reduction import Reduction
-from psbench.backends.dask.coordinator.replica_averaging import ReplicaAveraging
 from psbench.backends.dask.coordinator.replication import Replication
 from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait
 from psbench.backends.dask.coordinator.stopping import Stopping, computing
@@ -111,29 +109,19 @@ class LiveRun:
             Timers(workload.profile, experiment.strategy.requests),
             clock_s=math.nan,
         )
-        self.log_stream = LogStream(run.out, log)
-        self.averaging = ReplicaAveraging(run.out, run.numbers)
-        self.evaluation = Evaluation(run, self.averaging)
+        self.evaluation = Evaluation(run)
         self.measurements = Measurements(run.out, run.events)
         self.pushes = PushIntake(run)
         self.reduction = Reduction(run)
-        # fmt: off
-        self.actions = ActionPerformer(
-            run, self.measurements, self.averaging, self.evaluation, self.pushes, self.reduction
-        )
-        # fmt: on
+        self.actions = ActionPerformer(run, self.measurements, self.evaluation, self.pushes, self.reduction)
         self.checkpoints = CheckpointWriter(run)
-        self.replication = Replication(run, self.checkpoints, self.log_stream, self.pushes.handled_position)
-        # fmt: off
+        self.replication = Replication(run, self.checkpoints, self.pushes.handled_position)
         self.membership = Membership(
-            run, self.pushes, self.averaging, self.checkpoints, self.evaluation, self.measurements,
-            self.replication,
+            run, self.pushes, self.checkpoints, self.evaluation, self.measurements, self.replication
         )
         self.answers = Answers(
-            run, self.actions, self.evaluation, self.checkpoints, self.replication, self.log_stream,
-            self.pushes,
+            run, self.actions, self.evaluation, self.checkpoints, self.replication, self.pushes
         )
-        # fmt: on
         self.stopping = Stopping(run, self.checkpoints, self.membership)
         self._connection = experiment.connection
         self._waiting_since = -math.inf  # of the wait, or, in training, of the last message of a peer
@@ -166,9 +154,9 @@ class LiveRun:
             self._take(given)
             if now >= self._next_due:
                 self._do_what_is_due()
-            if now >= self._next_log and not self.log_stream.held:
+            if now >= self._next_log and not run.log_stream.held:
                 self._next_log = now + _LOG_S
-                self.log_stream.send()
+                run.log_stream.send()
             while self.wait is None or self.wait.done():
                 self.wait, self._waiting_since = next(self._script), now
             if now >= self._waiting_since + self._connection.say_after_s:
@@ -182,7 +170,7 @@ class LiveRun:
         return run.out.take()
 
     def _end(self, error: Exception | None) -> None:
-        self.log_stream.send()
+        self.run.log_stream.send()
         for name in self.run.peers.present:
             self.run.out.send(name, msg.StopRun())
         self.run.out.add(End(error))
@@ -239,7 +227,7 @@ class LiveRun:
         """Restore what a checkpoint holds, and perform the rest of its answer, unless the run ends there."""
         run, checkpoint = self.run, start.checkpoint
         state, view, workers = checkpoint.state, run.view, run.peers.workers()
-        self.log_stream.resume(start.rows, start.texts)
+        run.log_stream.resume(start.rows, start.texts)
         self.pushes.next_number = state["next_push"]
         run.engine.load_state_dict(state["engine"])
         composition = run.workload.experiment.strategy.compositions[view.in_force]
@@ -279,7 +267,7 @@ class LiveRun:
     # ---------------------------------------------------------------- messages
 
     def _worker_handlers(self) -> dict[type[Message], _WorkerHandler]:
-        events, averaging = self.run.events, self.averaging
+        events, averaging = self.run.events, self.run.averaging
         return {
             msg.PushMessage: self.pushes.take,
             msg.VoteMessage: lambda worker, vote: events.append(
@@ -465,7 +453,7 @@ class LiveRun:
         yield from self._await_usage()
         if self._connection.stamps:
             yield from self._await_served()
-        self.log_stream.send()
+        run.log_stream.send()
         gone = left | {worker.id for worker in run.view.workers.values() if worker.status == Status.GONE}
         facts = {
             "time_s": time_s,

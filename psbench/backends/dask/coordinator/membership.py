@@ -7,7 +7,6 @@ from psbench.backends.dask.coordinator.evaluation import Evaluation
 from psbench.backends.dask.coordinator.measurements import Measurements
 from psbench.backends.dask.coordinator.pushes import PushIntake
 from psbench.backends.dask.coordinator.replacements import Replacements
-from psbench.backends.dask.coordinator.replica_averaging import ReplicaAveraging
 from psbench.backends.dask.coordinator.replication import Replication
 from psbench.backends.dask.coordinator.run_state import RunState
 from psbench.backends.dask.protocol.instructions import Forget
@@ -35,15 +34,14 @@ class Membership:
         self,
         run: RunState,
         pushes: PushIntake,
-        averaging: ReplicaAveraging,
         checkpoints: CheckpointWriter,
         evaluation: Evaluation,
         measurements: Measurements,
         replication: Replication,
     ) -> None:
         self._run, self._peers, self._timers, self._pushes = run, run.peers, run.timers, pushes
-        self._averaging, self._checkpoints = averaging, checkpoints
-        self._evaluation, self._measurements, self._replication = evaluation, measurements, replication
+        self._checkpoints, self._replication = checkpoints, replication
+        self._evaluation, self._measurements = evaluation, measurements
         self._replacements = Replacements(run.workload.experiment, run.out, run.peers.known)
         self._speeds: dict[int, float] = {}  # as the user wants them, times those of the profile
 
@@ -147,7 +145,7 @@ class Membership:
         self._expect_again(name)
         if self._run.has_store:
             self._run.store.leave(worker, self._run.view.last_ticket(worker))
-            self._averaging.leave(worker)
+            self._run.averaging.leave(worker)
             self._checkpoints.leave(worker)
         if self._run.training:
             self._run.events.append(ev.Leave(worker, "lost"))

@@ -31,8 +31,6 @@ class Replication:
     run : RunState
     checkpoints : CheckpointWriter
         Puts states together.
-    to_client : LogStream
-        Which sends the client nothing that the replica does not have.
     position : callable
         Returns where a worker was in its data after the last of its pushes that the engine has taken.
 
@@ -43,14 +41,10 @@ class Replication:
     """
 
     def __init__(
-        self,
-        run: RunState,
-        checkpoints: CheckpointWriter,
-        to_client: LogStream,
-        position: Callable[[int], BatchPosition],
+        self, run: RunState, checkpoints: CheckpointWriter, position: Callable[[int], BatchPosition]
     ) -> None:
-        self._run, self._checkpoints, self._to_client = run, checkpoints, to_client
-        self._position = position
+        self._run, self._checkpoints, self._position = run, checkpoints, position
+        self._to_client = run.log_stream  # sends the client nothing that the replica does not have
         # whether workers are asked for more than places in the data; a residual outlives its composition
         self._asks = any(map(keeps_on_workers, run.workload.experiment.strategy.compositions))
         self._parts: dict[int, WorkerPart] = {}  # of workers that were asked: as of their release then

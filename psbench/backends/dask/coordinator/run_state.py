@@ -9,7 +9,9 @@ from itertools import count
 from typing import TypeAlias, TypeVar
 
 from psbench.backends.dask.coordinator.ending import Ending
+from psbench.backends.dask.coordinator.log_stream import LogStream
 from psbench.backends.dask.coordinator.peers import Peers
+from psbench.backends.dask.coordinator.replica_averaging import ReplicaAveraging
 from psbench.backends.dask.coordinator.timers import Timers
 from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.server.store import ParameterStore
@@ -38,6 +40,10 @@ class RunState:
         The one at whose ring the run is: it was taken from `events`, and the engine hears of it afterwards.
     numbers : iterator of int
         Numbers for rings and requests that no other had before in this run.
+    log_stream : LogStream
+        Sends the client the log as it grows.
+    averaging : ReplicaAveraging
+        Asks workers for their own models.
     clock_s, begin_s : float
         The clock of this process, in seconds, as of the last input, and when the run began on it.
     start_s : float
@@ -77,9 +83,13 @@ class RunState:
     store: ParameterStore = field(init=False)
     composition: Strategy = field(init=False)
     view: ClusterView = field(init=False)
+    log_stream: LogStream = field(init=False)
+    averaging: ReplicaAveraging = field(init=False)
 
     def __post_init__(self) -> None:
         self.view = self.engine.view
+        self.log_stream = LogStream(self.out, self.log)
+        self.averaging = ReplicaAveraging(self.out, self.numbers)
 
     def at(self, clock_s: float) -> None:
         """Take note of what the clock says."""
