@@ -30,14 +30,14 @@ def count_payloads() -> None:
     class CountingSocket(transport.ServerSocket):
         carried: defaultdict[int, list[int]] = defaultdict(list)
 
-        def _next(self, timeout_s: float) -> Any:
-            found = super()._next(timeout_s)
+        def next_frame(self, timeout_s: float) -> Any:
+            found = super().next_frame(timeout_s)
             if found is not None:
                 self.note(found[1])
             return found
 
-        def _send(self, name: str, frame: Any) -> bool:
-            done = super()._send(name, frame)
+        def send_frame(self, name: str, frame: Any) -> bool:
+            done = super().send_frame(name, frame)
             self.note(frame)
             return done
 

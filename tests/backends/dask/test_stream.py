@@ -114,9 +114,7 @@ def test_where_there_is_no_unix_socket_a_peer_comes_by_tcp(
         monkeypatch.setattr(stream, "_listen_locally", lambda number: [])
     with ServerSocket("127.0.0.1", KEY) as server, ClientSocket(server.address, KEY, "friend") as client:
         assert next_of(server).sender == "friend"
-        wire = client._wire
-        assert isinstance(wire, stream.StreamClient)
-        assert wire._connection._end.family == way
+        assert client._connection._end.family == way
 
 
 def test_nothing_is_taken_from_a_server_that_does_not_know_the_key() -> None:
@@ -207,10 +205,10 @@ def test_a_peer_without_a_sign_of_life_is_gone(monkeypatch: pytest.MonkeyPatch) 
     ):
         stopped.sendall(greeting(server))
         assert {next_of(server).sender for _ in range(2)} == {"worker 0", "idle"}
-        server._wire._look_s = 0.0
+        server._look_s = 0.0
         began = time.monotonic()
         while "worker 0" in server.peers:
-            server._wire._look_s = 0.0
+            server._look_s = 0.0
             assert server.receive(0.1) is None
         assert time.monotonic() - began > 3
         assert server.peers == ["idle"]

@@ -270,7 +270,7 @@ class SendsWhatIsNoMessage(Worker):
 
     def _step(self) -> Any:
         if self.worker == 1 and self.loop.ticket == 5:
-            self.servers[-1]._wire.send(Frame(200, b"", None))
+            self.servers[-1].send_frame(Frame(200, b"", None))
         return super()._step()
 
 

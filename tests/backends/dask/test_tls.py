@@ -192,7 +192,7 @@ def test_a_client_of_a_server_that_does_not_encrypt_is_lost(answer: bytes) -> No
 
 
 def test_off_loopback_everything_is_encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psbench.backends.dask.protocol.transport.is_loopback", lambda host: False)
+    monkeypatch.setattr("psbench.backends.dask.protocol.stream.is_loopback", lambda host: False)
     with ServerSocket("127.0.0.1", KEY) as server:
         assert server.address.url.startswith("tls://")
     monkeypatch.undo()
@@ -226,7 +226,7 @@ def test_a_stranger_in_mid_handshake_holds_no_other_up(monkeypatch: pytest.Monke
                 assert isinstance(next_of(server).message, RingPiece)
                 assert unfinished.end.recv(1 << 12)  # was answered
                 for end in (silent.end, half.end, unfinished.end):
-                    server._wire._look_s = 0.0  # type: ignore[attr-defined]
+                    server._look_s = 0.0
                     await_true(lambda e=end: closed(server, e))
                 assert server.peers == ["friend"]
         assert server.strangers == 0  # they said nothing wrong
@@ -300,7 +300,7 @@ def test_an_encrypted_peer_without_a_sign_of_life_is_gone(monkeypatch: pytest.Mo
         assert {next_of(server).sender for _ in range(2)} == {"worker 0", "idle"}
         began = time.monotonic()
         while "worker 0" in server.peers:
-            server._wire._look_s = 0.0  # type: ignore[attr-defined]
+            server._look_s = 0.0
             assert server.receive(0.1) is None
         assert time.monotonic() - began > 3
         assert server.peers == ["idle"]

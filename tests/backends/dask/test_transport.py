@@ -110,7 +110,7 @@ def test_a_message_that_cannot_be_decoded_costs_its_sender_the_connection(
 ) -> None:
     with ClientSocket(server.address, KEY, "worker 0") as bad, ClientSocket(server.address, KEY, "good"):
         assert {next_of(server).sender for _ in range(2)} == {"worker 0", "good"}
-        bad._wire.send(MALFORMED[problem])
+        bad.send_frame(MALFORMED[problem])
         bad.send(Ready())
         with pytest.raises(MessageRefused, match=problem) as refused:
             next_of(server)

@@ -31,7 +31,7 @@ from psbench.backends.dask.protocol.messages import Hello
 from psbench.backends.dask.protocol.roles import Address
 from psbench.backends.dask.protocol.sender import SENDER
 from psbench.backends.dask.protocol.tls import SecureConnection, client_context, server_context
-from psbench.backends.dask.protocol.wire import Frame, Listening, PeerPatience
+from psbench.backends.dask.protocol.wire import LINGER_S, Closing, Frame, Listening, PeerPatience
 
 #: bytes of a number that is drawn, and of an HMAC
 _NUMBER, _HMAC = 16, 32
@@ -41,6 +41,7 @@ _GREETING = 1 << 12
 _WELCOME = 254
 #: connections that may wait to be accepted
 _BACKLOG = 1024
+_ANYWHERE, _PATIENCE = Listening(), PeerPatience()
 #: schemes of addresses: of servers that encrypt, and of those that do not
 _ENCRYPTED, _PLAIN = "tls", "stream"
 
@@ -119,17 +120,19 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-class StreamServer:
+class StreamServer(Closing):
     """The connections of those who connect to one address.
 
     Parameters
     ----------
     host : str
-        The interface to listen on.
+        The interface to listen on: the Dask worker's own address.
     key : bytes
         The run's key.
     encrypted : bool
+        Whether to encrypt even on loopback; off loopback everything is encrypted.
     listening : Listening
+        How it is reached, on which ports it listens, and how large a payload may be.
 
     Attributes
     ----------
@@ -138,7 +141,10 @@ class StreamServer:
         Connections that did not begin with a proof of the run's key; they are dropped.
     """
 
-    def __init__(self, host: str, key: bytes, encrypted: bool, listening: Listening) -> None:
+    def __init__(
+        self, host: str, key: bytes, encrypted: bool = False, listening: Listening = _ANYWHERE
+    ) -> None:
+        encrypted |= not (is_loopback(host) and is_loopback(listening.contact or host))
         self._key, self._number = key, secrets.token_bytes(_NUMBER)
         self._context = server_context(key) if encrypted else None
         self._largest = listening.largest
@@ -175,7 +181,7 @@ class StreamServer:
         """How many connections are known to have something to read."""
         return len(self._ready)
 
-    def receive(self, timeout_s: float) -> tuple[str, Frame] | None:
+    def next_frame(self, timeout_s: float) -> tuple[str, Frame] | None:
         """Return a peer's name and its next frame; None if none came in time (or only a stranger's).
 
         Raises
@@ -265,7 +271,7 @@ class StreamServer:
         except ValueError:
             return None
 
-    def send(self, name: str, frame: Frame) -> bool:
+    def send_frame(self, name: str, frame: Frame) -> bool:
         """Send a frame; False if the peer is gone. A large payload must not change afterwards."""
         connection = self._routes.get(name)
         return connection is not None and _send(connection, frame)
@@ -294,7 +300,7 @@ class StreamServer:
             elif connection.gone:
                 self._drop(connection)
 
-    def close(self, linger_s: float) -> None:
+    def close(self, linger_s: float = LINGER_S) -> None:
         """Close all connections, after sending what is left or that time."""
         for connection in [*self._connections]:
             self._drop(connection, 0.0 if connection.name is None else linger_s)
@@ -303,19 +309,21 @@ class StreamServer:
             end.close()
 
 
-class StreamClient:
+class StreamClient(Closing):
     """One connection to a server; it is not made again once it is lost.
 
     Parameters
     ----------
     address : Address
     key : bytes
+        The run's key, which the server asks for.
     name : str
         The role that connects.
     patience : PeerPatience
+        How long the other end may be silent.
     """
 
-    def __init__(self, address: Address, key: bytes, name: str, patience: PeerPatience) -> None:
+    def __init__(self, address: Address, key: bytes, name: str, patience: PeerPatience = _PATIENCE) -> None:
         encrypted, host, port, self._server = _place(address)
         self._key, self._name, self._number = key, name, secrets.token_bytes(_NUMBER)
         self._welcome: bytes | None = _tag(key, self._number)  # until it has come
@@ -353,8 +361,8 @@ class StreamClient:
         return self._connection.gone
 
     @property
-    def has_frame(self) -> bool:
-        """Whether there is something to read."""
+    def has_message(self) -> bool:
+        """Whether a message may be there to read."""
         connection = self._connection
         return connection.has_bytes or (not connection.gone and connection.wait(0))
 
@@ -363,7 +371,7 @@ class StreamClient:
         """What a poller waits on."""
         return self._connection.fileno()
 
-    def receive(self, timeout_s: float) -> Frame | None:
+    def next_frame(self, timeout_s: float) -> Frame | None:
         """Return the next frame, or None if none came in time.
 
         Raises
@@ -393,11 +401,11 @@ class StreamClient:
             raise MessageRefused("the server does not know the run's key")
         self._welcome = None
 
-    def send(self, frame: Frame) -> None:
+    def send_frame(self, frame: Frame) -> None:
         """Send a frame, or drop it if the connection is lost; a large payload must not change later."""
         _send(self._connection, frame)
 
-    def close(self, linger_s: float) -> None:
+    def close(self, linger_s: float = LINGER_S) -> None:
         """Close the connection, after sending what is left or that time."""
         SENDER.remove(self._connection)
         self._connection.close(linger_s)

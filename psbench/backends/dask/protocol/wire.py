@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from torch import Tensor
 
@@ -21,6 +21,20 @@ class Frame(NamedTuple):
     kind: int
     body: bytes
     payload: Tensor | None
+
+
+class Closing:
+    """Closes itself at the end of a `with` block."""
+
+    def close(self, linger_s: float = LINGER_S) -> None:
+        """Close, after sending what is left or that time."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 class PeerPatience(NamedTuple):
