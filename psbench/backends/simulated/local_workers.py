@@ -20,7 +20,7 @@ from psbench.backends.simulated.event_queue import EventQueue
 from psbench.backends.simulated.measurements import forward_s
 from psbench.backends.simulated.shared_cores import StepBegins
 from psbench.backends.simulated.transfers import Transfers
-from psbench.backends.simulated.workers import Resources, WorkerEvent
+from psbench.backends.simulated.workers import Resources, WorkerEvent, Workers
 from psbench.core import actions as act
 from psbench.core.events import Push, Report, Vote
 from psbench.core.migration import Ranges
@@ -106,7 +106,7 @@ class ComputeOn(_Event):
     """A worker that has just pushed begins its next step, after all other events of that instant."""
 
 
-class LocalWorkers:
+class LocalWorkers(Workers):
     """The workers of one composition, each with a loop and a model; see `Workers`.
 
     Parameters

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from psbench.backends.local_steps import Model
 from psbench.backends.simulated.transfers import Transfers
-from psbench.backends.simulated.workers import Resources, WorkerEvent
+from psbench.backends.simulated.workers import Resources, Workers
 from psbench.core import actions as act
 from psbench.core.events import Push
-from psbench.core.migration import Ranges
 from psbench.training.trainer import StepTask
 
 
@@ -52,8 +51,8 @@ class Snapshots:
             del self._held[version], self._users[version]
 
 
-class PlainWorkers:
-    """The steps under way; see `Workers`.
+class PlainWorkers(Workers):
+    """The steps under way; see `Workers`. These workers have no events, models or codecs of their own.
 
     Parameters
     ----------
@@ -104,16 +103,6 @@ class PlainWorkers:
             gradient = corruptions.of(push.worker, push.ticket, gradient)
         return gradient, step.buffers
 
-    def handle(self, event: WorkerEvent, now: float) -> None:
-        """Do nothing: these workers have no events, so this one is of before a hand-over."""
-
-    def follows_release(self, event: Any, time: float, reaches_s: float) -> bool:
-        """Return False: these workers have no events but their pushes."""
-        return False
-
-    def order(self, tell: act.Tell, reaches_s: float) -> None:
-        """Do nothing: these workers find their orders with the next release."""
-
     def cancel(self, worker: int, push: Push | None) -> None:
         """Forget the step of this push."""
         if push is not None and self._steps is not None:
@@ -124,9 +113,6 @@ class PlainWorkers:
         """Forget a worker's residual."""
         self._residuals.pop(worker, None)
 
-    def repartition(self, ranges: Ranges) -> None:
-        """Do nothing: gradients travel as floats, entry by entry."""
-
     def leave_out(self, worker: int, residual: Tensor) -> None:
         """Have a worker add this to its next push."""
         self._residuals[worker] = residual
@@ -134,9 +120,6 @@ class PlainWorkers:
     def residuals(self) -> dict[int, Tensor]:
         """Return the residuals that no push has carried yet."""
         return self._residuals
-
-    def mean_model(self) -> None:
-        """Return None: these workers have no models of their own."""
 
     def checkpoint(
         self, worker: int, waits: bool, push: Push | None
@@ -156,10 +139,3 @@ class PlainWorkers:
         """Restore a worker's residual."""
         if "residual" in tensors:
             self._residuals[worker] = tensors["residual"]
-
-    def codec_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return nothing."""
-        return {}, {}
-
-    def restore_codecs(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
-        """Do nothing: there are no codecs."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -63,8 +63,10 @@ class WorkerEvent:
     __slots__ = ()
 
 
-class Workers(Protocol):
-    """All workers under one composition: one implementation for each way of working.
+class Workers:
+    """All workers under one composition: one subclass for each way of working.
+
+    What is asked of workers here does nothing where they have nothing to do.
 
     Attributes
     ----------
@@ -76,15 +78,18 @@ class Workers(Protocol):
 
     def release(self, release: act.Release, reaches_s: float, now: float) -> Push | None:
         """Take a release that is sent now; returns the push that a step becomes, if it surely does."""
+        raise NotImplementedError
 
     def payload(self, push: Push) -> Model:
         """Return the vector that an arrived push carries, and the buffers; completes the push's loss."""
+        raise NotImplementedError
 
     def handle(self, event: WorkerEvent, now: float) -> None:
         """Handle an event of a worker; those of before a hand-over are void."""
 
     def follows_release(self, event: Any, time: float, reaches_s: float) -> bool:
         """Return whether an event at that time began with a release that was to reach its worker then."""
+        return False
 
     def order(self, tell: act.Tell, reaches_s: float) -> None:
         """Have orders reach a worker between two steps."""
@@ -103,9 +108,11 @@ class Workers(Protocol):
 
     def residuals(self) -> dict[int, Tensor]:
         """Return the residual of each worker's pushes, where there is one."""
+        raise NotImplementedError
 
     def mean_model(self) -> Model | None:
         """Return the mean of the workers' models if it stands for the run's model, else None."""
+        return None
 
     def checkpoint(
         self, worker: int, waits: bool, push: Push | None
@@ -114,12 +121,14 @@ class Workers(Protocol):
 
         `push` is the one it has under way, which is void then.
         """
+        raise NotImplementedError
 
     def restore(self, worker: int, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
         """Restore what `checkpoint` returned, except its position in the data and in its step times."""
 
     def codec_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return tensors and plain data of the servers' codecs; empty without any."""
+        return {}, {}
 
     def restore_codecs(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
         """Restore what `codec_state` returned, after all workers are restored."""
