@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
 from psbench.core.events import Report, Vote
+from psbench.core.strategy import Strategy
 from psbench.core.worker_loop import WorkerLoop
 from psbench.core.worker_policy import Directive
 from psbench.training.local_model import LocalModel
@@ -70,6 +71,15 @@ def obey(
     elif directive != "wait":
         push(directive == "push_and_continue")
     return directive == "push_and_continue"
+
+
+def restored_loop(plain: Mapping[str, Any], composition: Strategy, worker: int) -> WorkerLoop | None:
+    """Return the worker loop of a checkpoint; None if the worker had not been released."""
+    if "loop" not in plain:
+        return None
+    loop = WorkerLoop(composition, worker, 1)  # its state has the batch size, too
+    loop.load_state_dict(plain["loop"])
+    return loop
 
 
 def mean_model(models: Sequence[Model]) -> Model | None:

@@ -15,7 +15,7 @@ from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.messages import PushMessage, ReleaseMessage
 from psbench.backends.dask.protocol.roles import Address, server_name, servers_of
-from psbench.backends.dask.worker.checkpointing import restored_loop
+from psbench.backends.local_steps import restored_loop
 from psbench.backends.partition import gather, partitions, partitions_of
 from psbench.core.worker_loop import WorkerLoop
 from psbench.core.worker_policy import Directive

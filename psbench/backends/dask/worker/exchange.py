@@ -202,23 +202,15 @@ class ServerExchange(WorkerExchange):
         """Return the servers' slices, encoded; none if the push ends the run."""
         if not (math.isfinite(loss) and (self._withstands_nan or finite(payload))):
             return []
-        if fragment >= 0:
-            return self._parts_of(payload, self._fragments[fragment])
-        parts = [part.of(payload) for part in self._pushed_parts]
-        if self._codecs is None:
-            return parts
+        codecs = self._codecs
         try:
-            pairs = zip(self._codecs.states, parts, strict=True)
-            return [torch.from_numpy(codec.encode_push(part.numpy())) for codec, part in pairs]
-        except CodecError:
-            return []
-
-    def _parts_of(self, payload: Tensor, entries: Partition) -> list[Tensor]:
-        """Return the servers' parts of a fragment."""
-        if self._codecs is None:
-            return [padded(within(own, entries).of(payload)) for own in self._parts]
-        try:
-            return [padded(part) for part in self._codecs.push_part(payload, entries)]
+            if fragment < 0:
+                whole = self._pushed_parts
+                return [part.of(payload) for part in whole] if codecs is None else codecs.push(payload)
+            entries = self._fragments[fragment]
+            if codecs is None:
+                return [padded(within(own, entries).of(payload)) for own in self._parts]
+            return [padded(part) for part in codecs.push_part(payload, entries)]
         except CodecError:
             return []
 

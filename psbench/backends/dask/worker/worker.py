@@ -8,21 +8,20 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from psbench.backends.checkpointing import under
+from psbench.backends.checkpointing import named, under
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.messages import EntryRanges, ReleaseMessage
 from psbench.backends.dask.protocol.roles import Address
 from psbench.backends.dask.protocol.transport import Abandoned, ClientSocket, ServerSocket, Stopped
 from psbench.backends.dask.protocol.wire import patience_of
-from psbench.backends.dask.worker.checkpointing import restored_loop, state_as_of_release, state_of_waiting
 from psbench.backends.dask.worker.clock import CoordinatorClock, EmulatedMachine
 from psbench.backends.dask.worker.exchange import RingExchange, ServerExchange, WorkerExchange
 from psbench.backends.dask.worker.gossip_member import GossipExchange, GossipMember
 from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
 from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.dask.worker.usage import Usage
-from psbench.backends.local_steps import obey, renew
+from psbench.backends.local_steps import obey, renew, restored_loop
 from psbench.backends.partition import Partition, fragments_of
 from psbench.backends.stamps import WorkerStamps
 from psbench.core import events as ev
@@ -326,12 +325,15 @@ class Worker:
         self.mailbox.send(msg.WorkerModel(tag, tensors))
 
     def _send_state(self, order: msg.SendWorkerState) -> None:
+        """Send this worker's part of a checkpoint: as it is if it waits, else as of its last release."""
         now = self.trainer.position(self.worker)
-        if order.waits:
-            model = self.model if self.composition.own_steps else None
-            tensors, plain = state_of_waiting(now, self.exchange, self.loop, self.lr, model)
-        else:
-            tensors, plain = state_as_of_release(self._released_at or now, self.exchange)
+        position = now if order.waits else self._released_at or now
+        tensors, plain = self.exchange.checkpoint(order.waits)
+        plain |= {"position": position, "used": position.steps}
+        if order.waits and self.loop is not None:
+            plain |= {"loop": self.loop.state_dict(), "lr": self.lr, "next_chunk_s": None}
+            if self.composition.own_steps:  # all others are sent the model again
+                tensors |= named("model/", self.model.state_dict())
         tensors |= {} if self._corruptions is None else self._corruptions.tensors(self.worker)
         self.mailbox.send(msg.WorkerState(order.tag, plain, tensors))
 
