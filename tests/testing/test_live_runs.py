@@ -13,6 +13,7 @@ from pydantic import PrivateAttr
 
 from psbench.backends.dask.coordinator.evaluation_queue import EvaluationQueue
 from psbench.backends.dask.coordinator.live_run import LiveRun
+from psbench.backends.dask.coordinator.log_stream import LogStream
 from psbench.backends.dask.coordinator.timers import Timers
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.instructions import (
@@ -27,8 +28,9 @@ from psbench.backends.dask.protocol.instructions import (
 )
 from psbench.backends.dask.protocol.transport import Received
 from psbench.backends.dask.server.all_reduce import AllReduceStore
+from psbench.backends.simulated.event_queue import TIMER
 from psbench.core import events as ev
-from psbench.core.actions import Action, Drop, Measure, Release
+from psbench.core.actions import Action, Drop, Measure, Release, SetTimer, Tell
 from psbench.core.log import Kind
 from psbench.core.parts import Stragglers
 from psbench.core.strategy import Strategy
@@ -480,6 +482,31 @@ def test_a_push_that_is_not_finite_waits_for_its_turn() -> None:
     assert run.outcome.status == "stopped"
 
 
+def test_a_push_that_is_not_finite_ends_the_run_as_diverged() -> None:
+    run = world(workload("asp"))
+    settle(run)
+    run.diverge("worker 0")
+    run.end_step("worker 0")
+    run.heal()
+    assert run.outcome is not None
+    assert run.outcome.status == "diverged"
+    assert run.outcome.reason.startswith("push 0 of worker 0, computed on version 0")
+    assert run.outcome.facts["unanswered"]
+
+
+def test_orders_of_the_engine_are_sent_to_their_worker() -> None:
+    live = connected_and_begun()
+    live.actions.perform(Tell(1, {"batch_size": 3}))
+    assert live.run.out.take() == [Send("worker 1", msg.NewOrders({"batch_size": 3}))]
+
+
+def test_releases_that_are_not_sent_leave_workers_unanswered() -> None:
+    live = connected_and_begun()
+    live.run.ending.stop()
+    assert [*live.answers.perform([SetTimer(1.0, "a"), Release(0)])] == []
+    assert live.answers.unanswered
+
+
 def test_a_run_that_is_stopped_before_it_moves_ends_where_it_is() -> None:
     """The client was to go on elsewhere, and had no checkpoint."""
     run = world(workload("asp", 3))
@@ -585,7 +612,9 @@ def test_events_that_waited_are_in_a_checkpoint() -> None:
     waiting = [ev.SwitchRequested(None), ev.Timer("a", 0), ev.Evaluated(1, 1, {"val_loss": 1.0})]
     run.live.run.events.extend(waiting)
     kept = run.live.answers.state()["events"]
-    assert [each[3] for each in kept] == ["SwitchRequested", "Timer", "Evaluated"]
+    assert [each[1:4] for each in kept] == [
+        [TIMER, 0, name] for name in ("SwitchRequested", "Timer", "Evaluated")
+    ]
 
 
 def test_who_failed_as_planned_and_was_lost_later_is_back_when_resumed() -> None:
@@ -867,6 +896,20 @@ class NeverLooks(LiveRun):
         self._next_look = math.inf
 
 
+class NeverHeld(LogStream):
+    """A log that is sent whatever the replica has."""
+
+    held = property(lambda self: False, lambda self, value: None)  # type: ignore[assignment]
+
+
+class HoldsNoLog(LiveRun):
+    """The client is sent rows while the replica takes the state that they led to."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.run.log_stream.__class__ = NeverHeld
+
+
 class PlansNoFailure(LiveRun):
     """The failures that a cluster plans do not happen."""
 
@@ -881,7 +924,7 @@ CANARIES = [
     # found after hundreds of schedules
     *(
         pytest.param(each, marks=pytest.mark.nightly)
-        for each in (AsksTheDead, DropsEvaluations, PlansNoFailure)
+        for each in (AsksTheDead, DropsEvaluations, PlansNoFailure, HoldsNoLog)
     ),
 ]
 
