@@ -292,8 +292,9 @@ def _draw_experiment(rng: np.random.Generator) -> Experiment:
         model={"name": "mlp", "hidden": [2]},
         cluster=cluster,
         batch_size=4 * workers,
-        evaluate_every=float(rng.choice([0.1, 1.0, 100.0])),
-        checkpoint_every=None if rng.random() < 0.5 else 0.2,
+        # a run has .2 epochs at the most: what comes more seldom is only played at a run's ends
+        evaluate_every=float(rng.choice([0.01, 0.05, 100.0])),
+        checkpoint_every=None if rng.random() < 0.5 else 0.03,
         stop=stop,
         recovery=recovery,
         backend="dask",
