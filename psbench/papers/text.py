@@ -141,7 +141,7 @@ def remarks(found: Reproduction) -> list[str]:
     for outcome in found.outcomes:
         for flag in (*outcome.flags, *filter(None, [outcome.published.reason])):
             about.setdefault(flag, []).append(outcome.published.row)
-    everywhere = len(found.outcomes) // 2
+    everywhere = max(1, len(found.outcomes) // 2)
     lines = [
         f"{flag}: {'; '.join(rows) if len(rows) <= everywhere else f'{len(rows)} rows'}"
         for flag, rows in about.items()
