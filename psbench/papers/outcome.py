@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -223,13 +223,17 @@ class Reproduction:
         measure: str,
         experiments: Sequence[str],
         role: str = "result",
-        only: Callable[[PaperRecord], bool] = lambda _: True,
+        seed: int | None = None,
+        label: str | None = None,
     ) -> Estimate | None:
         """Return our number of an experiment and its baseline, if any, from the seeds that all have.
 
-        `only` says which runs are taken. None if no seed is left, or the runs give no number.
+        With `seed` or `label` only of runs that have it. None if no seed is left, or the runs give no number.
         """
-        groups = [[run for run in self.runs(name, role) if only(run)] for name in experiments]
+        groups = [
+            [run for run in self.runs(name, role) if seed in (None, run.seed) and label in (None, run.label)]
+            for name in experiments
+        ]
         seeds = set.intersection(*({run.seed for run in group} for group in groups))
         kept = ([measured(run.measures, measure) for run in group if run.seed in seeds] for group in groups)
         return estimate(form, *kept) if seeds else None
@@ -340,11 +344,11 @@ class Reproduction:
 
     def _moved(self, row: PublishedNumber) -> Sensitivity | None:
         asked = (row.form, row.measure, row.experiments)
-        ours = self.estimate(*asked, only=lambda run: run.seed == 0)
+        ours = self.estimate(*asked, seed=0)
         moved = [
             found.mean
             for label in DRAWS
-            if (found := self.estimate(*asked, "sensitivity", lambda run, own=label: run.label == own))
+            if (found := self.estimate(*asked, "sensitivity", label=label)) is not None
         ]
         if ours is None or len(moved) < len(DRAWS):
             return None
