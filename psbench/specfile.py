@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from psbench.errors import SpecError, in_short
+from psbench.system.files import why_missing
 
 #: bytes of a specification file; the longest of the package have a few thousand
 _LARGEST = 10_000_000
@@ -111,6 +112,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     ------
     SpecError
     """
+    if problem := why_missing(path):
+        raise SpecError(problem)
     try:
         with path.open("rb") as file:
             content = file.read(_LARGEST + 1)

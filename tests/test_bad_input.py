@@ -226,14 +226,15 @@ COMMANDS = {
     "no such loss to list": (["list", "losses", "huper"], ("unknown loss 'huper'", "'huber'")),
     "no such metric to list": (["list", "metrics", "perplexty"], ("unknown metric", "'perplexity'")),
     "nothing to export": (["export", "nowhere"], ("nothing to write", "--csv FILE")),
-    "export of no run": (["export", "nowhere", "--csv", "a.csv"], ("nowhere", "run.json")),
+    "export of no run": (["export", "nowhere", "--csv", "a.csv"], ("nowhere: there is no such",)),
     "no such table": (["export", "a", "--csv", "a.csv", "--table", "event"], ("did you mean 'events'?",)),
     "a CSV called otherwise": (["export", "a", "--csv", "a.txt"], ("a.txt", "must end in .csv")),
     "no specification": (["compare"], ("SPEC",)),
     "no seeds": (["compare", "a.yaml", "--seeds", "0"], ("--seeds", "1")),
-    "a file that is not there": (["compare", "nowhere.yaml"], ("nowhere.yaml", "cannot be read")),
+    "a file that is not there": (["compare", "nowhere.yaml"], ("nowhere.yaml: there is no such",)),
     "a folder for a file": (["run", "/"], ("/", "cannot be read")),
-    "a folder that is not there": (["replay", "nowhere"], ("nowhere", "run.json")),
+    "a folder that is not there": (["replay", "nowhere"], ("nowhere: there is no such",)),
+    "below a folder that is not there": (["replay", "nowhere/a"], ("nor a folder nowhere",)),
     "an extra argument": (["replay", "a", "b"], ("(b)",)),
     "a notebook folder that is not there": (["lab", "nowhere"], ("nowhere",)),
 }
@@ -247,6 +248,53 @@ def test_commands_that_cannot_be(argv, says, tmp_path, capsys, monkeypatch):
     for fragment in says:
         assert fragment in line
     assert list(tmp_path.iterdir()) == []
+
+
+#: what lies in the folder in which a user makes one of these mistakes
+FILES = {
+    "ssp.yaml": "{strategy: ssp, stop: {updates: 1}}",
+    "bsp.yaml": "{strategy: bsp, stop: {updates: 1}}",
+    "misspelt.yaml": "strategy: spp",
+    "file": "",
+}
+MISTAKES = {
+    "a misspelt file": (["run", "sps.yaml"], ("sps.yaml: there is no such", "did you mean ssp.yaml?")),
+    "one of two files": (
+        ["compare", "ssp.yaml", "misspelt.yaml"],
+        ("misspelt.yaml: unknown strategy 'spp'",),
+    ),
+    "a misspelt baseline": (["compare", "ssp.yaml", "bsp.yaml", "--baseline", "bps"], ("mean 'bsp'?",)),
+    "a misspelt run to resume": (["resume", "fil"], ("did you mean file?",)),
+    "a misspelt run to report": (["report", "fil"], ("did you mean file?",)),
+    "a misspelt run to replay": (["replay", "fil"], ("did you mean file?",)),
+    "a misspelt run to export": (["export", "fil", "--csv", "a.csv"], ("did you mean file?",)),
+    "a misspelt run to fit": (["calibrate", "--from", "fil"], ("did you mean file?",)),
+    "a misspelt record": (["twin", "--from", "fil"], ("did you mean file?",)),
+    "a misspelt trace": (["diagnose", "fil"], ("did you mean file?",)),
+    "a misspelt profile": (["predict", "sps.yaml"], ("did you mean ssp.yaml?",)),
+    "a misspelt folder of runs": (["verify", "hermes", "--out", "fil"], ("did you mean file?",)),
+    "no scheduler": (["sweep", "--grid", "strategy=[bsp]", "--scheduler", "here"], ("is not an address",)),
+    "a file as output folder": (["reproduce", "hermes", "--out", "file"], ("file: cannot be written",)),
+    "a profile below a file": (["calibrate", "--out", "file/a.yaml"], ("file: cannot be written",)),
+    "a cluster below a file": (["doctor", "--out", "file/a.yaml"], ("file: cannot be written",)),
+    "a report below a file": (["demo", "--out", "file/demo.html"], ("file: cannot be written",)),
+    "a file as twin's folder": (["twin", "--out", "file"], ("file: cannot be written",)),
+    "a folder as profile": (["calibrate", "--out", "."], (".: is a folder; name a file in it",)),
+}
+
+
+@pytest.mark.parametrize(("argv", "says"), MISTAKES.values(), ids=MISTAKES)
+@pytest.mark.usefixtures("no_training")
+def test_mistakes_are_refused_before_any_work_with_the_nearest_name(
+    argv, says, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    line = refused(capsys, argv)
+    for fragment in says:
+        assert fragment in line
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == FILES
 
 
 SWEEPS = {

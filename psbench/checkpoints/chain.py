@@ -14,6 +14,7 @@ from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.validation import check_state
 from psbench.core.log import ROW, EventLog
 from psbench.errors import DataError
+from psbench.system.files import why_missing
 
 
 def log_of(path: Path, checkpoint: Checkpoint) -> EventLog:
@@ -76,6 +77,8 @@ def find(source: str | Path) -> Path:
     path = Path(source)
     if path.is_file():
         return path
+    if problem := why_missing(path):
+        raise DataError(problem)
     inside = path / "checkpoints" if (path / "checkpoints").is_dir() else path
     found = sorted(inside.glob("*.npz"))
     if not found:

@@ -49,7 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         with _warnings_in_a_line(), shown_progress():
-            code = _command().main(argv, prog_name="psbench", standalone_mode=False)
+            # any command takes it, at any place
+            words = [word for word in argv if word != "--debug"]
+            code = _command().main(words, prog_name="psbench", standalone_mode=False)
     except _Usage as error:
         if not error.format_message():  # there was no command, and the help has been shown
             return USAGE

@@ -1,4 +1,4 @@
-"""The application, and what its commands share: options, reading settings, printing.
+"""The application, and what its commands share: reading settings, printing.
 
 Each command imports what it needs when it runs, so that `--help` answers at once.
 """
@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from psbench.cli.starting import starting
+from psbench.errors import DataError, SpecError
+from psbench.system.files import why_missing
 
 if TYPE_CHECKING:
     from psbench.experiment import Experiment
     from psbench.results.comparison import Comparison
     from psbench.runs.sweeps.search import Search
+    from psbench.runs.sweeps.sweep import Sweep
 
 #: exit codes: as usual for a shell, a wrong command is 2, an interrupt 130, SIGTERM 143; 70 is "internal
 #: software error"
@@ -31,21 +34,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="PATH=VALUE",
-        help="Change one value of the specification, written as YAML; may be given often. "
-        "For example strategy=asp, strategy.staleness_bound=5, stop={updates: 100}.",
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace another run that is in the output folder.")
-]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
 def _version(wanted: bool) -> None:
@@ -61,6 +49,9 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error; may stand after any command.")
+    ] = False,
 ) -> None:
     pass
 
@@ -75,7 +66,12 @@ def read_experiment(spec: Path | None, values: dict[str, Any]) -> Experiment:
     with starting("psbench: reading the specification"):
         from psbench.experiment import Experiment
 
-        found = Experiment.from_spec({}, values) if spec is None else Experiment.from_yaml(spec, values)
+        try:
+            found = Experiment.from_spec({}, values) if spec is None else Experiment.from_yaml(spec, values)
+        except SpecError as error:  # of several files it is said which
+            if spec is None or str(error).startswith(str(spec)):
+                raise
+            raise SpecError(f"{spec}: {error}") from error
     if found.backend == "dask":
         from psbench.clusters.scheduler import address_of
 
@@ -91,10 +87,28 @@ def check_scheduler(address: str | None, within_s: float | None = None) -> None:
     ParameterError
     """
     from psbench.clusters.connection import ConnectionSettings
-    from psbench.clusters.scheduler import check_port
+    from psbench.clusters.scheduler import check_address, check_port
 
     if address is not None:
+        check_address(address)
         check_port(address, ConnectionSettings().connect_within_s if within_s is None else within_s)
+
+
+def read_live(spec: Path | None, settings: list[str] | None, scheduler: str | None) -> Experiment:
+    """Return the experiment of a specification on Dask, with some values changed."""
+    values = {"backend": "dask"} | read_settings(settings)
+    return read_experiment(spec, values if scheduler is None else values | {"scheduler": scheduler})
+
+
+def check_there(*paths: Path | None) -> None:
+    """Refuse files and folders that are named and not there.
+
+    Raises
+    ------
+    DataError
+    """
+    for problem in filter(None, (why_missing(path) for path in paths if path is not None)):
+        raise DataError(problem)
 
 
 def read_settings(texts: list[str] | None) -> dict[str, Any]:
@@ -104,17 +118,12 @@ def read_settings(texts: list[str] | None) -> dict[str, Any]:
     return dict(parse_setting(text) for text in texts or ())
 
 
-def given(**values: Any) -> dict[str, Any]:
-    """Return the options that were given."""
-    return {name: value for name, value in values.items() if value is not None}
-
-
 def as_json_text(content: Any) -> str:
     """Return plain data as JSON for standard output."""
     return json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False)
 
 
-def show(found: Comparison | Search, as_json: bool) -> None:
+def show(found: Comparison | Search | Sweep, as_json: bool) -> None:
     """Print what was found as JSON, or as a table."""
     text = as_json_text(found.to_dict()) + "\n" if as_json else found.text(table_width())
     print(text, end="")

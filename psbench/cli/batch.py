@@ -1,14 +1,13 @@
-"""Several experiments or several saved runs at once."""
+"""Several experiments at once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from psbench.errors import DataError, SpecError
+from psbench.errors import SpecError
 from psbench.experiment import Experiment
 from psbench.results.identity import check_folder, new_run_id
-from psbench.results.run import Run
 from psbench.training.workload import Workload
 
 
@@ -35,11 +34,6 @@ def named(files: Sequence[Path], experiments: Sequence[Experiment]) -> list[Expe
     return found
 
 
-def folder_of(experiment: Experiment, out: Path) -> Path:
-    """Return the folder of one of several runs, by its name and seed."""
-    return out / f"{experiment.title}-seed{experiment.seed}"
-
-
 def check_all(experiments: Sequence[Experiment], folders: Sequence[Path], *, overwrite: bool) -> None:
     """Refuse before the first run starts what would end the last one.
 
@@ -51,22 +45,3 @@ def check_all(experiments: Sequence[Experiment], folders: Sequence[Path], *, ove
         check_folder(folder, new_run_id(), overwrite=overwrite)
     for experiment in experiments:
         Workload.build(experiment)
-
-
-def load_all(folders: Sequence[Path]) -> list[Run]:
-    """Load saved runs; a folder that is no run may hold runs.
-
-    Raises
-    ------
-    DataError
-    """
-    return [Run.load(found) for folder in folders for found in _runs_in(folder)]
-
-
-def _runs_in(folder: Path) -> list[Path]:
-    if (folder / "run.json").is_file():
-        return [folder]
-    found = sorted(path.parent for path in folder.glob("*/run.json"))
-    if not found:
-        raise DataError(f"{folder}: is not the folder of a run (it has no run.json), and holds none")
-    return found

@@ -31,19 +31,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "losses": ("loss",),
     "metrics": ("metric",),
 }
-#: what one of each kind is called
-_ONE = {
-    "strategies": "strategy",
-    "parts": "part",
-    "sharding": "sharding",
-    "rules": "switch rule",
-    "datasets": "data set",
-    "models": "model",
-    "clusters": "cluster",
-    "optimizers": "optimizer",
-    "losses": "loss",
-    "metrics": "metric",
-}
+#: what one of a kind is called, if not as all of them without an s
+_ONE = {"strategies": "strategy", "rules": "switch rule", "datasets": "data set", "losses": "loss"}
 #: parts that a strategy has unless something else sets it apart
 _USUAL = ("mean", "every_step", "fixed", "parameter_server")
 
@@ -85,7 +74,7 @@ def entry_of(kind: str, name: str) -> dict[str, Any]:
     """
     known = {entry["name"]: entry for entry in entries(kind)}
     if name not in known:
-        raise UnknownName(_ONE[kind], name, known)
+        raise UnknownName(_ONE.get(kind, kind.removesuffix("s")), name, known)
     from psbench.strategies import CATALOGUE
 
     parts = _parts_of(CATALOGUE[name]()) if kind == "strategies" else [_class_of(known[name])]

@@ -44,7 +44,7 @@ def planned(with_live: bool) -> list[tuple[str, Experiment]]:
     runs = [(f"{one.title}, seed {seed}", one.but(seed=seed)) for one in simulated() for seed in range(SEEDS)]
     if with_live:
         runs.append(("strategy_switch, live on a Dask cluster of this machine", live()))
-    return [(f"[{number}/{len(runs)}] {label}", one) for number, (label, one) in enumerate(runs, 1)]
+    return runs
 
 
 def introduction(path: Path) -> str:

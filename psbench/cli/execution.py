@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,33 @@ def run_with_progress(
     except KeyboardInterrupt:  # before the run began, or the second one
         raise Cancelled("interrupted; the run is not kept") from None
     return done, 0 if not control.stopping else 128 + (control.signal or signal.SIGINT)
+
+
+def run_all(
+    planned: Sequence[tuple[str, Experiment]], out: Path | None = None, *, overwrite: bool = False
+) -> tuple[list[Run], int]:
+    """Run labelled experiments in turn, each saved in a folder of its own below `out`, until an interrupt.
+
+    Returns
+    -------
+    (runs, code)
+        What was computed, and the exit code if the last one was interrupted, else 0.
+    """
+    done: list[Run] = []
+    interrupted = 0
+    for number, (label, experiment) in enumerate(planned, 1):
+        folder = None if out is None else folder_of(experiment, out)
+        numbered = f"[{number}/{len(planned)}] {label}"
+        finished, interrupted = run_with_progress(experiment, folder, numbered, overwrite=overwrite)
+        done.append(finished)
+        if interrupted:
+            break
+    return done, interrupted
+
+
+def folder_of(experiment: Experiment, out: Path) -> Path:
+    """Return the folder of one of several runs, by its name and seed."""
+    return out / f"{experiment.title}-seed{experiment.seed}"
 
 
 def verdict(done: list[Run], interrupted: int, folder: Path | None = None) -> int:

@@ -59,7 +59,6 @@ def lay_out(source: Path, target: Path) -> Path:
     for path in sorted(source.rglob("*")):
         place = target / path.relative_to(source)
         if path.is_file() and ".ipynb_checkpoints" not in path.parts and not place.exists():
-            place.parent.mkdir(parents=True, exist_ok=True)
             with atomic_write(place) as file:
                 file.write(path.read_bytes())
     return target

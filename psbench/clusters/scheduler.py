@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from psbench.clusters.connection import ConnectionSettings
 from psbench.errors import ParameterError
+
+_ADDRESS = re.compile(r"(tcp|tls|ws|wss|ucx)://(\[[0-9a-fA-F:]+\]|[^\s/:\[\]]+):[0-9]{1,5}(/\S*)?")
 
 
 def address_of(scheduler: str | None, connection: ConnectionSettings) -> str | None:
@@ -27,6 +30,17 @@ def address_of(scheduler: str | None, connection: ConnectionSettings) -> str | N
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = getattr(error, "strerror", None) or f"is not what a scheduler writes ({error})"
         raise ParameterError(f"connection.scheduler_file: {name}: {reason}") from None
+
+
+def check_address(address: str) -> None:
+    """Refuse what is no address that Dask can connect to.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if not _ADDRESS.fullmatch(address):
+        raise ParameterError(f"scheduler: {address!r} is not an address such as tcp://192.168.0.10:8786")
 
 
 def check_port(address: str, within_s: float) -> None:

@@ -14,11 +14,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from psbench.data.location import nearest_file
 from psbench.data.scaling import Numbers
 from psbench.errors import DataError
 from psbench.progress_events import tell
 from psbench.system.cores import cores
+from psbench.system.files import why_missing
 
 #: how a compressed file begins, and what unpacks it; such a file can only be read from its beginning
 _PACKED = {b"\x1f\x8b": "gunzip", b"PK": "unzip", b"BZ": "bunzip2", b"\xfd7": "xz -d", b"\x28\xb5": "unzstd"}
@@ -55,8 +55,8 @@ def files_of(path: str) -> list[Path]:
 def _check(file: Path) -> None:
     if file.is_dir():
         raise DataError(f"{file}: is a folder; name its files, such as {file / '*.csv'}")
-    if not file.exists():
-        raise DataError(f"{file}: there is no such file{nearest_file(file)}")
+    if problem := why_missing(file):
+        raise DataError(problem)
     try:
         with file.open("rb") as content:
             begin = content.read(2)
@@ -164,19 +164,22 @@ def _blocks(
     file: Path, columns: Sequence[str], header: bool, block_size: int, codes: Codes
 ) -> Iterator[tuple[float, Any]]:
     """Return how much of a file has been read, and the block or the error that it gave."""
-    import dask
-
     try:
-        parts = _parts(file, len(columns), header, block_size, codes)
-        for begin in range(0, len(parts), THREADS):
-            with _quietly():
-                frames = dask.compute(
-                    *parts[begin : begin + THREADS], scheduler="threads", num_workers=THREADS
-                )
-            for place, frame in enumerate(frames, begin + 1):
-                yield place / len(parts), _array(frame, codes)
+        for done, frame in _computed(_parts(file, len(columns), header, block_size, codes)):
+            yield done, _array(frame, codes)
     except ValueError as error:
         yield 1.0, error
+
+
+def _computed(parts: Sequence[Any]) -> Iterator[tuple[float, Any]]:
+    """Return the frames of tasks, computed a few at a time, each with the share that is then done."""
+    import dask
+
+    for begin in range(0, len(parts), THREADS):
+        with _quietly():
+            frames = dask.compute(*parts[begin : begin + THREADS], scheduler="threads", num_workers=THREADS)
+        for place, frame in enumerate(frames, begin + 1):
+            yield place / len(parts), frame
 
 
 def _parts(file: Path, columns: int, header: bool, block_size: int, codes: Codes) -> Any:
@@ -311,7 +314,7 @@ def parquet_numbers_in(
     by_name: dict[str, dict[Any, int]] = {columns[place]: known for place, known in codes.items()}
     for number, file in enumerate(files):
         rows = 0
-        for done, frame in _parquet_frames(file, block_size):
+        for done, frame in _computed(_parquet_parts(file, block_size)):
             block = _parquet_array(frame, columns, by_name)
             wrong = ~np.isfinite(block)
             if wrong.any():
@@ -326,19 +329,13 @@ def parquet_numbers_in(
             tell(f"reading {file.name}", (number + done) / len(files))
 
 
-def _parquet_frames(file: Path, block_size: int) -> Iterator[tuple[float, Any]]:
-    """Return how much of a file has been read, and some of its row groups, never split, as a frame."""
-    import dask
+def _parquet_parts(file: Path, block_size: int) -> Any:
+    """Return the tasks that each read some row groups of a file, never split."""
     import dask.dataframe as dd
 
     with _quietly():
         table = dd.read_parquet(str(file), split_row_groups="adaptive", blocksize=block_size, index=False)
-        parts = table.to_delayed()
-    for begin in range(0, len(parts), THREADS):
-        with _quietly():
-            frames = dask.compute(*parts[begin : begin + THREADS], scheduler="threads", num_workers=THREADS)
-        for place, frame in enumerate(frames, begin + 1):
-            yield place / len(parts), frame
+        return table.to_delayed()
 
 
 def _parquet_array(frame: Any, columns: Sequence[str], codes: dict[str, dict[Any, int]]) -> Numbers:

@@ -72,7 +72,6 @@ class Decoded:
     def keep(self, pixels: Pixels) -> None:
         """Write the images; where that cannot be, warn that the next run decodes them again."""
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
             check_disk(self._file.parent, pixels.nbytes, "decoded images", "set cache to another disk")
             with atomic_write(self._file) as file:
                 np.save(file, pixels)

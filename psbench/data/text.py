@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from psbench.core.specification import parameter
 from psbench.data.base import Dataset, DataSource
-from psbench.data.location import nearest_file
 from psbench.data.split import Indices
 from psbench.errors import DataError
 from psbench.seeds import Streams
+from psbench.system.files import why_missing
 from psbench.system.limits import check_memory
 
 if TYPE_CHECKING:
@@ -153,8 +153,8 @@ def _read(path: str) -> bytes:
     file = Path(path).expanduser()
     if file.is_dir():
         return _read_folder(file)
-    if not file.exists():
-        raise DataError(f"{file}: there is no such file{nearest_file(file)}")
+    if problem := why_missing(file):
+        raise DataError(problem)
     try:
         check_memory(_READING * file.stat().st_size, f"data 'text': {file}", "use a shorter text")
         return file.read_bytes()

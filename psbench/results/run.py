@@ -20,7 +20,7 @@ from psbench.results.identity import (
     run_id_in_yaml,
 )
 from psbench.results.storage import read_log, run_id_of_log, write_log_to
-from psbench.system.files import atomic_write
+from psbench.system.files import atomic_write, why_missing
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -224,6 +224,24 @@ class Run:
         return run
 
 
+def load_runs(folder: Path) -> list[Run]:
+    """Load the run that was saved in a folder, or every run in a folder below it.
+
+    Raises
+    ------
+    DataError
+        If there is none, or one cannot be read.
+    """
+    if problem := why_missing(folder):
+        raise DataError(problem)
+    if (folder / "run.json").is_file():
+        return [Run.load(folder)]
+    found = sorted(path.parent for path in folder.glob("*/run.json"))
+    if not found:
+        raise DataError(f"{folder}: is not the folder of a run (it has no run.json), and holds none")
+    return [Run.load(each) for each in found]
+
+
 def _log_of(folder: Path) -> Path:
     packed, plain = folder / "log.parquet", folder / "log.json"
     return plain if plain.is_file() and not packed.is_file() else packed
@@ -247,6 +265,8 @@ def _check_one_run(folder: Path, run_id: str | None) -> None:
 
 def _read_meta(folder: Path) -> dict[str, Any]:
     path = folder / "run.json"
+    if problem := why_missing(folder):
+        raise DataError(problem)
     if not path.is_file():
         raise DataError(f"{folder}: is not the folder of a run (it has no run.json)")
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import secrets
 from collections.abc import Iterator
@@ -10,6 +11,18 @@ from pathlib import Path
 from typing import BinaryIO
 
 from psbench.errors import SpecError
+
+
+def why_missing(path: Path) -> str:
+    """Return in words that there is nothing at a path, with the nearest name beside it; empty if there is."""
+    if path.exists():
+        return ""
+    if not path.parent.is_dir():
+        return f"{path}: there is no such file, nor a folder {path.parent}"
+    there = [each.name for each in path.parent.iterdir()]
+    near = difflib.get_close_matches(path.name, there, n=1, cutoff=0.5)
+    hint = f"; did you mean {path.parent / near[0]}?" if near else ""
+    return f"{path}: there is no such file or folder{hint}"
 
 
 def temporary_name(folder: Path) -> Path:
@@ -21,6 +34,7 @@ def temporary_name(folder: Path) -> Path:
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """Open a new file beside `path` for writing; it takes the place of `path` if the block succeeds.
 
+    The folder is made if it is not there.
     The new file is created exclusively under a random name, so that a file or a link that others have put
     there is neither written to nor followed. Before it is renamed its content is forced to the disk: after a
     power failure there is the old file or the new one. A link called `path` is replaced, not followed.
@@ -32,6 +46,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """
     part = temporary_name(path.parent)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         if os.path.lexists(path) and not (path.is_file() or path.is_symlink()):
             raise SpecError(f"{path}: is no regular file, and is not replaced; choose another name")
         with part.open("xb") as file:
@@ -55,6 +70,18 @@ def _force_names(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def check_new_file(path: Path) -> None:
+    """Check that a file can be written, before what goes into it is computed; leave nothing there.
+
+    Raises
+    ------
+    SpecError
+    """
+    if path.is_dir():
+        raise SpecError(f"{path}: is a folder; name a file in it")
+    check_writable(path.parent)
 
 
 def check_writable(folder: Path) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 from functools import cache
 from typing import Any
-from urllib.parse import urlsplit
 
+from psbench.clusters.scheduler import check_port
 from psbench.core.part import REGISTRY
 from psbench.errors import PsbenchError, SpecError
 from psbench.experiment import Experiment
@@ -22,9 +21,10 @@ def probe(experiment: Experiment) -> dict[str, Any]:
     """Return what the page shows beside the controls: `errors`, `disabled` models, labels per worker."""
     found: dict[str, Any] = {"errors": {}, "disabled": {}}
     if experiment.scheduler is not None:
-        silent = unanswered(experiment.scheduler)
-        if silent:
-            found["errors"]["rest"] = silent
+        try:
+            check_port(experiment.scheduler, ANSWER_WITHIN_S)
+        except SpecError as error:
+            found["errors"]["rest"] = str(error)
     try:
         workload = Workload.build(experiment)
     except PsbenchError as error:
@@ -51,22 +51,6 @@ def warm_up() -> None:
             data=toy, model="logistic", cluster=cluster, strategy="bsp", stop={"updates": 1}, batch_size=8
         )
     )
-
-
-def unanswered(address: str) -> str:
-    """Return why a scheduler cannot be reached, in words; empty if a scheduler answers there."""
-    try:
-        parts = urlsplit(address)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host = port = None
-    if not host or not port:
-        return f"scheduler: expected an address as tcp://host:8786, got {address!r}"
-    try:
-        socket.create_connection((host, port), timeout=ANSWER_WITHIN_S).close()
-    except OSError as error:
-        return f"scheduler: no answer at {address} ({error.strerror or error}); is it running?"
-    return ""
 
 
 def _place(error: PsbenchError) -> str:

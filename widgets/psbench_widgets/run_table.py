@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from psbench import charts
-from psbench.errors import DataError, ParameterError
+from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.results.comparison import Comparison, comparison_of
-from psbench.results.run import Run
+from psbench.results.run import Run, load_runs
 from psbench_widgets.bridge import Job
 from psbench_widgets.names import fork_name, names_of
 from psbench_widgets.own_objects import titles_of
@@ -199,14 +199,7 @@ class RunTable:
         DataError
             If there is none, or one cannot be read; then nothing is added.
         """
-        folder = Path(folder)
-        if (folder / "run.json").is_file():
-            places = [folder]
-        else:
-            places = sorted(path.parent for path in folder.glob("*/run.json"))
-        if not places:
-            raise DataError(f"{folder}: has no run, nor do the folders in it (no run.json)")
-        return [self.add(run, number()) for run in [Run.load(place) for place in places]]
+        return [self.add(run, number()) for run in load_runs(Path(folder))]
 
 
 def _write(entry: RunEntry, folder: Path) -> Path:

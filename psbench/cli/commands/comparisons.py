@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from psbench.cli.app import (
-    INTERRUPTED,
-    TERMINATED,
-    Debug,
-    Json,
-    Overwrite,
-    Settings,
-    app,
-    read_experiment,
-    read_settings,
-    say,
-    show,
-    table_width,
-)
-from psbench.cli.execution import run_with_progress, verdict
+from psbench.cli.app import INTERRUPTED, TERMINATED, app, read_experiment, read_settings, say, show
+from psbench.cli.execution import folder_of, run_all, verdict
+from psbench.cli.options import Json, Overwrite, Processes, Settings
 from psbench.cli.starting import starting
 from psbench.cli.stopping import terminable
 from psbench.errors import ParameterError, UnknownName
-
-if TYPE_CHECKING:
-    from psbench.results.run import Run
 
 
 @app.command("compare")
@@ -60,7 +45,6 @@ def compare_command(
     ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> int:
     """Run experiments over several seeds and print one table.
 
@@ -69,7 +53,7 @@ def compare_command(
       psbench compare bsp.yaml asp.yaml ssp.yaml --seeds 5 --out runs/comparison
       psbench compare bsp.yaml asp.yaml --set cluster=c1 --target 0.95 --json
     """  # noqa: D301
-    from psbench.cli.batch import check_all, folder_of, named
+    from psbench.cli.batch import check_all, named
     from psbench.core.target import target_of
     from psbench.results.equal import QUANTITIES
     from psbench.runs.comparing import compare
@@ -80,20 +64,15 @@ def compare_command(
         raise UnknownName("quantity to compare at", equal, QUANTITIES)
     values = read_settings(settings)
     experiments = named(specs, [read_experiment(spec, values) for spec in specs])
+    if baseline is not None and baseline not in (titles := [one.title for one in experiments]):
+        raise UnknownName("baseline", baseline, titles)
     if (aim := target_of(target)) is not None:
         for one in experiments:
             one.check_target(aim, "--target")
     planned = [one.but(seed=one.seed + extra) for one in experiments for extra in range(seeds)]
     check_all(experiments, [folder_of(one, out) for one in planned if out is not None], overwrite=overwrite)
-    done: list[Run] = []
-    interrupted = 0
-    for number, experiment in enumerate(planned, 1):
-        folder = None if out is None else folder_of(experiment, out)
-        label = f"[{number}/{len(planned)}] {experiment.title} seed {experiment.seed}"
-        finished, interrupted = run_with_progress(experiment, folder, label, overwrite=overwrite)
-        done.append(finished)
-        if interrupted:
-            break
+    named_runs = [(f"{one.title} seed {one.seed}", one) for one in planned]
+    done, interrupted = run_all(named_runs, out, overwrite=overwrite)
     # an interrupted comparison may have no two seeds of each
     comparison = compare(done, target=target, baseline=baseline, test=test and not interrupted, equal=equal)
     show(comparison, as_json)
@@ -117,15 +96,12 @@ def search_command(
         str, typer.Option(metavar="NAME", help="What may not get worse: accuracy, loss, one of your own.")
     ] = "accuracy",
     settings: Settings = None,
-    processes: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Runs at a time; by default one a core.")
-    ] = None,
+    processes: Processes = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Save every run here; the same command goes on from there."),
     ] = None,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> int:
     """Find the smallest share of the epochs under the first strategy that costs no accuracy.
 
@@ -163,22 +139,16 @@ def demo_command(
     with_live: Annotated[
         bool, typer.Option("--live/--no-live", help="Also run on a local Dask cluster.")
     ] = True,
-    debug: Debug = False,
 ) -> int:
     """Compare three strategies in virtual time, run one live on Dask, and write a report."""
     from psbench.cli.demo import introduction, planned
     from psbench.runs.comparing import compare
-    from psbench.system.files import check_writable
+    from psbench.system.files import check_new_file
 
-    check_writable(out.parent)
+    check_new_file(out)
     say(introduction(out))
-    done: list[Run] = []
-    for label, experiment in planned(with_live):
-        finished, interrupted = run_with_progress(experiment, None, label)
-        done.append(finished)
-        if interrupted:
-            break
+    done, interrupted = run_all(planned(with_live))
     comparison = compare(done)
-    print(comparison.text(table_width()), end="")
+    show(comparison, as_json=False)
     say(f"open {comparison.report(out)} in a browser; it needs no internet")
     return verdict(done, interrupted)

@@ -7,18 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from psbench.cli.app import (
-    FAILED,
-    Debug,
-    Json,
-    Settings,
-    app,
-    as_json_text,
-    given,
-    read_experiment,
-    read_settings,
-    say,
-)
+from psbench.cli.app import FAILED, app, as_json_text, read_live, say
+from psbench.cli.options import Json, Scheduler, Settings, Spec
 from psbench.cli.starting import starting
 
 if TYPE_CHECKING:
@@ -27,23 +17,14 @@ if TYPE_CHECKING:
 
 @app.command("doctor")
 def doctor_command(
-    spec: Annotated[
-        Path | None,
-        typer.Argument(metavar="SPEC.yaml", help="Whose model is timed; without one, the defaults."),
-    ] = None,
+    spec: Spec = None,
     settings: Settings = None,
-    scheduler: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS", help="A running Dask scheduler; without one, a cluster of this machine."
-        ),
-    ] = None,
+    scheduler: Scheduler = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write the cluster as YAML, which --set cluster=... takes."),
     ] = None,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> int:
     """Examine a Dask cluster: versions, links between all pairs, seconds per sample, what would go wrong.
 
@@ -54,17 +35,20 @@ def doctor_command(
       psbench doctor
       psbench doctor experiment.yaml --scheduler tcp://10.0.0.1:8786 --out cluster.yaml
     """  # noqa: D301
-    values = {"backend": "dask"} | read_settings(settings) | given(scheduler=scheduler)
-    experiment = read_experiment(spec, values)
+    experiment = read_live(spec, settings, scheduler)
     with starting("psbench: loading torch and Dask"):
         import yaml
 
         from psbench.backends.dask.doctor import diagnose
+        from psbench.system.files import atomic_write, check_new_file
+    if out is not None:
+        check_new_file(out)
     found = diagnose(experiment)
     cluster = found.cluster() if found.steps else {}
     print(as_json_text(_plain(found, cluster)) if as_json else _text(found))
     if out is not None and cluster:
-        out.write_text(yaml.safe_dump({"cluster": cluster}, sort_keys=False), encoding="utf-8")
+        with atomic_write(out) as file:
+            file.write(yaml.safe_dump({"cluster": cluster}, sort_keys=False).encode())
         say(f"wrote {out}")
     return FAILED if found.problems else 0
 

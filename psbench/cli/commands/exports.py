@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from psbench.cli.app import Debug, app
+from psbench.cli.app import app
+from psbench.errors import ParameterError, SpecError, UnknownName
 
 
 @app.command("export")
@@ -33,7 +34,6 @@ def export_command(
     table: Annotated[
         str, typer.Option("--table", metavar="TABLE", help="Which table: curves, training or events.")
     ] = "curves",
-    debug: Debug = False,
 ) -> None:
     """Write a saved run for other programs: tables as CSV or Parquet, scalars for TensorBoard, a page.
 
@@ -44,7 +44,6 @@ def export_command(
       psbench export runs/first --tensorboard tensorboard/first
       psbench export runs/first --html first.html
     """  # noqa: D301
-    from psbench.errors import ParameterError, SpecError, UnknownName
     from psbench.results.frames import TABLES
     from psbench.results.run import Run
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from psbench.cli.app import Json, app, as_json_text
+from psbench.cli.app import app, as_json_text
+from psbench.cli.options import Json
 
 if TYPE_CHECKING:
     from psbench.testing.fuzz import Campaign

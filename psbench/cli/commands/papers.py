@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from psbench.cli.app import FAILED, Debug, Json, app, as_json_text, say
+from psbench.cli.app import FAILED, app, as_json_text, check_there, say
+from psbench.cli.options import Json, Processes
 from psbench.cli.starting import starting
 from psbench.cli.stopping import terminable
 from psbench.errors import DataError, SpecError
+from psbench.system.files import check_writable
 
 if TYPE_CHECKING:
     from psbench.papers.outcome import Reproduction
@@ -54,16 +56,13 @@ def reproduce_command(
         int | None, typer.Option(min=1, help="Seeds of each row; else as the scale says.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="All papers.")] = False,
-    processes: Annotated[
-        int | None, typer.Option(min=1, help="Runs at the same time; by default one a core.")
-    ] = None,
+    processes: Processes = None,
     stored: Annotated[
         bool, typer.Option("--stored", help="Run nothing: judge the runs that come with psbench.")
     ] = False,
     data: _Data = None,
     out: _Out = _OUT,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> int:
     """Repeat published experiments and say of each claim whether it holds here.
 
@@ -82,6 +81,7 @@ def reproduce_command(
     from psbench.papers.library import load
 
     _look_for_data(data)
+    check_writable(out)
     names: Sequence[str] = _asked(paper, every)
     papers = [load(name) for name in names]
     for each in papers:
@@ -134,7 +134,6 @@ def verify_command(
     ),
     data: _Data = None,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> int:
     """Draw one stored run of a paper by chance, make it again, and compare the digests.
 
@@ -148,6 +147,7 @@ def verify_command(
       psbench verify hermes --out runs/papers
     """  # noqa: D301
     _look_for_data(data)
+    check_there(out)
     (name,) = _asked(paper, False)
     stored = _stored(name, out, scale)
     from psbench.papers.session import difference

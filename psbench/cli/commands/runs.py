@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from psbench.cli.app import (
-    Debug,
-    Json,
-    Overwrite,
-    Settings,
-    app,
-    as_json_text,
-    given,
-    read_experiment,
-    read_settings,
-    say,
-)
+from psbench.cli.app import app, as_json_text, read_experiment, read_settings, say
 from psbench.cli.execution import run_with_progress, verdict
+from psbench.cli.options import Json, Overwrite, Scheduler, Settings, Spec
+
+if TYPE_CHECKING:
+    from psbench.results.run import Run
 
 
 @app.command("run")
 def run_command(
-    spec: Annotated[
-        Path | None,
-        typer.Argument(metavar="SPEC.yaml", help="The specification; without one, the defaults."),
-    ] = None,
+    spec: Spec = None,
     settings: Settings = None,
     backend: Annotated[str | None, typer.Option(help="Where the run takes place: simulated or dask.")] = None,
-    scheduler: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS", help="A running Dask scheduler, as tcp://host:8786; needs --backend dask."
-        ),
-    ] = None,
+    scheduler: Scheduler = None,
     scheduler_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="What dask scheduler --scheduler-file wrote; no address then."),
@@ -47,7 +32,6 @@ def run_command(
     ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> int:
     """Run one experiment and print its summary.
 
@@ -61,17 +45,13 @@ def run_command(
       psbench run --set strategy=ssp --set cluster=hermes --set stop.epochs=5 --json
       psbench run experiment.yaml --backend dask --scheduler tcp://10.0.0.1:8786
     """  # noqa: D301
-    from psbench.cli.summary_text import summary_text
-
-    values = read_settings(settings) | given(backend=backend, scheduler=scheduler, seed=seed)
-    if scheduler_file is not None:
-        values |= {"connection.scheduler_file": str(scheduler_file)}
+    given = {
+        **{"backend": backend, "scheduler": scheduler, "seed": seed},
+        "connection.scheduler_file": None if scheduler_file is None else str(scheduler_file),
+    }
+    values = read_settings(settings) | {name: value for name, value in given.items() if value is not None}
     done, interrupted = run_with_progress(read_experiment(spec, values), out, overwrite=overwrite)
-    summary = done.summary()
-    print(as_json_text(summary) if as_json else summary_text(summary))
-    if out is not None:
-        say(f"saved in {out}")
-    return verdict([done], interrupted, out)
+    return _end(done, interrupted, out, as_json)
 
 
 @app.command("resume")
@@ -85,7 +65,6 @@ def resume_command(
     ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> int:
     """Go on with a run from its last checkpoint: one that was stopped or killed, or is to be longer.
 
@@ -100,7 +79,6 @@ def resume_command(
       psbench resume runs/first/checkpoints/epoch-5.npz --out runs/second
     """  # noqa: D301
     from psbench.checkpoints.chain import find, home_of, resume_spec
-    from psbench.cli.summary_text import summary_text
     from psbench.experiment import Experiment
 
     path = find(source)
@@ -108,7 +86,15 @@ def resume_command(
     experiment = Experiment.from_spec(resume_spec(path), read_settings(settings), where=str(path))
     say(f"going on from {path}")
     done, interrupted = run_with_progress(experiment, folder, overwrite=overwrite, start=path)
+    return _end(done, interrupted, folder, as_json)
+
+
+def _end(done: Run, interrupted: int, folder: Path | None, as_json: bool) -> int:
+    """Print the summary of a run and where it is saved, and return the exit code."""
+    from psbench.cli.summary_text import summary_text
+
     summary = done.summary()
     print(as_json_text(summary) if as_json else summary_text(summary))
-    say(f"saved in {folder}")
+    if folder is not None:
+        say(f"saved in {folder}")
     return verdict([done], interrupted, folder)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from psbench.cli.app import Debug, app
+from psbench.cli.app import app
 
 
 @app.command("report")
@@ -18,7 +18,6 @@ def report_command(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The HTML file; else report.html in the first folder.")
     ] = None,
-    debug: Debug = False,
 ) -> None:
     """Write one HTML file about saved runs; it opens with no internet.
 
@@ -27,16 +26,15 @@ def report_command(
       psbench report runs/first
       psbench report runs/bsp runs/asp --out bsp-asp.html
     """  # noqa: D301
-    from psbench.cli.batch import load_all
     from psbench.results.report import write_report
+    from psbench.results.run import load_runs
 
-    print(write_report(out or folders[0] / "report.html", load_all(folders)))
+    runs = [run for folder in folders for run in load_runs(folder)]
+    print(write_report(out or folders[0] / "report.html", runs))
 
 
 @app.command("replay")
-def replay_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A saved run.")], debug: Debug = False
-) -> None:
+def replay_command(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A saved run.")]) -> None:
     """Take every decision of a saved run again, and tell the first that differs.
 
     \b

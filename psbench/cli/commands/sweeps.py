@@ -7,20 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from psbench.cli.app import (
-    FAILED,
-    INTERRUPTED,
-    TERMINATED,
-    Debug,
-    Json,
-    Settings,
-    app,
-    as_json_text,
-    check_scheduler,
-    read_settings,
-    say,
-    table_width,
-)
+from psbench.cli.app import FAILED, INTERRUPTED, TERMINATED, app, check_scheduler, read_settings, say, show
+from psbench.cli.execution import verdict
+from psbench.cli.options import Json, Processes, Settings
 from psbench.cli.starting import starting
 from psbench.cli.stopping import terminable
 
@@ -51,9 +40,7 @@ def sweep_command(
         int | None, typer.Option(min=1, help="Seeds of each setting; else the specification's, or 1.")
     ] = None,
     settings: Settings = None,
-    processes: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Runs at a time; by default one a core.")
-    ] = None,
+    processes: Processes = None,
     scheduler: Annotated[
         str | None,
         typer.Option(metavar="ADDRESS", help="A running Dask scheduler, whose workers make the runs."),
@@ -73,7 +60,6 @@ def sweep_command(
         str, typer.Option(metavar="RESULT", help="The result by which a setting is the best.")
     ] = "val_accuracy",
     as_json: Json = False,
-    debug: Debug = False,
 ) -> int:
     """Run an experiment with every combination of some values, on all cores, and print one table.
 
@@ -94,16 +80,18 @@ def sweep_command(
     options: dict[str, Any] = {"seeds": chosen, "folder": out}
     with terminable() as came:
         found = swept(experiment, grids, processes=processes, scheduler=scheduler, **options)
-    if as_json:
-        print(as_json_text(found.to_dict()))
-    else:
-        print(found.text(table_width()), end="")
+    show(found, as_json)
+    if not as_json:
         _print_best(found, best_by, value)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # where no run has been saved there is no folder
         found.frame().to_csv(out / "sweep.csv", index=False)
         say(f"saved in {out}; the table is {out / 'sweep.csv'}")
-    return _verdict(found, terminated=bool(came))
+    if found.interrupted:
+        return verdict([], TERMINATED if came else INTERRUPTED)
+    if bad := sum(outcome.status in ("failed", "diverged") for outcome in found.outcomes):
+        say(f"error: {bad} of {len(found.outcomes)} runs failed or diverged")
+    return FAILED if bad else 0
 
 
 def _print_best(found: Sweep, by: str | None, value: str) -> None:
@@ -113,15 +101,4 @@ def _print_best(found: Sweep, by: str | None, value: str) -> None:
     print(f"\nthe best setting of each {by} by {value}:")
     print(found.best(by, value).to_string(index=False, na_rep="–"))
     print()
-    print(found.comparison(by, value).text(table_width()), end="")
-
-
-def _verdict(found: Sweep, terminated: bool) -> int:
-    """Say how the sweep ended if not as it should, and return the exit code."""
-    if found.interrupted:
-        say(f"stopped by {'SIGTERM' if terminated else 'Ctrl-C'}; what was computed is kept")
-        return TERMINATED if terminated else INTERRUPTED
-    bad = sum(outcome.status in ("failed", "diverged") for outcome in found.outcomes)
-    if bad:
-        say(f"error: {bad} of {len(found.outcomes)} runs failed or diverged")
-    return FAILED if bad else 0
+    show(found.comparison(by, value), as_json=False)

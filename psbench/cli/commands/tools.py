@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from psbench.cli.app import Debug, Json, app, as_json_text, say
+from psbench.cli.app import app, as_json_text, say
+from psbench.cli.options import Json
 
 
 @app.command("list")
@@ -24,7 +25,6 @@ def list_command(
         str | None, typer.Argument(metavar="NAME", help="One of them, to be shown in full.")
     ] = None,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """List what there is; with a name, show one in full: parameters, defaults, ranges, sources.
 
@@ -59,7 +59,6 @@ def generate_command(
     force: Annotated[
         bool, typer.Option("--overwrite", "--force", help="Replace a file that is there.")
     ] = False,
-    debug: Debug = False,
 ) -> None:
     """Write a table of any size with the columns of HIGGS or YearPredictionMSD and made-up numbers.
 
@@ -86,7 +85,6 @@ def lab_command(
             metavar="DIR", help="Folder to open; else a copy of the tutorials in psbench-tutorials."
         ),
     ] = None,
-    debug: Debug = False,
 ) -> int:
     """Start JupyterLab on the tutorials, or on a folder."""
     from psbench.cli.lab import start_lab

@@ -7,18 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from psbench.cli.app import (
-    FAILED,
-    Debug,
-    Json,
-    Settings,
-    app,
-    as_json_text,
-    given,
-    read_experiment,
-    read_settings,
-    say,
-)
+from psbench.cli.app import FAILED, app, as_json_text, check_there, read_live, read_settings, say
+from psbench.cli.options import Json, Scheduler, Settings, Spec
 from psbench.cli.starting import starting
 from psbench.errors import ParameterError
 from psbench.specfile import parse_setting
@@ -26,15 +16,9 @@ from psbench.specfile import parse_setting
 
 @app.command("calibrate")
 def calibrate_command(
-    spec: Annotated[
-        Path | None,
-        typer.Argument(metavar="SPEC.yaml", help="Whose model, data and workers are measured."),
-    ] = None,
+    spec: Spec = None,
     settings: Settings = None,
-    scheduler: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="A running Dask scheduler; without one, this machine."),
-    ] = None,
+    scheduler: Scheduler = None,
     runs: Annotated[
         list[Path] | None,
         typer.Option("--from", metavar="RUN", help="Fit to saved runs instead; give it for each."),
@@ -42,7 +26,6 @@ def calibrate_command(
     batches: Annotated[int, typer.Option(min=20, help="Global batches of each run.")] = 60,
     links: Annotated[bool, typer.Option(help="Time messages of several sizes between workers.")] = True,
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where the profile goes.")] = Path("profile.yaml"),
-    debug: Debug = False,
 ) -> int:
     """Measure machines by short live runs (BSP, and ASP with half the batch, twice each), and fit a cluster.
 
@@ -56,15 +39,14 @@ def calibrate_command(
         raise ParameterError(
             "calibrate: --from takes saved runs as they are; leave out SPEC, --set, --scheduler"
         )
-    values = {"backend": "dask"} | read_settings(settings) | given(scheduler=scheduler)
-    experiment = None if runs else read_experiment(spec, values)
+    experiment = None if runs else read_live(spec, settings, scheduler)
     with starting("psbench: loading torch and Dask"):
         from psbench.results.run import Run
-        from psbench.system.files import check_writable
+        from psbench.system.files import check_new_file
         from psbench.twin.calibration import Calibration
         from psbench.twin.probe import calibrate
 
-    check_writable(out.parent)
+    check_new_file(out)
     if experiment is None:
         found = Calibration.of([Run.load(folder) for folder in runs or ()])
     else:
@@ -104,7 +86,6 @@ def predict_command(
         ),
     ] = None,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> int:
     """Predict how long strategies take on machines that were measured, with 90 % bands over seeds.
 
@@ -159,7 +140,6 @@ def twin_command(
         typer.Option(metavar="FOLDER", help="Keep the live runs, and write a report with pictures."),
     ] = None,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> int:
     """Compare predictions with live runs: replayed, other seeds, strategies left out, more workers.
 
@@ -173,15 +153,15 @@ def twin_command(
     """  # noqa: D301
     if recorded is not None and (spec or settings or scheduler or quick):
         raise ParameterError("twin: --from judges the runs that are there; leave out SPEC, --set, --quick")
-    values = {"backend": "dask"} | read_settings(settings) | given(scheduler=scheduler)
-    experiment = read_experiment(spec, values) if spec or settings or scheduler else None
+    check_there(recorded)
+    experiment = read_live(spec, settings, scheduler) if spec or settings or scheduler else None
     with starting("psbench: loading torch and Dask"):
         from psbench.system.files import atomic_write, check_writable
         from psbench.twin.pictures import write_report
         from psbench.twin.record import Recorded, Sizes, record
         from psbench.twin.validate import validate
     if out is not None:
-        check_writable(out.parent)
+        check_writable(out)
     sizes = Sizes(batches) if quick else Sizes(batches, repeats=5, seeds=20)
     runs = record(experiment, sizes, on_step=say) if recorded is None else Recorded.read(recorded)
     if out is not None and recorded is None:
@@ -206,7 +186,6 @@ def diagnose_command(
         typer.Option(metavar="FILE", help="Write its workers as a cluster, for psbench run."),
     ] = None,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> int:
     """Say of a trace who waited for whom, and which worker a collective hides that makes the others wait.
 
@@ -218,6 +197,7 @@ def diagnose_command(
       psbench diagnose runs/bsp
       psbench diagnose trace_rank_*.json --out cluster.yaml
     """  # noqa: D301
+    check_there(*files)
     from psbench.twin.blame import blame
     from psbench.twin.trace_files import cluster_of, read_meetings
 

@@ -1,0 +1,36 @@
+"""Arguments and options that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Spec = Annotated[
+    Path | None,
+    typer.Argument(metavar="SPEC.yaml", help="The specification; without one, the defaults."),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="Change one value of the specification, written as YAML; may be given often. "
+        "For example strategy=asp, strategy.staleness_bound=5, stop={updates: 100}.",
+    ),
+]
+Scheduler = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="A running Dask scheduler, as tcp://host:8786; without one, a cluster of this machine.",
+    ),
+]
+Processes = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Runs at a time; by default one a core.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace another run that is in the output folder.")
+]
