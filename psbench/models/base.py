@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from psbench.core.part import Part
 from psbench.errors import ParameterError
@@ -29,7 +30,7 @@ class Model(Part):
     min_side: ClassVar[int] = 0
     #: whether the network is not psbench's own, so that it has to be tried
     foreign: ClassVar[bool] = False
-    #: what it can learn: classes, or numbers too
+    #: what it can learn; empty where only a trial shows whether its answers fit
     tasks: ClassVar[tuple[str, ...]] = ("classification", "regression")
 
     def build(
@@ -67,7 +68,8 @@ class Model(Part):
         from psbench.models.initialise import knows
 
         network = self._without_values(input_shape, num_outputs)
-        if not self._sets_values and not knows(network):
+        sets_values = type(self).initialise is not Model.initialise
+        if not sets_values and not knows(network):
             what = f"model {self.name!r}"
             return built(what, lambda: self.network(tuple(input_shape), num_outputs), streams, example)
         # not `to_empty`: of a meta tensor it loads half a second's worth of torch's compiler
@@ -76,11 +78,6 @@ class Model(Part):
         )
         self.initialise(network, torch.Generator().manual_seed(streams.integer("model")))
         return network
-
-    @property
-    def _sets_values(self) -> bool:
-        """Whether a subclass sets the values itself."""
-        return type(self).initialise is not Model.initialise
 
     def size(self, input_shape: tuple[int, ...], num_outputs: int) -> int:
         """Return how many numbers the network's parameters and buffers have; no memory is needed for it.
@@ -138,7 +135,7 @@ class Model(Part):
         Tasks are "classification", "regression", "sequence", and "own" for a loss that is the user's, where
         anything may do.
         """
-        if task not in self.tasks and task != "own":
+        if self.tasks and task not in (*self.tasks, "own"):
             targets, instead = _TARGETS.get(task, (f"a task {task!r}", "a model of your own"))
             raise ParameterError(
                 f"model {self.name!r} is for {' or '.join(self.tasks)}, and this data is for {task}: its "
@@ -148,3 +145,33 @@ class Model(Part):
     def network(self, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
         """Return the layers; they are initialised by `build`."""
         raise NotImplementedError(f"{type(self).__name__} must define network")
+
+
+class ForeignModel(Model):
+    """A network that is not psbench's own: whoever built it, its constructors draw its initial values.
+
+    They draw from the run's stream "model". A subclass defines `maker`.
+    """
+
+    foreign: ClassVar[bool] = True
+    tasks: ClassVar[tuple[str, ...]] = ()
+
+    def maker(self, num_outputs: int) -> tuple[str, Callable[[], Any]]:
+        """Return what messages call the network, and what makes it."""
+        raise NotImplementedError(f"{type(self).__name__} must define maker")
+
+    def build(
+        self,
+        input_shape: tuple[int, ...],
+        num_outputs: int,
+        streams: Streams,
+        example: Tensor | Several | None = None,
+    ) -> nn.Module:
+        """Return what is made; see `Model.build`."""
+        from psbench.models.construction import built
+
+        return built(*self.maker(num_outputs), streams, example)
+
+    def size(self, input_shape: tuple[int, ...], num_outputs: int) -> int:
+        """Return 0: it has yet to be built."""
+        return 0

@@ -2,58 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from psbench.core.imports import ImportedCall
 from psbench.core.specification import parameter
 from psbench.errors import ParameterError, UnknownName
-from psbench.models.base import Model
-from psbench.seeds import Streams
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from psbench.data.several import Several
+from psbench.models.base import ForeignModel
 
 #: torchvision warns where their `init_weights` is left out
 _SAY_INIT_WEIGHTS = ("googlenet", "inception_v3")
 
 
-class ImportedModel(ImportedCall, Model):
-    """A network by where its class is, or a function that builds it; see `ImportedCall`.
-
-    Notes
-    -----
-    Its constructors draw the initial values, from the run's stream "model".
-    """
+class ImportedModel(ImportedCall, ForeignModel):
+    """A network by where its class is, or a function that builds it; see `ImportedCall`."""
 
     name: ClassVar[str] = "import"
-    foreign: ClassVar[bool] = True
 
-    def build(
-        self,
-        input_shape: tuple[int, ...],
-        num_outputs: int,
-        streams: Streams,
-        example: Tensor | Several | None = None,
-    ) -> nn.Module:
-        """Return what the target builds; see `Model.build`."""
-        from psbench.models.construction import built
-
-        make = self.imported()
-        return built(f"model {self.target!r}", lambda: make(**self.arguments), streams, example)
-
-    def size(self, input_shape: tuple[int, ...], num_outputs: int) -> int:
-        """Return 0: it has yet to be built."""
-        return 0
-
-    def check_task(self, task: str) -> None:
-        """Do nothing: whether its answers fit is seen when it is tried."""
+    def maker(self, num_outputs: int) -> tuple[str, Callable[[], Any]]:
+        """Return what calls the target."""
+        return f"model {self.target!r}", partial(self.imported(), **self.arguments)
 
 
-class Torchvision(Model):
+class Torchvision(ForeignModel):
     """A network of torchvision, by the name that torchvision gives it; weights are never downloaded.
 
     Parameters
@@ -65,13 +39,13 @@ class Torchvision(Model):
 
     Notes
     -----
-    Its constructors draw the initial values, from the run's stream "model". `googlenet` and `inception_v3`
-    answer with three outputs in training; give them `arguments: {aux_logits: false}`, or a loss of your own.
+    `googlenet` and `inception_v3` answer with three outputs in training; give them
+    `arguments: {aux_logits: false}`, or a loss of your own.
     """
 
     name: ClassVar[str] = "torchvision"
     source: ClassVar[str] = "torchvision.models"
-    foreign: ClassVar[bool] = True
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression")
 
     architecture: str = parameter("resnet18", "torchvision's name of the network")
     arguments: dict[str, Any] = Field(
@@ -90,31 +64,14 @@ class Torchvision(Model):
                 )
         return self
 
-    def build(
-        self,
-        input_shape: tuple[int, ...],
-        num_outputs: int,
-        streams: Streams,
-        example: Tensor | Several | None = None,
-    ) -> nn.Module:
-        """Return torchvision's network with as many outputs as the data has classes; see `Model.build`."""
-        from psbench.models.construction import built
-
-        make = self._constructor()
-        arguments = {"num_classes": num_outputs} | self.arguments
-        if self.architecture in _SAY_INIT_WEIGHTS:
-            arguments = {"init_weights": True} | arguments
-        what = f"model {self.architecture!r} of torchvision"
-        return built(what, lambda: make(**arguments), streams, example)
-
-    def size(self, input_shape: tuple[int, ...], num_outputs: int) -> int:
-        """Return 0: it has yet to be built."""
-        return 0
-
-    def _constructor(self) -> Any:
+    def maker(self, num_outputs: int) -> tuple[str, Callable[[], Any]]:
+        """Return torchvision's constructor, for as many outputs as the data has classes."""
         import torchvision
 
         known = torchvision.models.list_models(module=torchvision.models)
         if self.architecture not in known:
             raise UnknownName("network of torchvision", self.architecture, known)
-        return torchvision.models.get_model_builder(self.architecture)
+        said = {"init_weights": True} if self.architecture in _SAY_INIT_WEIGHTS else {}
+        arguments = {"num_classes": num_outputs} | said | self.arguments
+        make = torchvision.models.get_model_builder(self.architecture)
+        return f"model {self.architecture!r} of torchvision", partial(make, **arguments)

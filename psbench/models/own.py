@@ -5,56 +5,38 @@ from __future__ import annotations
 import copy
 import hashlib
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from psbench.core.code_identity import code_identity, qualified_name
 from psbench.core.own import Own
 from psbench.core.part import Part, make_part
 from psbench.errors import ParameterError
-from psbench.models.base import Model
-from psbench.seeds import Streams
+from psbench.models.base import ForeignModel, Model
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from psbench.data.several import Several
+    from torch import nn
 
 
-class OwnModel(Own, Model):
+class OwnModel(Own, ForeignModel):
     """A torch module that the user passed, or what builds one; `as_model` makes it.
 
     Notes
     -----
     The weights of a module are the start, whatever the seed, and it is copied: later changes of the original
-    change nothing here, and training does not change the original. What is built draws its initial values
-    from the run's stream "model".
+    change nothing here, and training does not change the original.
     """
 
-    foreign: ClassVar[bool] = True
-
-    def build(
-        self,
-        input_shape: tuple[int, ...],
-        num_outputs: int,
-        streams: Streams,
-        example: Tensor | Several | None = None,
-    ) -> nn.Module:
-        """Return a copy of the module, or the module that is built; see `Model.build`."""
-        from psbench.models.construction import built
-
+    def maker(self, num_outputs: int) -> tuple[str, Callable[[], Any]]:
+        """Return what copies the module, or builds it."""
         value = self.object
-        make = value if isinstance(value, type) else lambda: _fresh(value)
-        return built(f"model {self.type!r}", make, streams, example)
+        return f"model {self.type!r}", value if isinstance(value, type) else lambda: _fresh(value)
 
     def size(self, input_shape: tuple[int, ...], num_outputs: int) -> int:
         """Return the numbers of a module's parameters and buffers; 0 for what has yet to be built."""
         from psbench.models.construction import count
 
         return count(self.object) if _is_module(self.object) else 0
-
-    def check_task(self, task: str) -> None:
-        """Do nothing: whether its answers fit is seen when it is tried."""
 
 
 def as_model(value: Any) -> Model:
@@ -113,16 +95,12 @@ def _copied(module: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(module)
     except Exception as error:
+        from psbench.models.construction import one_line
+
         raise ParameterError(
-            f"model {qualified_name(module)!r} cannot be copied: {_first_line(error)}; pass "
+            f"model {qualified_name(module)!r} cannot be copied: {one_line(error)}; pass "
             "a function that builds it, or let it hold no open files and the like"
         ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    from psbench.models.construction import one_line
-
-    return one_line(error)
 
 
 def _fingerprint_of_module(module: nn.Module) -> str:
