@@ -17,56 +17,44 @@ from psbench.system.insides import defer_grammar
 defer_grammar()
 
 if TYPE_CHECKING:
-    from psbench import strategies as strategies
-    from psbench.backends.control import Control as Control
-    from psbench.core.log import EventLog as EventLog
-    from psbench.core.stop import Stop as Stop
-    from psbench.core.strategy import Strategy as Strategy
-    from psbench.core.switching_strategy import SwitchingStrategy as SwitchingStrategy
-    from psbench.data.own.entry import data as data
-    from psbench.errors import BackendError as BackendError
-    from psbench.errors import DataError as DataError
-    from psbench.errors import ProtocolError as ProtocolError
-    from psbench.errors import PsbenchError as PsbenchError
-    from psbench.errors import SpecError as SpecError
-    from psbench.experiment import Experiment as Experiment
-    from psbench.results.comparison import Comparison as Comparison
-    from psbench.results.report import write_report as write_report
-    from psbench.results.run import Run as Run
-    from psbench.runs.comparing import compare as compare
-    from psbench.runs.execution import resume as resume
-    from psbench.runs.execution import run as run
-    from psbench.runs.replaying import replay as replay
-    from psbench.runs.sweeps.sweep import Sweep as Sweep
-    from psbench.runs.sweeps.sweep import sweep as sweep
-    from psbench.twin.predict import predict as predict
+    from psbench import strategies
+    from psbench.backends.control import Control
+    from psbench.core.log import EventLog
+    from psbench.core.stop import Stop
+    from psbench.core.strategy import Strategy
+    from psbench.core.switching_strategy import SwitchingStrategy
+    from psbench.data.own.entry import data
+    from psbench.errors import BackendError, DataError, ProtocolError, PsbenchError, SpecError
+    from psbench.experiment import Experiment
+    from psbench.results.comparison import Comparison
+    from psbench.results.report import write_report
+    from psbench.results.run import Run
+    from psbench.runs.comparing import compare
+    from psbench.runs.execution import resume, run
+    from psbench.runs.replaying import replay
+    from psbench.runs.sweeps.sweep import Sweep, sweep
+    from psbench.twin.predict import predict
 
     __version__: str
 
-#: where each name lives; a module is loaded when one of its names is first asked for, so that
+#: which module has which names; it is loaded when one of them is first asked for, so that
 #: `import psbench` needs neither torch nor anything else that is large
-_HOMES = {
-    "BackendError": "psbench.errors",
-    "Comparison": "psbench.results.comparison",
-    "Control": "psbench.backends.control",
-    "DataError": "psbench.errors",
-    "EventLog": "psbench.core.log",
-    "Experiment": "psbench.experiment",
-    "ProtocolError": "psbench.errors",
-    "PsbenchError": "psbench.errors",
-    "Run": "psbench.results.run",
-    "SpecError": "psbench.errors",
-    "Stop": "psbench.core.stop",
-    "Strategy": "psbench.core.strategy",
-    "Sweep": "psbench.runs.sweeps.sweep",
-    "SwitchingStrategy": "psbench.core.switching_strategy",
-    "predict": "psbench.twin.predict",
-    "compare": "psbench.runs.comparing",
-    "replay": "psbench.runs.replaying",
-    "resume": "psbench.runs.execution",
-    "run": "psbench.runs.execution",
-    "sweep": "psbench.runs.sweeps.sweep",
-    "write_report": "psbench.results.report",
+_NAMES = {
+    "psbench.backends.control": ("Control",),
+    "psbench.core.log": ("EventLog",),
+    "psbench.core.stop": ("Stop",),
+    "psbench.core.strategy": ("Strategy",),
+    "psbench.core.switching_strategy": ("SwitchingStrategy",),
+    "psbench.errors": ("BackendError", "DataError", "ProtocolError", "PsbenchError", "SpecError"),
+    "psbench.experiment": ("Experiment",),
+    "psbench.results.comparison": ("Comparison",),
+    "psbench.results.report": ("write_report",),
+    "psbench.results.run": ("Run",),
+    "psbench.runs.comparing": ("compare",),
+    "psbench.runs.execution": ("resume", "run"),
+    "psbench.runs.replaying": ("replay",),
+    "psbench.runs.sweeps.sweep": ("Sweep", "sweep"),
+    "psbench.twin.predict": ("predict",),
 }
 
 __all__ = [
@@ -109,7 +97,8 @@ def _load(name: str) -> Any:
         return import_module(f"psbench.{name}")
     if name == "__version__":
         return import_module("importlib.metadata").version("psbench")
-    return getattr(import_module(_HOMES[name]), name)
+    home = next(module for module, names in _NAMES.items() if name in names)
+    return getattr(import_module(home), name)
 
 
 def __dir__() -> list[str]:

@@ -45,7 +45,7 @@ def test_all_agrees_with_what_type_checkers_see():
     tree = ast.parse(Path(psbench.__file__).read_text())
     guarded = next(node for node in tree.body if isinstance(node, ast.If))
     imported = {
-        alias.asname for node in guarded.body if isinstance(node, ast.ImportFrom) for alias in node.names
+        alias.name for node in guarded.body if isinstance(node, ast.ImportFrom) for alias in node.names
     }
     assert imported | {"__version__"} == set(psbench.__all__)
 
