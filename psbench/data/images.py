@@ -61,7 +61,8 @@ class ImageSource(DataSource):
         """Return the data set of these images."""
         import torch
 
-        train, val = scaled(train_x), scaled(val_x)
+        # bytes as float32 in 0..1
+        train, val = (torch.from_numpy(x.astype(np.float32)).div_(255.0) for x in (train_x, val_x))
         if self.normalise == "mean_image":
             mean_image = train.mean(dim=0)
             train, val = train.sub_(mean_image), val.sub_(mean_image)
@@ -88,13 +89,6 @@ class ImageSource(DataSource):
             # a channel that is constant stays at zero
             std = torch.where(std > 0, std, torch.ones_like(std))
         return mean.view(-1, 1, 1), std.view(-1, 1, 1)
-
-
-def scaled(pixels: Pixels) -> Tensor:
-    """Return bytes as float32 in 0..1."""
-    import torch
-
-    return torch.from_numpy(pixels.astype(np.float32)).div_(255.0)
 
 
 def choose(labels: Indices, limit: int | None, rng: np.random.Generator) -> Indices:

@@ -162,15 +162,14 @@ def joined(batches: Sequence[Any]) -> Any:
 
 
 def _as_long(parts: list[Tensor], first: Several, place: int) -> list[Tensor]:
+    from torch.nn.functional import pad
+
     if first.length_of(place) is None:
         return parts
     longest = max(part.shape[1] for part in parts)
-    found = []
-    for part in parts:
-        whole = part.new_full((len(part), longest, *part.shape[2:]), first.padding[place])
-        whole[:, : part.shape[1]] = part
-        found.append(whole)
-    return found
+    # pairs of what is put before and behind, the last dimension first
+    missing = ((*(0, 0) * (part.ndim - 2), 0, longest - part.shape[1]) for part in parts)
+    return [pad(part, each, value=first.padding[place]) for part, each in zip(parts, missing, strict=True)]
 
 
 def without_lengths(inputs: Any) -> Any:

@@ -92,10 +92,10 @@ class _Part:
         import torch
 
         if held is None:
-            return cls(each_array(x, _numpy), y.numpy(), len(y), None)
+            return cls(each_array(x, torch.Tensor.numpy), y.numpy(), len(y), None)
         held = np.unique(held)
         where = torch.from_numpy(held)
-        return cls(each_array(x[where], _numpy), y[where].numpy(), len(y), held)
+        return cls(each_array(x[where], torch.Tensor.numpy), y[where].numpy(), len(y), held)
 
     def tensors(self) -> tuple[Any, Any]:
         """Return what a data set has in this part's place."""
@@ -108,11 +108,6 @@ class _Part:
         values = torch.from_numpy(array if array.flags.writeable else array.copy())
         # rows are used as a tensor that is indexed by rows
         return values if self.held is None else cast("Tensor", Rows(self.held, values, self.total))
-
-
-def _numpy(part: Tensor) -> NDArray[Any]:
-    found: NDArray[Any] = part.numpy()
-    return found
 
 
 @dataclass(frozen=True, eq=False)

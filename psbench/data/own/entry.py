@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from psbench.core.part import make_part
@@ -22,7 +22,7 @@ from psbench.data.own.readers import (
     read_hugging_face,
     splits_of,
 )
-from psbench.data.own.samples import is_loader, is_torch_dataset, read_dataset, read_mapping
+from psbench.data.own.samples import NO_COLUMNS, is_loader, is_torch_dataset, read_dataset, read_mapping
 from psbench.data.own.targets import encode
 from psbench.data.several import Layout, Several, in_words, layout_of, without_lengths
 from psbench.errors import DataError, ParameterError
@@ -67,16 +67,12 @@ def as_data(value: Any) -> DataSource:
 
 
 def _named(value: Any) -> DataSource:
-    plain = dict(value) if isinstance(value, Mapping) else value
-    if isinstance(plain, dict) and plain.get("name") == OwnData.name:
-        return OwnData(**{name: each for name, each in plain.items() if name != "name"})
-    if (
-        isinstance(plain, dict)
-        and plain.get("name") == PerWorker.name
-        and isinstance(plain.get("data"), list)
-    ):
-        return _one_each(plain["data"])
-    return cast(DataSource, make_part("data", plain))
+    fields = dict(value) if isinstance(value, Mapping) else {"name": value}
+    if fields.get("name") == OwnData.name:
+        return OwnData(**{name: each for name, each in fields.items() if name != "name"})
+    if fields.get("name") == PerWorker.name and isinstance(fields.get("data"), list):
+        return _one_each(fields["data"])
+    return cast(DataSource, make_part("data", fields))
 
 
 def _one_each(values: Sequence[Any]) -> PerWorker:
@@ -153,39 +149,31 @@ def data(
     >>> data(frame, target="kind").content.features
     ('size',)
     """
-    if isinstance(source, list):
-        parts = [
-            data(
-                each,
-                target,
-                features=features,
-                keep=keep,
-                validation=validation,
-                val_fraction=val_fraction,
-                task=task,
-                classes=classes,
-                standardise=standardise,
-                inputs=inputs,
-                padding=padding,
-            )
-            for each in source
-        ]
-        return PerWorker(data=tuple(parts))
-    if isinstance(source, DataSource):
-        raise ParameterError(f"data: {source.name!r} has options of its own; give them as a mapping")
     if is_array(source) and target is not None:
         source, target = (source, target), None
     columns = Columns(_column_name(target), None if features is None else tuple(features), tuple(keep))
-    train, val = _read(source, columns, padding)
-    if validation is not None:
-        if val is not None:
-            raise ParameterError("data: a validation set is given twice: with the data, and as validation")
-        val = _read(validation, columns, padding)[0]
-    if val is not None and val_fraction is not None:
-        raise ParameterError(f"data: a validation set is given, so leave out val_fraction = {val_fraction}")
-    content = _content(train, val, task, classes, inputs)
-    share = {} if val_fraction is None else {"val_fraction": val_fraction}
-    return OwnData.around(content, train.kind, content.fingerprint(), standardise=standardise, **share)
+
+    def wrapped(one: Any) -> DataSource:
+        if isinstance(one, DataSource):
+            raise ParameterError(f"data: {one.name!r} has options of its own; give them as a mapping")
+        train, val = _read(one, columns, padding)
+        if validation is not None:
+            if val is not None:
+                raise ParameterError(
+                    "data: a validation set is given twice: with the data, and as validation"
+                )
+            val = _read(validation, columns, padding)[0]
+        if val is not None and val_fraction is not None:
+            raise ParameterError(
+                f"data: a validation set is given, so leave out val_fraction = {val_fraction}"
+            )
+        content = _content(train, val, task, classes, inputs)
+        share = {} if val_fraction is None else {"val_fraction": val_fraction}
+        return OwnData.around(content, train.kind, content.fingerprint(), standardise=standardise, **share)
+
+    if isinstance(source, list):
+        return PerWorker(data=tuple(map(wrapped, source)))
+    return wrapped(source)
 
 
 def _column_name(target: Any) -> str | None:
@@ -205,7 +193,7 @@ def _read(source: Any, columns: Columns, padding: Padding) -> tuple[Read, Read |
         return read_frame(source, columns), None
     if is_hugging_face(source):
         return read_hugging_face(source, columns, padding), None
-    if isinstance(source, tuple) and len(source) == 2 and all(map(is_hugging_face, source)):
+    if _is_pair(source, is_hugging_face):
         train, val = (read_hugging_face(each, columns, padding) for each in source)
         return train, val
     if hasattr(source, "column_names"):
@@ -215,15 +203,13 @@ def _read(source: Any, columns: Columns, padding: Padding) -> tuple[Read, Read |
         )
     if isinstance(source, Mapping):
         return read_mapping(source, columns), None
-    if is_torch_dataset(source) or is_loader(source):
+    if _is_read_once(source):
         return read_dataset(source, columns, padding), None
-    if isinstance(source, tuple) and len(source) == 2 and all(map(_is_read_once, source)):
+    if _is_pair(source, _is_read_once):
         train, val = (read_dataset(each, columns, padding) for each in source)
         return train, val
     if columns:
-        raise ParameterError(
-            "data: target, features and keep are for tables; arrays have no names of columns"
-        )
+        raise ParameterError(NO_COLUMNS)
     if isinstance(source, tuple):
         return _pairs(source)
     raise DataError(f"data: expected {_KINDS}; {_what(source)}")
@@ -235,6 +221,11 @@ def _pairs(source: tuple[Any, ...]) -> tuple[Read, Read | None]:
     kind = "(X, y)" if len(source) == 2 else "(X, y, X_val, y_val)"
     train = Read(as_several(source[0], "X"), source[1], kind)
     return train, None if len(source) == 2 else Read(as_several(source[2], "X_val"), source[3], kind)
+
+
+def _is_pair(source: Any, kind: Callable[[Any], bool]) -> bool:
+    """Return whether it is a pair of what is of a kind: to train on, and to validate on."""
+    return isinstance(source, tuple) and len(source) == 2 and all(map(kind, source))
 
 
 def _is_read_once(source: Any) -> bool:

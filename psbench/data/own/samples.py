@@ -15,7 +15,7 @@ from psbench.data.own.readers import USUAL_TARGETS, Columns, Read, names_of, tar
 from psbench.data.several import Several
 from psbench.errors import DataError, ParameterError
 
-_NO_COLUMNS = "data: target, features and keep are for tables; arrays have no names of columns"
+NO_COLUMNS = "data: target, features and keep are for tables; arrays have no names of columns"
 
 
 def is_torch_dataset(value: Any) -> bool:
@@ -168,7 +168,7 @@ def _parted(sample: Any, columns: Columns, what: str) -> tuple[Any, Any]:
             raise ParameterError("data: keep is for tables; such samples hold inputs and a target")
         return {name: sample[name] for name in columns.inputs_among(names, target)}, sample[target]
     if columns:
-        raise ParameterError(_NO_COLUMNS)
+        raise ParameterError(NO_COLUMNS)
     if not isinstance(sample, (tuple, list)) or len(sample) < 2:
         found = f"{len(sample)} values" if isinstance(sample, (tuple, list)) else f"a {type(sample).__name__}"
         raise DataError(
