@@ -5,7 +5,7 @@ const css = (name, fallback) => {
   return value || fallback;
 };
 
-export function isDark() {
+function isDark() {
   const body = document.body;
   if (body.dataset.jpThemeLight) return body.dataset.jpThemeLight === "false";
   if (/vscode-(dark|high-contrast)/.test(body.className))
