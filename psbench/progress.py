@@ -132,7 +132,7 @@ class RunProgress:
 
 
 def _quality(evaluated: Mapping[str, float | None]) -> str:
-    """Return the best word there is for how good a model is.
+    """Return how good the model is, in words: its accuracy if that was evaluated, else a loss.
 
     >>> _quality({"val_accuracy": 0.913, "val_loss": 0.25}), _quality({"train_loss": 0.25})
     ('accuracy 91.3%', 'loss 0.25')

@@ -10,12 +10,12 @@ from typing import Any
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM has come."""
+    """Raised in the main thread when the process receives SIGTERM."""
 
 
 @contextmanager
 def terminable() -> Iterator[list[int]]:
-    """Have SIGTERM raise `Terminated` inside; gives a list that holds the signal once it has come."""
+    """Raise `Terminated` on SIGTERM in this block; the list that it yields holds the signal once it came."""
     came: list[int] = []
 
     def end(number: int, _: Any) -> None:

@@ -26,10 +26,7 @@ def _lines(s: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "training", _joined(loss=(final["train_loss"], ".4g"), accuracy=(final["train_accuracy"], ".1%"))
     yield "to target", "" if s["time_to_target_s"] is None else f"{s['time_to_target_s']:.4g} s"
     yield "staleness", _joined(mean=(staleness["mean"], ".3g"), largest=(staleness["max"], "d"))
-    yield (
-        "waiting",
-        ", ".join(f"{share:.0%}" for share in s["idle_fraction"][:12]) + _more(s["idle_fraction"]),
-    )
+    yield "waiting", _listed(s["idle_fraction"], ".0%")
     yield from _used(s.get("usage", ()))
     own = s.get("independence")
     yield "independence", "" if own is None else f"{own:.3g} iterations per request for the model"
@@ -64,8 +61,7 @@ def _used(usage: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
         ("CPU", "cpu", ".0%", ""),
     ):
         values = [worker[name] for worker in usage if worker[name] is not None]
-        shown = ", ".join(f"{value:{form}}" for value in values[:12]) + _more(values)
-        yield label, f"{shown}{unit}" if any(values) else ""
+        yield label, f"{_listed(values, form)}{unit}" if any(values) else ""
 
 
 def _held(balance: Mapping[str, Any]) -> str:
@@ -74,8 +70,7 @@ def _held(balance: Mapping[str, Any]) -> str:
     >>> _held({"entries": [300, 100], "imbalance": {"entries": 1.5}})
     '300, 100 entries; the fullest has 1.5 times its share'
     """
-    entries = balance["entries"]
-    shown = ", ".join(f"{count}" for count in entries[:12]) + _more(entries)
+    shown = _listed(balance["entries"])
     return f"{shown} entries; the fullest has {balance['imbalance']['entries']:.3g} times its share"
 
 
@@ -86,13 +81,14 @@ def _moved(move: Mapping[str, Any]) -> str:
     >>> _moved({"time_s": 2.5, "moved": 40, "bytes": 320, "entries": [60, 40], "imbalance": imbalance})
     '40 entries (0.32 kB) at 2.5 s, now 60, 40; the busiest server worked 1.98 times the mean, then 1.01'
     """
-    held = ", ".join(f"{count}" for count in move["entries"][:12]) + _more(move["entries"])
     before, after = move["imbalance"]["before"], move["imbalance"]["after"]
     worked = "" if before is None else f"; the busiest server worked {before:.3g} times the mean"
     then = "" if after is None else f", then {after:.3g}"
     moved = f"{move['moved']} entries ({move['bytes'] / 1e3:.4g} kB) at {move['time_s']:.4g} s"
-    return f"{moved}, now {held}{worked}{then}"
+    return f"{moved}, now {_listed(move['entries'])}{worked}{then}"
 
 
-def _more(values: Sequence[float]) -> str:
-    return f" and {len(values) - 12} more" if len(values) > 12 else ""
+def _listed(values: Sequence[float], form: str = "") -> str:
+    """Return the first twelve values, and how many there are beyond."""
+    more = f" and {len(values) - 12} more" if len(values) > 12 else ""
+    return ", ".join(f"{value:{form}}" for value in values[:12]) + more

@@ -47,19 +47,22 @@ def own_of(student: str) -> dict[str, Any]:
 
 def experiment_of(student: str) -> Experiment:
     """Return the student's experiment: four workers, one of which is slow, on the digits."""
-    from psbench.experiment import Experiment
-
     own = own_of(student)
     speed = [own["speed"] if worker == own["slow"] else 1.0 for worker in range(_WORKERS)]
+    return _on_digits(speed, lr=0.05, batch_size=64, stop={"epochs": 4}, seed=own["seed"])
+
+
+def _on_digits(speed: list[float], lr: float, **fields: Any) -> Experiment:
+    """Return an experiment under BSP with workers of these speeds."""
+    from psbench.experiment import Experiment
+
     return Experiment(
         data="digits",
         model="mlp",
-        cluster={"workers": _WORKERS, "speed": speed},
+        cluster={"workers": len(speed), "speed": speed},
         strategy="bsp",
-        optimizer={"name": "sgd", "lr": 0.05, "momentum": 0.9},
-        batch_size=64,
-        stop={"epochs": 4},
-        seed=own["seed"],
+        optimizer={"name": "sgd", "lr": lr, "momentum": 0.9},
+        **fields,
     )
 
 
@@ -84,20 +87,11 @@ def switching(epochs: Any) -> dict[str, Any]:
 
 def _design_for(rng: np.random.Generator) -> Experiment:
     """Return an experiment on a cluster that is drawn: six workers, two of which are far behind."""
-    from psbench.experiment import Experiment
-
     speed = rng.uniform(0.5, 1.0, _DESIGN_WORKERS)
     speed[rng.choice(_DESIGN_WORKERS, 2, replace=False)] = rng.uniform(0.15, 0.35, 2)
-    return Experiment(
-        data="digits",
-        model="mlp",
-        cluster={"workers": _DESIGN_WORKERS, "speed": [round(each, 2) for each in speed.tolist()]},
-        strategy="bsp",
-        optimizer={"name": "sgd", "lr": 0.1, "momentum": 0.9},
-        batch_size=96,
-        stop={"epochs": 12, "target_accuracy": 0.93},
-        seed=int(rng.integers(1, 10_000)),
-    )
+    stop = {"epochs": 12, "target_accuracy": 0.93}
+    speeds = [round(each, 2) for each in speed.tolist()]
+    return _on_digits(speeds, lr=0.1, batch_size=96, stop=stop, seed=int(rng.integers(1, 10_000)))
 
 
 @dataclass(frozen=True)

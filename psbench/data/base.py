@@ -190,7 +190,7 @@ class DataSource(Part):
 
     @property
     def travels(self) -> bool:
-        """Whether a process of a live run is sent its data, as it cannot load it, or not only its own."""
+        """Whether processes of a live run are sent their data, because they cannot load it by its name."""
         return False
 
     def bare(self) -> DataSource:

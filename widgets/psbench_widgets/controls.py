@@ -132,7 +132,7 @@ FIELD_WORDS = {
 
 
 def _told(entry: Any) -> str:
-    """Return words of what a strategy is composed of, so that it is found by them."""
+    """Return further words that a search finds a strategy by: those of its codecs, if it has any."""
     sends = entry().spec().get("communication", {})
     codecs = {sends.get(way, {}).get("name", "none") for way in ("codec", "codec_down")}
     return "compression quantization sparsification" if codecs != {"none"} else ""

@@ -73,13 +73,10 @@ class LiveChart(FrontendWidget):
 
     def replace(self, columns: Columns, source: str = "source", **signals: Any) -> None:
         """Put these rows in the place of all earlier ones."""
-        plain = {name: [plain_value(value) for value in column] for name, column in columns.items()}
         with self._lock:
-            old = self._tables.get(source)
-            table = self._tables[source] = _Table(era=old.era + 1 if old else 0)
-            table.append(plain, self.max_rows)
-            self._signals.update(signals)
-            self._tell([table.part(source, 0)], signals)
+            if source in self._tables:
+                self._tables[source] = _Table(era=self._tables[source].era + 1)
+            self.append(columns, source, **signals)
 
     def clear(self) -> None:
         """Forget all rows."""

@@ -266,9 +266,7 @@ class Panel(PanelPage):
         comparison = self.compare()
         if comparison is None:
             raise ParameterError("report: tick at least one finished run")
-        path = Path(path) if path is not None else Path(self.folder) / "report.html"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return comparison.report(path)
+        return comparison.report(Path(self.folder) / "report.html" if path is None else path)
 
     def export(self, path: str | Path | None = None) -> Path:
         """Write the ticked runs as one page with their timelines, to rewind without internet or a kernel.
@@ -281,8 +279,7 @@ class Panel(PanelPage):
         entries = [entry for entry in self._table.ticked() if entry.run is not None]
         if not entries:
             raise ParameterError("export: tick at least one finished run")
-        path = Path(path) if path is not None else Path(self.folder) / "runs.html"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = Path(self.folder) / "runs.html" if path is None else path
         return write_handout([e.run for e in entries if e.run], path, [e.label for e in entries])
 
     def yaml(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -61,8 +61,7 @@ class Prediction:
         ------
         UnknownName, ParameterError
         """
-        for unknown in (name for name in values if name not in cls.__dataclass_fields__):
-            raise UnknownName("prediction", str(unknown), cls.__dataclass_fields__)
+        _check_names("prediction", values, cls.__dataclass_fields__)
         return cls(**values)
 
     def against(self, run: Run, before: Run | None = None) -> str:
@@ -164,6 +163,12 @@ def _curve(expected: Sequence[float], evaluations: Sequence[Mapping[str, Any]]) 
     return _gap(text, bool(off.mean() <= _CLOSE_CURVE)) | {"came": np.stack([share, values], 1).tolist()}
 
 
+def _check_names(kind: str, names: Iterable[str], known: Collection[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise UnknownName(kind, str(name), known)
+
+
 def _percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
@@ -204,15 +209,13 @@ class Challenge:
         UnknownName, ParameterError
         """
         if not isinstance(value, Challenge):
-            for unknown in (name for name in value if name not in cls.__dataclass_fields__):
-                raise UnknownName("part of a challenge", str(unknown), cls.__dataclass_fields__)
+            _check_names("part of a challenge", value, cls.__dataclass_fields__)
             if "accuracy" not in value:
                 raise ParameterError("challenge: say which accuracy to reach, from 0 to 1")
             value = cls(**value)
         if not 0 < value.accuracy <= 1:
             raise ParameterError(f"challenge: accuracy is from 0 to 1 (100 %), got {value.accuracy:g}")
-        for unknown in (name for name in value.keep if name not in Experiment.model_fields):
-            raise UnknownName("field of an experiment to keep", str(unknown), Experiment.model_fields)
+        _check_names("field of an experiment to keep", value.keep, Experiment.model_fields)
         return value
 
     def words(self) -> str:

@@ -62,11 +62,11 @@ class OwnData(Own, DataSource):
 
     @property
     def travels(self) -> bool:
-        """It is in this process only."""
+        """True: the object is in this process only."""
         return True
 
     def bare(self) -> DataSource:
-        """Return what a specification that was read from a file has in its place."""
+        """Return the same specification without the object."""
         return OwnData(**{name: getattr(self, name) for name in type(self).model_fields})
 
     @property

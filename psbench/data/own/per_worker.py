@@ -50,7 +50,7 @@ class PerWorker(DataSource):
 
     @property
     def travels(self) -> bool:
-        """Each worker is sent its own."""
+        """True: each worker is sent its own data set."""
         return True
 
     def bare(self) -> DataSource:

@@ -61,7 +61,7 @@ class Replicated(DataSource):
 
     @property
     def travels(self) -> bool:
-        """As what is repeated."""
+        """Whether the data set that is repeated has to be sent; see `DataSource.travels`."""
         return self.data.travels
 
     def bare(self) -> DataSource:
