@@ -18,7 +18,7 @@ from psbench.results.run import Run
 from psbench.runs.execution import run
 from psbench.system.start_progress import StartProgress
 from psbench_widgets.check import as_python, as_values
-from psbench_widgets.probe import probe, unanswered
+from psbench_widgets.probe import probe
 
 from .panel import BRIEF, Panel, Recorded, rows
 
@@ -270,10 +270,10 @@ def test_missing_data_and_a_silent_scheduler_show_beside_their_controls(tmp_path
     with socket.socket() as probe_socket:
         probe_socket.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{probe_socket.getsockname()[1]}"
-        assert "no answer" in unanswered(address)
+        live = BRIEF.but(backend="dask", scheduler=address)
+        assert f"no Dask scheduler answers at {address!r}" in probe(live)["errors"]["rest"]
         probe_socket.listen()
-        assert unanswered(address) == ""
-    assert "tcp://host:8786" in unanswered("nonsense")
+        assert probe(live)["errors"] == {}
 
 
 def test_run_says_what_is_wrong(panel: Panel) -> None:

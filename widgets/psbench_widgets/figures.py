@@ -96,6 +96,12 @@ def _histogram(quantity: str, note: str) -> FigureSpec:
     return FigureSpec(quantity, "updates", make, note, names_runs=True)
 
 
+TRADE = FigureSpec(
+    "trade",
+    "first",
+    lambda *_: charts.trade_chart("source").properties(height=HEIGHT),
+    note="lower is fresher, left is faster",
+)
 FIGURES = (
     _curve("val_accuracy", "first"),
     _curve("train_accuracy", "learn"),
@@ -112,12 +118,7 @@ FIGURES = (
         note="dashed: an equal share",
         names_runs=True,
     ),
-    FigureSpec(
-        "trade",
-        "first",
-        lambda *_: charts.trade_chart("source").properties(height=HEIGHT),
-        note="lower is fresher, left is faster",
-    ),
+    TRADE,
     _histogram("staleness", "0 is fresh"),
     _histogram("lead", "what SSP bounds"),
     FigureSpec("bytes", "updates", lambda *_: charts.traffic_chart("source")),
@@ -179,9 +180,8 @@ class Figures:
 
     def open_with(self, trade: Columns) -> None:
         """Draw what waiting costs and buys in the recorded run that a panel opens with."""
-        (figure,) = (each for each in FIGURES if each.key == "trade")
         chart = self.charts["trade"]
-        chart.spec, chart.note = self._spec(figure, []), f"whole run; {SWEPT}; {figure.note}"
+        chart.spec, chart.note = self._spec(TRADE, []), f"whole run; {SWEPT}; {TRADE.note}"
         chart.replace(trade)
         chart.state = "done"
 
@@ -191,8 +191,7 @@ class Figures:
             return
         self._sweep, self._swept = columns, machines
         if self._shown and self._shown[0].rows:
-            (figure,) = (each for each in FIGURES if each.key == "trade")
-            self._replace(figure, self._shown[0].tables)
+            self._replace(TRADE, self._shown[0].tables)
             self._say_span(self._span)
 
     def axis(self, x: str) -> None:

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from psbench.errors import PsbenchError
 
 Handlers: TypeAlias = Mapping[str, Callable[[dict[str, Any]], Any]]
 
 
-class ShowLine(Protocol):
-    """Shows a short line."""
-
-    def __call__(self, text: str, wrong: bool = False) -> None:
-        """Show it; `wrong` marks it as an error."""
-
-
 def dispatch(
-    handlers: Handlers, answer: ShowLine, show_error: Callable[[str], None]
+    handlers: Handlers, answer: Callable[[str, bool], None], show_error: Callable[[str], None]
 ) -> Callable[[Any, Any, Any], None]:
     """Return a callable that receives the page's messages.
 
@@ -27,7 +20,7 @@ def dispatch(
     ----------
     handlers : mapping of kind to callable
     answer : callable
-        Called with what the user did wrong, in one line.
+        Called with what the user did wrong, in one line, and True.
     show_error : callable
         Called with the traceback of a failure of the panel itself.
     """
@@ -39,7 +32,7 @@ def dispatch(
         try:
             handler(content)
         except (PsbenchError, OSError) as error:
-            answer(str(error), wrong=True)
+            answer(str(error), True)
         except Exception:  # a message must never print into a cell
             show_error(traceback.format_exc())
 

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from typing import Protocol
 
-
-class Closable(Protocol):
-    """What can be closed."""
-
-    def close(self) -> None:
-        """Release everything."""
-
+from ipywidgets import Widget
 
 #: the panels by the id of the cell that made them
-_panels: dict[str, weakref.ref[Closable]] = {}
+_panels: dict[str, weakref.ref[Widget]] = {}
 
 
-def replace_panel_of_this_cell(panel: Closable) -> None:
+def replace_panel_of_this_cell(panel: Widget) -> None:
     """Close the panel that the same cell made when it was run before."""
     cell = _current_cell()
     if cell is None:

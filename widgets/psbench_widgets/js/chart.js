@@ -4,7 +4,7 @@ import * as vega from "vega";
 import { chartConfig, legendColumns, onThemeChange } from "./theme.js";
 import { storeOf } from "./store.js";
 import { table } from "./table.js";
-import { h } from "./dom.js";
+import { button, h } from "./dom.js";
 
 const merge = (base, over) => {
   const out = { ...base };
@@ -60,12 +60,10 @@ class ChartView {
     this.canvas = h("div", { class: "psb-chart-canvas", "aria-hidden": "true" });
     this.marks = h("div", { class: "psb-marks", "aria-hidden": "true" });
     this.text = h("div", { class: "psb-chart-text", hidden: true });
-    this.toggle = h(
-      "button",
-      { class: "psb-chart-toggle", type: "button", title: "Show the numbers", "aria-expanded": "false" },
-      "table",
-    );
-    this.toggle.onclick = () => this.flip();
+    this.toggle = button("table", "psb-chart-toggle", () => this.flip(), {
+      title: "Show the numbers",
+      "aria-expanded": "false",
+    });
     const head = h("figcaption", { class: "psb-chart-head" }, this.heading, this.note, this.toggle);
     const figure = h("figure", {
       class: "psb-chart",

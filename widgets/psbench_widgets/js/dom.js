@@ -12,7 +12,22 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
-// The same for a picture.
+/** @returns {HTMLButtonElement} */
+export function button(text, name, click, attributes = {}) {
+  return h("button", { type: "button", class: name, onclick: click, ...attributes }, text);
+}
+
+// A choice among options, each a value and its text.
+/** @returns {HTMLSelectElement} */
+export function select(options, attributes = {}) {
+  return h(
+    "select",
+    attributes,
+    options.map(([value, text]) => h("option", { value }, text)),
+  );
+}
+
+// The same as `h` for an element of a picture.
 export function svg(tag, attributes, ...children) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes))

@@ -1,5 +1,5 @@
 // An expected learning curve, drawn by pointer or set by keys; afterwards the curve that came is beside it.
-import { h } from "./dom.js";
+import { button, h } from "./dom.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const [WIDTH, HEIGHT, LEFT, FOOT, TOP] = [300, 116, 34, 18, 6];
@@ -79,11 +79,7 @@ export class Drawing {
     this.svg.onpointermove = (event) => event.buttons && this.put(event);
     this.svg.onpointerup = () => this.changed();
     this.svg.onkeydown = (event) => this.onKey(event);
-    this.clear = h(
-      "button",
-      { type: "button", class: "psb-small psb-drawing-clear", onclick: () => this.take(null) },
-      "clear",
-    );
+    this.clear = button("clear", "psb-small psb-drawing-clear", () => this.take(null));
     this.words = h("span", { class: "psb-muted" }, "draw how the accuracy will rise");
     this.element = h(
       "div",

@@ -1,5 +1,5 @@
 // The controls, drawn from what Python says about each field. Nothing here knows a strategy or a part.
-import { h } from "./dom.js";
+import { button, h } from "./dom.js";
 import { chooser } from "./chooser.js";
 
 const hint = (item) =>
@@ -186,7 +186,7 @@ export class Form {
     const value = this.values.strategy;
     const composed = "consistency" in value;
     const mode = (label, on, click) =>
-      h("button", { type: "button", class: "psb-mode", "aria-pressed": String(on), onclick: click }, label);
+      button(label, "psb-mode", click, { "aria-pressed": String(on) });
     const modes = h(
       "div",
       { class: "psb-modes", role: "group", "aria-label": "how to choose a strategy" },

@@ -1,5 +1,5 @@
 // Recorded runs on a page of their own, with no kernel behind it: the stage and the charts.
-import { h } from "./dom.js";
+import { h, select } from "./dom.js";
 import { Bus } from "./bus.js";
 import { mountChart } from "./chart.js";
 import { Stage } from "./stage.js";
@@ -35,10 +35,9 @@ export function mountHandout({ themes, runs }, place) {
   setThemes(themes);
   addStyle(place);
   const shown = h("div", {});
-  const choice = h(
-    "select",
+  const choice = select(
+    runs.map(({ label }, number) => [String(number), label]),
     { class: "psb-select psb-which", "aria-label": "which run", onchange: () => show(Number(choice.value)) },
-    runs.map(({ label }, number) => h("option", { value: String(number) }, label)),
   );
   const which = runs.length > 1 && h("label", { class: "psb-line" }, "run ", choice);
   place.append(h("main", { class: "psb-lab psb-handout" }, which, shown));

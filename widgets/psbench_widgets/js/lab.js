@@ -1,5 +1,5 @@
 // The panel: picks on one side; buttons, the stage, charts and the table of runs on the other.
-import { freeToStick, h } from "./dom.js";
+import { button, freeToStick, h, select } from "./dom.js";
 import { Bus } from "./bus.js";
 import { Form } from "./form.js";
 import { WhatIf, goalLine, Prediction } from "./questions.js";
@@ -18,6 +18,11 @@ const GROUPS = {
   updates: "Updates, staleness and traffic",
   data: "Data",
 };
+const PACES = [
+  ["watchable", "watchable"],
+  ["10", "10 ×"],
+  ["fast", "as fast as possible"],
+];
 const SETTLE_MS = 120; // typing is not checked letter by letter
 const SILENT_MS = 6000; // a kernel that does not answer a press for so long is busy or gone
 const PLACE_MS = 1500; // charts of a run that is over have been drawn
@@ -90,26 +95,20 @@ class Lab {
   // ---------------------------------------------------------------- the frame
 
   build(el) {
-    const button = (text, name, title, click) =>
-      h("button", { type: "button", class: `psb-button psb-${name}`, title, onclick: click }, text);
-    this.run = button("▶ Run", "run", "Run what is picked", () => this.press());
-    this.stop = button("■ Stop", "stop", "Stop the run under way; what it did is kept", () =>
+    const act = (text, name, title, click) => button(text, `psb-button psb-${name}`, click, { title });
+    this.run = act("▶ Run", "run", "Run what is picked", () => this.press());
+    this.stop = act("■ Stop", "stop", "Stop the run under way; what it did is kept", () =>
       this.send({ kind: "stop" }),
     );
-    this.switch = button("⇄ Switch now", "switch", "Change to the other strategy now", () =>
+    this.switch = act("⇄ Switch now", "switch", "Change to the other strategy now", () =>
       this.send({ kind: "switch" }),
     );
-    const paces = { watchable: "watchable", 10: "10 ×", fast: "as fast as possible" };
-    this.pace = h(
-      "select",
-      {
-        class: "psb-select psb-pace",
-        "aria-label": "pace of a simulated run",
-        title: "how fast a simulated run goes on while you watch",
-        onchange: () => this.send({ kind: "pace", pace: this.pace.value }),
-      },
-      ["watchable", "10", "fast"].map((value) => h("option", { value }, paces[value])),
-    );
+    this.pace = select(PACES, {
+      class: "psb-select psb-pace",
+      "aria-label": "pace of a simulated run",
+      title: "how fast a simulated run goes on while you watch",
+      onchange: () => this.send({ kind: "pace", pace: this.pace.value }),
+    });
     this.pace.value = this.model.get("pace");
     this.answer = h("span", { class: "psb-answer", role: "status" });
     this.words = h("span", { class: "psb-words" });
@@ -157,11 +156,7 @@ class Lab {
       "div",
       { class: "psb-presets", role: "group", "aria-label": "situations to begin with" },
       presets.map(({ name, title }) =>
-        h(
-          "button",
-          { type: "button", class: "psb-preset", "data-preset": name, onclick: () => this.choose(name) },
-          title,
-        ),
+        button(title, "psb-preset", () => this.send({ kind: "preset", name }), { "data-preset": name }),
       ),
     );
     this.question = h("p", { class: "psb-question", role: "status", hidden: true });
@@ -191,7 +186,7 @@ class Lab {
       take: ["Take away", this.takePage()],
     };
     const bar = h("div", { class: "psb-tab-list", role: "tablist", "aria-label": "pages" });
-    const select = (key) => {
+    const choose = (key) => {
       this.tab = key;
       for (const [name, [, page]] of Object.entries(pages)) {
         page.hidden = name !== key;
@@ -202,28 +197,22 @@ class Lab {
       this.sight?.look();
     };
     for (const [key, [title]] of Object.entries(pages)) {
-      bar.append(
-        h(
-          "button",
-          { type: "button", role: "tab", class: `psb-tab psb-tab-${key}`, onclick: () => select(key) },
-          title,
-        ),
-      );
+      bar.append(button(title, `psb-tab psb-tab-${key}`, () => choose(key), { role: "tab" }));
     }
     bar.onkeydown = (event) => {
       const keys = Object.keys(pages);
       const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
       if (!step) return;
       event.stopPropagation();
-      select(keys[(keys.indexOf(this.tab) + step + keys.length) % keys.length]);
+      choose(keys[(keys.indexOf(this.tab) + step + keys.length) % keys.length]);
       bar.querySelector('[aria-selected="true"]').focus();
     };
-    this.selectTab = select;
-    this.axis = h("select", { class: "psb-axis", "aria-label": "what curves are drawn against" });
-    for (const name of Object.keys(this.model.get("axes")))
-      this.axis.append(
-        h("option", { value: name }, { time_s: "time", epoch: "epochs" }[name] ?? name.replaceAll("_", " ")),
-      );
+    this.selectTab = choose;
+    const called = { time_s: "time", epoch: "epochs" };
+    this.axis = select(
+      Object.keys(this.model.get("axes")).map((name) => [name, called[name] ?? name.replaceAll("_", " ")]),
+      { class: "psb-axis", "aria-label": "what curves are drawn against" },
+    );
     this.axis.onchange = () => this.send({ kind: "axis", x: this.axis.value });
     const against = h("label", { class: "psb-axis-label" }, "against ", this.axis);
     const body = h(
@@ -232,7 +221,7 @@ class Lab {
       h("div", { class: "psb-tabs" }, bar, against),
       Object.values(pages).map(([, page]) => page),
     );
-    select("watch");
+    choose("watch");
     return body;
   }
 
@@ -294,16 +283,7 @@ class Lab {
       spellcheck: "false",
     });
     const act = (text, kind, title) =>
-      h(
-        "button",
-        {
-          type: "button",
-          class: `psb-button psb-${kind}`,
-          title,
-          onclick: () => this.send({ kind, folder: this.folder.value }),
-        },
-        text,
-      );
+      button(text, `psb-button psb-${kind}`, () => this.send({ kind, folder: this.folder.value }), { title });
     const files = h(
       "div",
       { class: "psb-line" },
@@ -327,41 +307,22 @@ class Lab {
     this.python = h("pre", { class: "psb-code psb-python", tabindex: "0" });
     this.yaml = h("pre", { class: "psb-code psb-yaml", tabindex: "0" });
     const copy = (place, what) =>
+      button("copy", "psb-small", () => navigator.clipboard?.writeText(place.textContent), {
+        "aria-label": `copy the ${what}`,
+      });
+    const write = (text, kind, about) =>
       h(
-        "button",
-        {
-          type: "button",
-          class: "psb-small",
-          "aria-label": `copy the ${what}`,
-          onclick: () => navigator.clipboard?.writeText(place.textContent),
-        },
-        "copy",
+        "div",
+        { class: "psb-line" },
+        button(text, `psb-button psb-${kind}`, () => this.send({ kind })),
+        h("span", { class: "psb-muted" }, about),
       );
-    const report = h(
-      "button",
-      { type: "button", class: "psb-button psb-report", onclick: () => this.send({ kind: "report" }) },
-      "Write report",
-    );
     this.pythonOf = h("span", {}, "of what is picked");
     return h(
       "div",
       { class: "psb-page psb-take", role: "tabpanel" },
-      h(
-        "div",
-        { class: "psb-line" },
-        report,
-        h("span", { class: "psb-muted" }, "one HTML file of the ticked runs that opens without internet"),
-      ),
-      h(
-        "div",
-        { class: "psb-line" },
-        h(
-          "button",
-          { type: "button", class: "psb-button psb-export", onclick: () => this.send({ kind: "export" }) },
-          "Write page",
-        ),
-        h("span", { class: "psb-muted" }, "the ticked runs with their timelines, to rewind without a kernel"),
-      ),
+      write("Write report", "report", "one HTML file of the ticked runs that opens without internet"),
+      write("Write page", "export", "the ticked runs with their timelines, to rewind without a kernel"),
       h("h3", {}, "Python ", this.pythonOf, ": ", this.repeats, " ", copy(this.python, "Python")),
       this.python,
       h("h3", {}, "YAML ", copy(this.yaml, "YAML")),
@@ -399,10 +360,6 @@ class Lab {
   }
 
   // A situation asks its question where one can read it.
-  choose(name) {
-    this.send({ kind: "preset", name });
-  }
-
   askQuestion() {
     const found = (this.model.get("presets") ?? []).find(
       ({ title }) => title === this.form.values.rest?.name,

@@ -1,10 +1,8 @@
 // What the user expects before a run, what would happen otherwise, and a goal to reach.
-import { h } from "./dom.js";
+import { button, h, select } from "./dom.js";
 import { Drawing } from "./drawing.js";
 
 const LISTED = 64; // more workers than this are typed
-
-const option = (value, text) => h("option", { value }, text);
 
 export class Prediction {
   constructor(send) {
@@ -59,9 +57,11 @@ export class Prediction {
     this.count = count;
     const chosen = this.most.value;
     this.most.replaceChildren(
-      option("", "–"),
-      option("nobody", "nobody"),
-      ...Array.from({ length: Math.min(count, LISTED) }, (_, i) => option(String(i), `worker ${i}`)),
+      ...select([
+        ["", "–"],
+        ["nobody", "nobody"],
+        ...Array.from({ length: Math.min(count, LISTED) }, (_, i) => [String(i), `worker ${i}`]),
+      ]).options,
     );
     this.most.value = [...this.most.options].some((o) => o.value === chosen) ? chosen : "";
   }
@@ -97,43 +97,45 @@ function workerInput(workers) {
       max: String(workers.length - 1),
       value: "0",
     });
-  return h(
-    "select",
+  return select(
+    workers.map((w) => [String(w), `worker ${w}`]),
     attributes,
-    workers.map((w) => option(String(w), `worker ${w}`)),
   );
 }
+
+const CHANGES = {
+  strategy: "the strategy is",
+  bound: "the staleness bound is",
+  speed: "a worker's speed is",
+  link: "a worker's link is",
+  kill: "a worker is lost:",
+  back: "a worker comes back:",
+  switch: "it switches now",
+};
 
 export class WhatIf {
   constructor(form, fork, refuse) {
     this.fork = fork;
     this.refuse = refuse;
     this.strategies = form.strategies.filter((s) => s.parts);
-    this.what = h(
-      "select",
-      { class: "psb-select psb-what", "aria-label": "what changes from this moment on" },
-      option("strategy", "the strategy is"),
-      option("bound", "the staleness bound is"),
-      option("speed", "a worker's speed is"),
-      option("link", "a worker's link is"),
-      option("kill", "a worker is lost:"),
-      option("back", "a worker comes back:"),
-      option("switch", "it switches now"),
-    );
-    this.what.onchange = () => this.draw();
-    this.strategy = h(
-      "select",
+    this.what = select(Object.entries(CHANGES), {
+      class: "psb-select psb-what",
+      "aria-label": "what changes from this moment on",
+      onchange: () => this.draw(),
+    });
+    this.strategy = select(
+      this.strategies.map((s) => [s.name, s.name.replaceAll("_", " ")]),
       { class: "psb-select psb-what-strategy", "aria-label": "strategy" },
-      this.strategies.map((s) => option(s.name, s.name.replaceAll("_", " "))),
     );
     this.wanted = this.strategy.value = "asp";
     this.strategy.onchange = () => (this.wanted = this.strategy.value);
     this.worker = workerInput([]);
-    this.momentum = h(
-      "select",
+    this.momentum = select(
+      [
+        ["keep", "and the momentum is kept"],
+        ["zero", "and the momentum is reset"],
+      ],
       { class: "psb-select psb-what-momentum", "aria-label": "the optimizer's momentum" },
-      option("keep", "and the momentum is kept"),
-      option("zero", "and the momentum is reset"),
     );
     this.number = h("input", {
       class: "psb-input psb-what-number",
@@ -141,17 +143,10 @@ export class WhatIf {
       value: "2",
       "aria-label": "value",
     });
-    this.button = h(
-      "button",
-      {
-        type: "button",
-        class: "psb-button psb-fork",
-        disabled: true, // until a run is shown
-        title: "Simulate again from the same seed: until this moment the run is exactly the same",
-        onclick: () => this.press(),
-      },
-      "Fork here",
-    );
+    this.button = button("Fork here", "psb-button psb-fork", () => this.press(), {
+      disabled: true, // until a run is shown
+      title: "Simulate again from the same seed: until this moment the run is exactly the same",
+    });
     this.place = h("span", { class: "psb-what-values" });
     this.why = h("span", { class: "psb-muted psb-what-why" });
     this.element = h(

@@ -1,5 +1,5 @@
 // The table of runs: filtered, sorted, grouped, hidden, and what can be done to each.
-import { h } from "./dom.js";
+import { button, h, select } from "./dom.js";
 
 const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`);
 const number = (value) =>
@@ -37,20 +37,16 @@ export class RunsTable {
       spellcheck: "false",
       oninput: () => this.draw(),
     });
-    this.group = h(
-      "select",
-      { class: "psb-select psb-runs-group", "aria-label": "group runs", onchange: () => this.draw() },
-      Object.entries(GROUPS).map(([value, text]) => h("option", { value }, text)),
-    );
-    this.unhide = h("button", {
-      type: "button",
-      class: "psb-small psb-unhide",
-      hidden: true,
-      onclick: () => {
-        this.hidden.clear();
-        this.draw();
-      },
+    this.group = select(Object.entries(GROUPS), {
+      class: "psb-select psb-runs-group",
+      "aria-label": "group runs",
+      onchange: () => this.draw(),
     });
+    const unhide = () => {
+      this.hidden.clear();
+      this.draw();
+    };
+    this.unhide = button("", "psb-small psb-unhide", unhide, { hidden: true });
     this.tools = h(
       "div",
       { class: "psb-line psb-runs-tools", hidden: true },
@@ -117,11 +113,10 @@ export class RunsTable {
           class: column.lesser ? "psb-lesser" : "",
           "aria-sort": key === column.key ? (down ? "descending" : "ascending") : undefined,
         },
-        h(
-          "button",
-          { type: "button", class: "psb-sort", onclick: () => this.sortBy(column.key) },
-          column.head,
-          key === column.key ? (down ? " ▾" : " ▴") : "",
+        button(
+          column.head + (key === column.key ? (down ? " ▾" : " ▴") : ""),
+          "psb-sort",
+          () => this.sortBy(column.key),
         ),
       ),
     );
@@ -183,31 +178,18 @@ export class RunsTable {
     dot.style.background = run.colour;
     const act = (text, kind, title, shownWhen) =>
       shownWhen &&
-      h(
-        "button",
-        {
-          type: "button",
-          class: `psb-small psb-do-${kind}`,
-          title,
-          "aria-label": `${text}: run ${run.number}`,
-          onclick: () => this.send({ kind, number: run.number }),
-        },
-        text,
-      );
-    const hide = h(
-      "button",
-      {
-        type: "button",
-        class: "psb-small",
-        title: "Leave it out of this table; it is still compared if it is ticked",
-        "aria-label": `hide: run ${run.number}`,
-        onclick: () => {
-          this.hidden.add(run.number);
-          this.draw();
-        },
-      },
-      "hide",
-    );
+      button(text, `psb-small psb-do-${kind}`, () => this.send({ kind, number: run.number }), {
+        title,
+        "aria-label": `${text}: run ${run.number}`,
+      });
+    const leaveOut = () => {
+      this.hidden.add(run.number);
+      this.draw();
+    };
+    const hide = button("hide", "psb-small", leaveOut, {
+      title: "Leave it out of this table; it is still compared if it is ticked",
+      "aria-label": `hide: run ${run.number}`,
+    });
     const acts = h(
       "div",
       { class: "psb-acts" },

@@ -1,5 +1,5 @@
 // One or two runs on one time axis: timelines, the state at a moment, and the controls that move the moment.
-import { h } from "./dom.js";
+import { button, h, select } from "./dom.js";
 import { machine } from "./machine.js";
 import { Moment } from "./moment.js";
 import { duration, Recording } from "./recording.js";
@@ -10,7 +10,7 @@ import { looks, onThemeChange } from "./theme.js";
 
 const READABLE = 220; // spans that can be told apart in a timeline
 const SPEEDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50];
-const KINDS = { event: "event", update: "update", barrier: "barrier", epoch: "epoch", wait: "wait" };
+const KINDS = ["event", "update", "barrier", "epoch", "wait"];
 
 export class Stage {
   // ask(time), seek({ step, at, back }): see Moment; moved(time or null): the moment has changed;
@@ -30,20 +30,15 @@ export class Stage {
   }
 
   build() {
-    const button = (text, name, title, click) =>
-      h(
-        "button",
-        { type: "button", class: `psb-small psb-${name}`, title, "aria-label": title, onclick: click },
-        text,
-      );
+    const small = (text, name, title, click) =>
+      button(text, `psb-small psb-${name}`, click, { title, "aria-label": title });
     this.timelines = h("div", { class: "psb-timelines" });
-    this.back = button("◂", "back", "step back", () => this.step(true));
-    this.play = button("▶", "play", "play", () => this.toggle());
-    this.forth = button("▸", "forth", "step forward", () => this.step(false));
-    this.kind = h(
-      "select",
+    this.back = small("◂", "back", "step back", () => this.step(true));
+    this.play = small("▶", "play", "play", () => this.toggle());
+    this.forth = small("▸", "forth", "step forward", () => this.step(false));
+    this.kind = select(
+      KINDS.map((kind) => [kind, kind]),
       { class: "psb-select psb-step", "aria-label": "step by", title: "what a step is" },
-      Object.entries(KINDS).map(([value, text]) => h("option", { value }, text)),
     );
     this.slider = h("input", {
       type: "range",
@@ -57,24 +52,19 @@ export class Stage {
     this.slider.oninput = () => this.go((Number(this.slider.value) / 1000) * this.end, true);
     this.slider.onkeydown = (event) => this.onKey(event);
     this.clock = h("output", { class: "psb-time" });
-    this.speed = h(
-      "select",
+    this.speed = select(
+      SPEEDS.map((value) => [value, `${value} ×`]),
       {
         class: "psb-select psb-speed",
         "aria-label": "speed of playing",
         title: "seconds of the run in a second",
       },
-      SPEEDS.map((value) => h("option", { value }, `${value} ×`)),
     );
-    this.firstWait = button(
-      "first wait",
-      "first-wait",
-      "go to the first wait of one worker for another",
-      () => this.toFirstWait(),
-    );
-    this.live = button("live", "live", "follow the run", () => this.followAgain());
-    const closer = button("+", "closer", "show less time, larger", () => this.rescale(0.5));
-    const wider = button("−", "wider", "show more time", () => this.rescale(2));
+    const toFirst = "go to the first wait of one worker for another";
+    this.firstWait = small("first wait", "first-wait", toFirst, () => this.toFirstWait());
+    this.live = small("live", "live", "follow the run", () => this.followAgain());
+    const closer = small("+", "closer", "show less time, larger", () => this.rescale(0.5));
+    const wider = small("−", "wider", "show more time", () => this.rescale(2));
     this.controls = h(
       "div",
       { class: "psb-scrub", role: "group", "aria-label": "rewind and play" },
@@ -96,17 +86,13 @@ export class Stage {
     this.heard = h("p", { class: "psb-heard", "aria-live": "polite" });
     this.spoken = new Spoken((text) => (this.heard.textContent = text));
     this.machines = h("div", { class: "psb-machines" });
-    this.picture = h(
-      "select",
+    this.picture = select(
+      ["machines", "messages"].map((picture) => [picture, picture]),
       {
         class: "psb-select psb-drawn-as",
         "aria-label": "picture of the moment",
         onchange: () => this.draw(),
       },
-      [
-        ["machines", "machines"],
-        ["messages", "messages"],
-      ].map(([value, text]) => h("option", { value }, text)),
     );
     this.empty = true;
     this.element = h(
