@@ -15,7 +15,7 @@ from psbench.errors import SpecError
 
 def why_missing(path: Path) -> str:
     """Return in words that there is nothing at a path, with the nearest name beside it; empty if there is."""
-    if path.exists():
+    if os.path.exists(path):  # not path.exists(), to which some names are an error
         return ""
     if not path.parent.is_dir():
         return f"{path}: there is no such file, nor a folder {path.parent}"

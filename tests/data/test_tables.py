@@ -284,7 +284,9 @@ def test_files_that_are_no_tables(load, tmp_path, content, options, message):
 
 def test_files_that_are_not_there(load, tmp_path):
     (tmp_path / "higgs.csv").write_text("1,2\n")
-    with pytest.raises(DataError, match=r"higs\.csv: there is no such file; did you mean .*higgs\.csv\?"):
+    with pytest.raises(
+        DataError, match=r"higs\.csv: there is no such file or folder; did you mean .*higgs\.csv\?"
+    ):
         load(tmp_path / "higs.csv")
     with pytest.raises(DataError, match=r"nor a folder .*nowhere"):
         load(tmp_path / "nowhere" / "higgs.csv")
