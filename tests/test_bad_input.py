@@ -285,9 +285,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("argv", "says"), MISTAKES.values(), ids=MISTAKES)
 @pytest.mark.usefixtures("no_training")
-def test_mistakes_are_refused_before_any_work_with_the_nearest_name(
-    argv, says, tmp_path, capsys, monkeypatch
-):
+def test_mistakes_are_refused_with_the_nearest_name(argv, says, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
