@@ -128,10 +128,10 @@ def test_a_gradient_passes_eight_files_with_local_steps_and_a_codec(codec, serve
 
 @pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize("strategy", [strategies.asp, strategies.local_sgd])
-def test_a_gradient_passes_nine_files_live_with_a_codec(strategy, servers):
+def test_a_gradient_passes_ten_files_live_with_a_codec(strategy, servers):
     found = files_passed_live(strategy(codec="top_k", codec_down="top_k", servers=servers))
-    sent = {"trainer", "worker", "local_model", "exchange", "codec_state", "codec", "protocol"}
+    sent = {"trainer", "worker", "local_model", "exchange", "compression", "codec_state", "codec", "protocol"}
     applied = {"protocol", "parameter_slice", "codec_state", "codec", "server"}
     assert len(found) >= 2 * (1 + servers)  # two pushes, each sent once and applied by every server
     assert {frozenset(part) for part in found} == {frozenset(sent | {"server"}), frozenset(applied)}
-    assert len(sent | applied) == 9
+    assert len(sent | applied) == 10

@@ -61,8 +61,9 @@ def test_the_target_is_what_all_of_them_reached(runs: dict[str, list[Run]]) -> N
     every = [own[0] for name, own in runs.items() if name not in ("timing", "target")]
     found = []
     for pair in pairwise(every):
+        one_task = len({str(run.experiment.spec()["data"]) for run in pair}) == 1
         found.append(ps.compare(pair).target)
-        assert found[-1] == comparisons.common_target(pair), pair
+        assert found[-1] == (comparisons.common_target(pair) if one_task else None), pair
     assert len({*found}) > 3
 
 

@@ -49,9 +49,8 @@ def test_wrong_values_keep_run_off_until_they_are_mended(panel: Direct, screensh
 
     pick(web, "rest", "scheduler", "tcp://127.0.0.1:9")
     web.locator('.psb-section-rest [data-field="backend"]').select_option("dask")
-    panel.wait(
-        "() => document.querySelector('.psb-section-rest .psb-error')?.textContent.includes('no answer at')"
-    )
+    said = "() => document.querySelector('.psb-section-rest .psb-error')?.textContent"
+    panel.wait(f"{said}?.includes('no Dask scheduler answers at')")
     panel.wait(MAY_RUN, argument=False)
     pick(web, "rest", "scheduler", "")
     panel.wait(MAY_RUN, argument=True)
