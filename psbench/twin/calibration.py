@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from psbench.clusters import make_cluster
@@ -17,16 +18,25 @@ from psbench.results.run import Run
 from psbench.seeds import Streams
 from psbench.specfile import read_yaml
 from psbench.system.files import atomic_write
-from psbench.twin.between_runs import between_runs
+from psbench.twin.between_runs import between_runs, between_sizes
 from psbench.twin.codecs import NO_CODING, Coding, codecs_of, coding_for, with_codec
 from psbench.twin.exchanges import exchanges_of
-from psbench.twin.fit import IN_COMPANY, Fitted, MeasuredLink, fit
+from psbench.twin.fit import (
+    AT_ONCE,
+    HOP,
+    RUN_TO_RUN,
+    SPREAD,
+    Z90,
+    Fitted,
+    MeasuredLink,
+    company_of,
+    fit,
+    latency_of,
+)
 
 #: of the file's format; another one is refused
 VERSION = 1
 _KEYS = ("psbench_profile", "cluster", "holds_for", "fitted", "not_identified", "remarks", "experiment")
-#: half-width of a 90 % interval in standard deviations
-_Z90 = 1.645
 #: what a prediction may not change, as it was not measured
 _FIXED = ("data", "model", "loss", "device", "threads")
 
@@ -51,10 +61,11 @@ class Calibration:
         The specification that was run.
     codecs : dict of name to Coding
         What the codecs of the runs take, each with its parameters.
-    beyond : int
-        How many workers more these are than were measured; see `of_workers`.
-    between_runs : float
-        By how much a run's seconds deviate from its twin's beyond the luck of seeds; see `between_runs`.
+    between_runs, between_sizes : float
+        By how much a run's seconds deviate from its twin's beyond the luck of seeds, and by how much with
+        each doubling of the workers that were measured; see `between_runs.py`.
+    doublings : float
+        How often the workers are doubled, or halved, from those that were measured; see `of_workers`.
     """
 
     cluster: Mapping[str, Any]
@@ -66,12 +77,17 @@ class Calibration:
     remarks: tuple[str, ...]
     experiment: Mapping[str, Any]
     between_runs: float = 0.0
+    between_sizes: float = 0.0
     codecs: Mapping[str, Coding] = field(default_factory=dict)
-    beyond: int = 0
+    doublings: float = 0.0
 
     @classmethod
-    def of(cls, runs: Sequence[Run], link: MeasuredLink | None = None) -> Calibration:
+    def of(
+        cls, runs: Sequence[Run], link: MeasuredLink | None = None, others: Sequence[Run] = ()
+    ) -> Calibration:
         """Fit a cluster to runs of one experiment under several strategies.
+
+        `others`, of other numbers of workers, tell by how much it errs for more than it is fitted to.
 
         Raises
         ------
@@ -89,30 +105,43 @@ class Calibration:
                     )
         limits = min(int(each.min()) for each in samples), max(int(each.max()) for each in samples)
         strategies = ", ".join(f"{run.experiment.title} ({len(run.log)} rows)" for run in runs)
-        deviation, free = between_runs(
-            runs,
-            lambda each: with_codec(found.cluster, found.codecs.get(codecs_of(each), NO_CODING)),
-        )
-        if free:
-            found.remarks.append(
-                f"between runs: they deviate from their twins by {deviation:.1%}, beside seeds ({free} free)"
-            )
-        else:
-            found.unknown.append(
-                "between runs: each probe was run once, so bands lack what differs from one to the next"
-            )
-        remarks = (f"runs: {strategies}", *found.remarks)
-        return cls(
+        measured = cls(
             cluster=found.cluster,
             workers=found.cluster["workers"],
             samples=limits,
             dataset_size=runs[0].meta["dataset_size"],
             fitted=found.fitted,
             unknown=tuple(found.unknown),
-            remarks=remarks,
+            remarks=(f"runs: {strategies}", *found.remarks),
             experiment=spec,
-            between_runs=_four(deviation),
             codecs=found.codecs,
+        )
+        return measured._compared_with(runs, others)
+
+    def _compared_with(self, runs: Sequence[Run], others: Sequence[Run]) -> Calibration:
+        """Return it with what its runs, and those of other numbers of workers, deviate from their twins."""
+
+        def cluster_of(each: Experiment, seed: int) -> dict[str, Any]:
+            own = self.of_workers(each.num_workers).drawn(seed)
+            return with_codec(own.cluster, self.codecs.get(codecs_of(each), NO_CODING))
+
+        deviation, free = between_runs(runs, cluster_of)
+        by_size = between_sizes(others, self.workers, cluster_of)
+        remarks, unknown = list(self.remarks), list(self.unknown)
+        if free:
+            remarks.append(
+                f"between runs: they deviate from their twins by {deviation:.1%}, beside seeds ({free} free)"
+            )
+        else:
+            unknown.append(
+                "between runs: each probe was run once, so bands lack what differs from one to the next"
+            )
+        return replace(
+            self,
+            between_runs=_four(deviation),
+            between_sizes=_four(by_size),
+            remarks=tuple(remarks),
+            unknown=tuple(unknown),
         )
 
     def to_yaml(self, path: Path) -> None:
@@ -129,11 +158,13 @@ class Calibration:
             "remarks": list(self.remarks),
             "fitted": {name: _plain(each) for name, each in self.fitted.items()},
             "between_runs": self.between_runs,
+            **({"between_sizes": self.between_sizes} if self.between_sizes else {}),
             **({"codecs": codecs} if codecs else {}),
             "cluster": dict(self.cluster),
             "experiment": {key: value for key, value in self.experiment.items() if key not in _NOT_KEPT},
         }
         text = yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=120)
+        path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as file:
             file.write(text.encode())
 
@@ -160,10 +191,13 @@ class Calibration:
             low, high = plain["holds_for"]["samples_of_a_worker"]
             fitted = {name: _fitted(each) for name, each in plain["fitted"].items()}
             sizes = int(plain["holds_for"]["workers"]), int(plain["holds_for"]["samples_of_the_data"])
-            deviation = float(plain.get("between_runs", 0.0))  # profiles of before have none
+            deviations = {name: float(plain.get(name, 0.0)) for name in ("between_runs", "between_sizes")}
             codecs = {name: Coding(**each) for name, each in plain.get("codecs", {}).items()}
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{path}: {error} is missing or no number; calibrate again") from None
+            ends = plain["cluster"]["link_time"]["seconds"], plain["cluster"]["speed"]
+            if tuple(map(len, ends)) != (2 * sizes[0], sizes[0]):
+                raise ValueError(f"its cluster is not of {sizes[0]} workers")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{path}: cannot be read as a profile ({error}); calibrate again") from None
         make_cluster(plain["cluster"])
         return cls(
             cluster=plain["cluster"],
@@ -174,8 +208,8 @@ class Calibration:
             unknown=tuple(plain["not_identified"]),
             remarks=tuple(plain["remarks"]),
             experiment=plain["experiment"],
-            between_runs=deviation,
             codecs=codecs,
+            **deviations,
         )
 
     def experiment_of(self, strategy: Any, settings: Mapping[str, Any] | None = None) -> Experiment:
@@ -215,42 +249,67 @@ class Calibration:
         return with_codec(self.cluster, coding_for(experiment.strategy.compositions, self.codecs))
 
     def drawn(self, seed: int) -> Calibration:
-        """Return it with speeds and times drawn from what the measurement leaves open, for a seed.
+        """Return it with its numbers drawn from what the measurement leaves open, for a seed.
 
-        So a band over seeds has in it what is not known of each worker, and by how much one run differs from
-        the next, and not the variation within a run alone. With more workers than were measured a message is
-        later by the company of those more: of how many depends on the strategy, from none to all of them.
+        So a band over seeds has in it what is not known of each number, by how much one run differs from
+        the next, and by how much a fit errs for more workers, and not the variation within a run alone.
         """
-        rng, slower = Streams(seed).generator("calibration"), []
-        for worker in range(self._probed):
-            fitted = self.fitted.get(f"step of worker {worker}, s")
-            share = 0.0 if fitted is None else (fitted.high - fitted.low) / (2 * _Z90 * fitted.value)
-            slower.append(max(0.1, 1.0 + share * float(rng.standard_normal())))
+        rng = Streams(seed).generator("calibration")
+        drawn = {name: self._drawn(name, rng) for name in sorted(self.fitted)}
+        beyond = math.hypot(self.between_runs, self.between_sizes * self.doublings)
+        whole = math.exp(beyond * float(rng.standard_normal()))
+        speed, places = self.cluster["speed"], self._places
         # workers that stand for the same measured one are as much slower as that
-        whole = math.exp(self.between_runs * float(rng.standard_normal()))
-        speed = [
-            each / slower[worker % self._probed] / whole for worker, each in enumerate(self.cluster["speed"])
-        ]
-        cluster = {**self.cluster, "speed": speed}
-        more = 0.0
-        if self.beyond and (fitted := self.fitted.get(IN_COMPANY)):
-            error = (fitted.high - fitted.value) / _Z90
-            slope = max(0.0, fitted.value + error * float(rng.standard_normal()))
-            more = self.beyond * slope * float(rng.random())
+        ratios = [drawn.get(f"step of worker {each}, s", (1.0, 1.0)) for each in places]
+        differ = drawn.get(RUN_TO_RUN, (0.0, 0.0))[0] * rng.standard_normal(len(places))
+        slower = np.exp(differ) * whole * np.array([now / was for was, now in ratios])
+        cluster = {
+            **self.cluster,
+            "speed": (np.array(speed) / slower).tolist(),
+            "step_time": _spread(self.cluster["step_time"], drawn.get(SPREAD)),
+        }
         if "seconds" in (links := self.cluster.get("link_time", {})):
-            cluster["link_time"] = {
-                **links,
-                "seconds": [[each * whole + more for each in end] for end in links["seconds"]],
-            }
+            cluster |= self._drawn_links(links, drawn, whole)
         if service := self.cluster.get("service"):
             cluster["service"] = {name: each * whole for name, each in service.items()}
         codecs = {name: Coding(*(each * whole for each in own)) for name, own in self.codecs.items()}
         return replace(self, cluster=cluster, codecs=codecs)
 
+    def _drawn(self, name: str, rng: np.random.Generator) -> tuple[float, float]:
+        """Return what was fitted, and a value drawn from its interval; of both a tenth at least."""
+        value, low, high, _ = self.fitted[name]
+        error = (high - low) / (2 * Z90) * float(rng.standard_normal())
+        return value, max(0.1 * value, value + error)
+
+    def _drawn_links(
+        self, links: Mapping[str, Any], drawn: Mapping[str, tuple[float, float]], whole: float
+    ) -> dict[str, Any]:
+        """Return drawn latencies, and the rate of a shared link: what it takes more they take less."""
+        alone, slower = drawn.get(AT_ONCE, (1.0, 1.0))
+        companies = [drawn.get(company_of(way), (1.0, 1.0))[0] for way in ("to the servers", "back")]
+        ends = []
+        for end, seconds in enumerate(links["seconds"]):
+            way, place = divmod(end, self.cluster["workers"])
+            name = latency_of(self._places[place] + way * self._probed, self._probed)
+            was, now = drawn.get(name, (1.0, 1.0))
+            less = companies[way] * (slower - alone) / was if AT_ONCE in drawn else 0.0
+            factor = whole * max(0.1, now / was - less)
+            ends.append([each * factor for each in seconds])
+        rate = self.cluster["server_bandwidth_mbit_s"] * alone / (slower * whole)
+        was, now = drawn.get(HOP, (1.0, 1.0))
+        hop_s = self.cluster["latency_s"] * whole * now / was
+        both = {"latency_s": hop_s, "server_bandwidth_mbit_s": rate}
+        return {"link_time": {**links, "seconds": ends}, **both}
+
     @property
     def _probed(self) -> int:
         """How many workers have a step in `fitted`."""
         return max(1, sum(name.startswith("step of worker") for name in self.fitted))
+
+    @property
+    def _places(self) -> list[int]:
+        """For which measured worker each one stands."""
+        return [each % self._probed for each in range(self.cluster["workers"])]
 
     def of_workers(self, workers: int) -> Calibration:
         """Return it for so many workers: the first of them, or, beyond them, all in turn again."""
@@ -262,8 +321,8 @@ class Calibration:
             links = {**links, "seconds": both}
         speed = [self.cluster["speed"][each] for each in places]
         cluster = {**self.cluster, "workers": workers, "speed": speed, "link_time": links}
-        beyond = self.beyond + max(0, workers - self.workers)
-        return replace(self, cluster=cluster, workers=workers, beyond=beyond)
+        doublings = self.doublings + math.log2(workers / self.workers)
+        return replace(self, cluster=cluster, workers=workers, doublings=doublings)
 
     def _check(self, experiment: Experiment) -> None:
         low, high = self.samples
@@ -290,6 +349,17 @@ _NOT_KEPT = (
     "stop",
     "evaluate_every",
 )
+
+
+def _spread(step_time: Mapping[str, Any], drawn: tuple[float, float] | None) -> dict[str, Any]:
+    """Return a step-time part whose factors deviate from their mean, 1, by as much as was drawn."""
+    was, now = drawn or (1.0, 1.0)
+    if "sigma" in step_time:
+        return {**step_time, "sigma": step_time["sigma"] * now / was}
+    if "factors" in step_time:
+        shrunk = [max(0.01, 1.0 + (each - 1.0) * now / was) for each in step_time["factors"]]
+        return {**step_time, "factors": shrunk}
+    return dict(step_time)
 
 
 def _four(value: float) -> float:

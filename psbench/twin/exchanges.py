@@ -13,6 +13,7 @@ from psbench.core.events import COLLECTIVE
 from psbench.core.log import EventLog, Kind
 from psbench.errors import DataError
 
+Array = NDArray[np.float64]
 #: of a worker's exchanges, the quickest share that its clock is set by
 _QUICKEST = 0.05
 #: shortest time of a message, seconds: clocks are not better
@@ -92,12 +93,16 @@ def exchanges_of(log: EventLog) -> Exchanges:
     up = up - collective
     for each in np.unique(worker):
         own = worker == each
-        ahead = (np.quantile(down[own], _QUICKEST) - np.quantile(up[own], _QUICKEST)) / 2
-        up[own] += ahead
-        down[own] -= ahead
+        up[own], down[own] = as_quick_both_ways(up[own], down[own])
     up, down = np.maximum(up, SHORTEST_S), np.maximum(down, SHORTEST_S)
     times = {"released_s": released, "arrived_s": arrived, "compute_s": compute / steps}
     return Exchanges(**found, **times, up_s=up, down_s=down, collective_s=collective)
+
+
+def as_quick_both_ways(up_s: Array, down_s: Array) -> tuple[Array, Array]:
+    """Return times of messages to the servers and back, by clocks that have the quickest take as long."""
+    ahead = (np.quantile(down_s, _QUICKEST) - np.quantile(up_s, _QUICKEST)) / 2
+    return up_s + ahead, down_s - ahead
 
 
 def _rows(log: EventLog) -> Iterator[tuple[float, ...]]:

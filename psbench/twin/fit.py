@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats  # type: ignore[import-untyped]
 
 from psbench.backends.stamps import cost_s
 from psbench.clusters.shared_link import SharedLink
@@ -22,23 +23,26 @@ from psbench.twin.codecs import (
     mean_and_width,
     without_codec,
 )
-from psbench.twin.crowding import Crowd, seconds_in_company
-from psbench.twin.exchanges import SHORTEST_S, Exchanges, exchanges_of
-from psbench.twin.size_classes import rate_at, size_classes
+from psbench.twin.exchanges import SHORTEST_S, Exchanges, as_quick_both_ways, exchanges_of
+from psbench.twin.sharing import Passage, seconds_alone, shared_s
+from psbench.twin.size_classes import SizeClasses, rate_at, size_classes
 from psbench.twin.stamped import Stamps, cores_of, in_words, stamps_of, with_cpu_times
-from psbench.twin.variation import half_width, kept, together, variation_of
+from psbench.twin.variation import deviation_of, half_width, kept, together, variation_of
 
 #: megabits per second that mean: what bytes cost is in the latency
 NO_LIMIT = 1e6
-#: what bands of more workers than were measured hold beside the others
-IN_COMPANY = "a message's latency with each other under way, s"
+#: numbers of a fit that bands hold: how steps vary within a run and between, what messages cost each other
+SPREAD = "deviation of a step, share of its mean"
+RUN_TO_RUN = "deviation of a worker's mean step from run to run, share"
+HOP = "latency between workers, s"
+AT_ONCE = "a message's time on the link that all share, s"
 #: values of each end of a link that a profile keeps
 _KEPT_OF_LINK = 64
 _MBIT = 8e-6
-#: of what company costs, as nothing is quicker for it
+#: half-width of a 90 % interval in standard deviations
+Z90 = 1.645
+#: the shortest time on a shared link that is told from none
 _NOTHING_S = 1e-9
-#: company that a message may have on its way, and still counts as alone
-_ALONE = 0.05
 
 
 class Fitted(NamedTuple):
@@ -172,6 +176,7 @@ def _fit_steps(found: Fit, measured: Sequence[Exchanges], workers: int) -> None:
         wide, mean = half_width(cells[worker, batch]), means[worker, batch]
         source = f"{len(cells[worker, batch])} steps of {batch} samples"
         found.fitted[f"step of worker {worker}, s"] = Fitted(mean, max(0.0, mean - wide), mean + wide, source)
+    found.fitted |= _run_to_run(measured, workers)
     series = [
         each.compute_s[own] / means[worker, batch]
         for each in measured
@@ -179,8 +184,35 @@ def _fit_steps(found: Fit, measured: Sequence[Exchanges], workers: int) -> None:
         if (own := (each.worker == worker) & (each.samples == batch)).sum() > 1
     ]
     found.cluster["step_time"], why = variation_of(series)
+    found.fitted[SPREAD] = Fitted(*deviation_of(series), f"{sum(map(len, series))} steps, in stretches")
     found.remarks.append(f"steps: {why}")
     _say_whether_slow_together(found, measured, means)
+
+
+def _run_to_run(measured: Sequence[Exchanges], workers: int) -> dict[str, Fitted]:
+    """Return by how much a worker's mean step differs between runs, beside what all have in common.
+
+    Of each batch size the residuals of an additive model of the logarithms (run + worker), which of few are
+    made larger by Student's factor, less what the steps within a run explain.
+    """
+    squares, free, luck = 0.0, 0, list[float]()
+    for batch in np.unique(np.concatenate([each.samples for each in measured])).tolist():
+        series = [
+            [each.compute_s[(each.worker == worker) & (each.samples == batch)] for worker in range(workers)]
+            for each in measured
+        ]
+        runs = [own for own in series if min(map(len, own)) > 1]
+        if len(runs) < 2 or workers < 2:
+            continue
+        logs = np.log([[values.mean() for values in own] for own in runs])
+        apart = logs - logs.mean(axis=0) - logs.mean(axis=1, keepdims=True) + logs.mean()
+        squares, free = squares + float((apart**2).sum()), free + (len(runs) - 1) * (workers - 1)
+        luck += [(half_width(values) / (Z90 * values.mean())) ** 2 for own in runs for values in own]
+    if not free:
+        return {}
+    student = float(stats.t.ppf(0.95, free)) / Z90
+    value = max(_NOTHING_S, max(0.0, student**2 * squares / free - float(np.mean(luck))) ** 0.5)
+    return {RUN_TO_RUN: Fitted(value, value, value, f"{free} free")}
 
 
 def _common_batch(cells: Mapping[tuple[int, int], NDArray[np.float64]], workers: int) -> int:
@@ -338,69 +370,109 @@ def _fit_links(
 ) -> None:
     """Fit latencies, each end of each link by itself, as blocks of what was measured.
 
-    Where the rate is known, what a message took to pass, in equal shares with those that passed then, is
-    taken off; what is left is latency, in which it keeps no other from passing. Where it is not known, those
-    that were alone tell the latency, or else all.
+    What a message took to pass, in equal shares with those that passed then, is taken off; what is left is
+    latency, in which it keeps no other from passing.
     """
-    message, decision = service_s
+    passages = [_passage(each, service_s) for each in measured]
     classes = None if link is None else size_classes(link.seconds)
     rates = () if classes is None else classes.rates
-    rate = NO_LIMIT if link is None else max([link.mbit_s, *(mbit_s for _, mbit_s in rates)])
-    ends: list[list[NDArray[np.float64]]] = [[] for _ in range(2 * workers)]
-    crowds: list[Crowd] = []
-    for run, each in enumerate(measured):
-        served = message * (each.place + 2) + decision
-        ways = (
-            (each.arrived_s - each.up_s, each.up_s, each.up_s, each.bytes_up),
-            (each.released_s, each.down_s, each.down_s - served, each.bytes_down),
-        )
-        for way, (begin, took, seconds, size) in enumerate(ways):
-            alone = ~_queued(each, 2 * message + decision) if way == 0 else np.ones(len(each), dtype=bool)
-            company = _company(begin, begin + took)
-            if link is None:
-                alone &= company < 1 + _ALONE
-            latency = seconds - _passing_s(begin, size, rate, rates)
-            for worker in range(workers):
-                own = (each.worker == worker) & (each.bytes_down > 0)
-                crowds.append(Crowd(run, way * workers + worker, latency[own], company[own] - 1))
-                chosen = own & alone if (link is not None or not way) and (own & alone).sum() > 2 else own
-                ends[way * workers + worker].append(latency[chosen])
-    if (more := seconds_in_company(crowds)) is None:
-        found.unknown.append(f"{IN_COMPANY}: their company is always the same; taken as none")
+    if link is None:
+        rate, shared = NO_LIMIT, _fit_shared_link(found, measured, passages)
     else:
-        value, low, high = (
-            max(least, each) for least, each in zip((_NOTHING_S, 0.0, _NOTHING_S), more, strict=True)
-        )
-        found.fitted[IN_COMPANY] = Fitted(value, low, high, f"{len(measured)} runs; none is quicker for it")
+        rate = shared = max([link.mbit_s, *(mbit_s for _, mbit_s in rates)])
+        _say_links(found, link, classes)
+    ends: list[list[NDArray[np.float64]]] = [[] for _ in range(2 * workers)]
+    for each, passage in zip(measured, passages, strict=True):
+        both = [
+            took - _passing_s(begin, size, shared, rates)
+            for begin, took, size in zip(
+                passage.begin_s, passage.took_s, (each.bytes_up, each.bytes_down), strict=True
+            )
+        ]
+        for worker in np.unique(each.worker).tolist():
+            own = (each.worker == worker) & (each.bytes_down > 0)
+            alone = own & passage.counts
+            chosen = alone if alone.sum() > 2 else own
+            up, down = as_quick_both_ways(both[0][chosen], both[1][chosen])
+            ends[worker].append(up)
+            ends[workers + worker].append(down)
     latencies = [np.maximum(np.concatenate(end), SHORTEST_S) for end in ends]
     for end, values in enumerate(latencies):
-        whither = "to the servers" if end < workers else "back"
         mean, wide = float(values.mean()), half_width(values)
-        name, source = f"latency of worker {end % workers} {whither}, s", f"{len(values)} messages"
-        found.fitted[name] = Fitted(mean, max(0.0, mean - wide), mean + wide, source)
+        source = f"{len(values)} messages"
+        found.fitted[latency_of(end, workers)] = Fitted(mean, max(0.0, mean - wide), mean + wide, source)
     seconds_of = [kept(end, _KEPT_OF_LINK) for end in latencies]
-    found.cluster["link_time"] = {"name": "trace", "order": "blocks", "seconds": seconds_of}
-    typical = float(np.median(np.concatenate(latencies[:workers])))
-    found.cluster["latency_s"] = _rounded(typical if link is None else link.latency_s)
-    found.cluster |= {"bandwidth_mbit_s": _rounded(rate), "server_bandwidth_mbit_s": _rounded(rate)}
-    found.cluster |= {"server_latency_s": found.cluster["latency_s"], "link_sharing": "equal"}
-    if link is not None and link.up_mbit_s:
+    hop_s = _fit_hop(found, np.concatenate(latencies)) if link is None else link.latency_s
+    found.cluster |= {
+        "link_time": {"name": "trace", "order": "blocks", "seconds": seconds_of},
+        "latency_s": _rounded(hop_s),
+        "server_latency_s": _rounded(hop_s),
+        "bandwidth_mbit_s": _rounded(rate),
+        "server_bandwidth_mbit_s": _rounded(shared),
+        "link_sharing": "equal",
+    }
+    if len(rates) > 1:
+        found.cluster["achieved_rates"] = [list(each) for each in rates]
+
+
+def _fit_hop(found: Fit, latencies: NDArray[np.float64]) -> float:
+    """Return what is taken as the latency between workers, seconds, in doubt as it was not measured."""
+    low, high = sorted((float(np.median(latencies)), float(latencies.mean())))
+    found.fitted[HOP] = Fitted((low + high) / 2, low, high, "median and mean of those to servers and back")
+    found.unknown.append("latency between workers: not measured; taken as those to servers and back")
+    return found.fitted[HOP].value
+
+
+def latency_of(end: int, workers: int) -> str:
+    """Return what the latency from an end of a worker's link is called among what was fitted."""
+    return f"latency of worker {end % workers} {'to the servers' if end < workers else 'back'}, s"
+
+
+def _passage(each: Exchanges, service_s: tuple[float, float]) -> Passage:
+    """Return a run's messages to the servers and back, without what servers took."""
+    message, decision = service_s
+    served = message * (each.place + 2) + decision
+    return Passage(
+        (each.arrived_s - each.up_s, each.released_s + served),
+        (each.up_s, each.down_s - served),
+        each.worker,
+        (each.bytes_down > 0) & ~_queued(each, 2 * message + decision),
+    )
+
+
+def _fit_shared_link(found: Fit, measured: Sequence[Exchanges], passages: Sequence[Passage]) -> float:
+    """Fit the rate of a link that all messages share, Mbit/s: processes of one machine are one, too."""
+    largest = max(int(each.bytes_up.max()) for each in measured)
+    alone = seconds_alone(passages)
+    if alone is None:
+        found.unknown.append(f"{AT_ONCE}: too few messages; taken as none")
+    value, low, high = (max(_NOTHING_S, each) for each in alone or (0.0, 0.0, 0.0))
+    found.fitted[AT_ONCE] = Fitted(value, min(low, value), max(high, value), f"{len(passages)} runs")
+    for way, whither in enumerate(("to the servers", "back")):
+        passing = [shared_s(each.begin_s[way], value) / value for each in passages]
+        company = float(np.concatenate(passing).mean())
+        found.fitted[company_of(whither)] = Fitted(company, company, company, "when they begin to pass")
+    bound = f"at least {_MBIT * largest / min(float(each.up_s.min()) for each in measured):.3g} Mbit/s"
+    found.unknown.append(f"bandwidth: all messages have one size; {bound}, and what it costs is latency")
+    return _MBIT * largest / value
+
+
+def company_of(whither: str) -> str:
+    """Return what the messages that pass a shared link at once are called among what was fitted."""
+    return f"messages that pass at once {whither}, mean"
+
+
+def _say_links(found: Fit, link: MeasuredLink, classes: SizeClasses | None) -> None:
+    """Say of links between workers what was measured of each alone, of all at once, and by size."""
+    if link.up_mbit_s:
         said = f"{link.up_mbit_s:.4g} to a worker and {link.down_mbit_s:.4g} back, each alone"
         said += f"; {link.at_once_mbit_s:.4g} to one from all at once" if link.at_once_mbit_s else ""
         found.remarks.append(f"links, Mbit/s of the largest message: {said}")
     if classes is not None:
         found.unknown += classes.unknown
-        for (begin_bytes, mbit_s), (low, high) in zip(rates, classes.between, strict=True):
+        for (begin_bytes, mbit_s), (low, high) in zip(classes.rates, classes.between, strict=True):
             of = f"rate of messages of {begin_bytes:,.0f} bytes and more, Mbit/s"
             found.fitted[of] = Fitted(mbit_s, low, high, "messages between workers")
-    if len(rates) > 1:
-        found.cluster["achieved_rates"] = [list(each) for each in rates]
-    if link is None:
-        quickest = min(float(each.up_s.min()) for each in measured)
-        largest = max(int(each.bytes_up.max()) for each in measured)
-        bound = f"at least {_MBIT * largest / quickest:.3g} Mbit/s"
-        found.unknown.append(f"bandwidth: all messages have one size; {bound}, and what it costs is latency")
-        found.unknown.append("latency between workers: not measured; taken as the median to the servers")
 
 
 def _passing_s(
@@ -421,23 +493,6 @@ def _passing_s(
         own = rate_at(rates, float(size[each])) or mbit_s
         link.begin(each, float(size[each]), own / _MBIT, float(begin[each]))
     return np.array([link.ends(each) for each in range(len(begin))]) - begin
-
-
-def _company(begin: NDArray[np.float64], end: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return how many messages were under way on average while each was, itself included.
-
-    >>> _company(np.array([0.0, 0.0, 1.0]), np.array([2.0, 1.0, 2.0])).tolist()
-    [2.0, 2.0, 2.0]
-    """
-    order, found = np.argsort(begin, kind="stable"), np.ones(len(begin))
-    for place, one in enumerate(order.tolist()):
-        for other in order[place + 1 :].tolist():
-            if begin[other] >= end[one]:
-                break
-            both = min(end[one], end[other]) - begin[other]
-            found[one] += both / max(SHORTEST_S, end[one] - begin[one])
-            found[other] += both / max(SHORTEST_S, end[other] - begin[other])
-    return found
 
 
 def _queued(each: Exchanges, busy_s: float) -> NDArray[np.bool_]:

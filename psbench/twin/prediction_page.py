@@ -178,6 +178,7 @@ def write_prediction(found: Ranked, path: Path) -> Path:
     """Write a prediction as a page, or its chart alone, whole or not at all; returns the path."""
     check_format(path)
     figure = prediction_figure(found)
+    path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix != ".html":
         stack([figure.chart]).save(path)
         return path

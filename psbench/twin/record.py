@@ -104,19 +104,20 @@ class Recorded:
         try:
             facts = json.loads((folder / "twin.json").read_text(encoding="utf-8"))
             version, counts = facts.pop("version"), facts.pop("runs")
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            if version != _VERSION:
+                raise DataError(f"{folder}: is a record of version {version!r}, and this is {_VERSION}")
+            if (plain := facts.get("link")) is not None:  # by size, whose bytes are text in JSON
+                latency_s, mbit_s, seconds, *more = plain
+                by_size = {int(size): values for size, values in seconds.items()}
+                facts["link"] = MeasuredLink(latency_s, mbit_s, by_size, *more)
+            places = {
+                name: [folder / name / str(number) for number in range(n)] for name, n in counts.items()
+            }
+            found = cls(**facts)
+        except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
             raise DataError(f"{folder}: has no record of `psbench twin --out` ({error})") from None
-        if version != _VERSION:
-            raise DataError(f"{folder}: is a record of version {version!r}, and this is {_VERSION}")
-        runs = {
-            name: [Run.load(folder / name / str(number)) for number in range(count)]
-            for name, count in counts.items()
-        }
-        if (plain := facts.get("link")) is not None:  # by size, whose bytes are text in JSON
-            latency_s, mbit_s, seconds, *more = plain
-            by_size = {int(size): values for size, values in seconds.items()}
-            facts["link"] = MeasuredLink(latency_s, mbit_s, by_size, *more)
-        return cls(runs, **facts)
+        found.runs = {name: [Run.load(place) for place in of] for name, of in places.items()}
+        return found
 
 
 def emulated(workers: int, kinds: bool = False) -> Experiment:

@@ -218,5 +218,6 @@ def cluster_of(meetings: Meetings, path: Path) -> None:
     seconds = [kept(np.maximum(own, SHORTEST_S)) for own in meetings.end - meetings.begin]
     steps = {"name": "trace", "order": "blocks", "seconds": seconds}
     plain = {"cluster": {"workers": len(seconds), "step_time": steps}}
+    path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as file:
         file.write(yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=110).encode())

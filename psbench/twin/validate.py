@@ -221,12 +221,16 @@ class _Validator:
                 self._replay(name, live)
                 part = "b" if name in FITTED else "c"
                 found.cells.append(self._cell(part, name, live, calibration))
-        few = {key: Calibration.of(own) for key, own in runs.items() if key.startswith("fit of ")}
+        fits = {key: own for key, own in runs.items() if key.startswith("fit of ")}
+        few = [
+            Calibration.of(own, others=[run for each in fits if each != key for run in fits[each]])
+            for key, own in fits.items()
+        ]
         for key, live in runs.items():
             kind, _, name = key.partition("/")
             if kind.startswith("of "):
                 workers = live[0].experiment.num_workers
-                for fewer in few.values():
+                for fewer in few:
                     label = f"{name}, {fewer.workers} to {workers}"
                     more = fewer.of_workers(workers)
                     found.cells.append(self._cell("d", label, live, more))

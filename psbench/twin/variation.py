@@ -10,12 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
+from psbench.seeds import Streams
+
 #: spread below which a series counts as constant
 _CONSTANT = 1e-3
 #: probability below which the log-normal is rejected, and the correlation up to which one is noise
 _REJECT, _SHIFTS = 0.01, 20
 #: deviations beyond which a step is a stall, and the share up to which they are rare
 _FAR, _RARE = 6.0, 0.03
+#: steps that are drawn together, and how often
+_STRETCH, _DRAWS = 16, 200
 #: measured values that a profile keeps, so that it stays a page
 _KEPT = 240
 
@@ -51,6 +55,28 @@ def variation_of(series: Series) -> tuple[dict[str, Any], str]:
     return {"name": "trace", "order": "blocks", "factors": kept(whole)}, (
         f"measured blocks: the shifted log-normal is rejected (p = {p:.1g})"
     )
+
+
+def deviation_of(series: Series) -> tuple[float, float, float]:
+    """Return the standard deviation of all factors, with a 90 % interval: a block bootstrap over stretches.
+
+    Source
+    ------
+    Künsch (1989): stretches keep what follows each other.
+    """
+    whole = np.concatenate(series)
+    squares = [np.add.reduceat((each - 1.0) ** 2, _stretches(each)) for each in series if len(each)]
+    counts = [np.diff([*_stretches(each), len(each)]) for each in series if len(each)]
+    square, count = np.concatenate(squares), np.concatenate(counts)
+    drawn = Streams(0).generator("deviation").integers(len(square), size=(_DRAWS, len(square)))
+    means = square[drawn].sum(axis=1) / count[drawn].sum(axis=1)
+    value = max(float(whole.std()), _CONSTANT * 1e-3)
+    low, high = np.sqrt(np.quantile(means, (0.05, 0.95)))
+    return value, min(float(low), value), max(float(high), value)
+
+
+def _stretches(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    return np.arange(0, len(values), _STRETCH)
 
 
 def without_stalls(series: Series) -> tuple[list[NDArray[np.float64]], dict[str, float]]:

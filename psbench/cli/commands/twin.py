@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -11,7 +11,7 @@ from psbench.cli.app import FAILED, app, as_json_text, check_there, read_live, r
 from psbench.cli.options import Json, Scheduler, Settings, Spec
 from psbench.cli.starting import starting
 from psbench.errors import ParameterError
-from psbench.specfile import parse_setting
+from psbench.specfile import parse_setting, parse_yaml
 
 
 @app.command("calibrate")
@@ -95,15 +95,15 @@ def predict_command(
       psbench predict profile.yaml --strategy ssp --over strategy.staleness_bound=0,1,2,4,8 --target 0.95
       psbench predict profile.yaml --strategy local_sgd --over strategy.local_steps=1,2,4,8,16 --out H.html
     """  # noqa: D301
-    import yaml
-
     curve = None
     if over is not None:
         path, _, texts = over.partition("=")
         if not texts:
             raise ParameterError(f"--over: expected PATH=V,V,..., got {over!r}")
         curve = path, [parse_setting(f"{path}={text}")[1] for text in texts.split(",")]
-    asked: list[Any] = [yaml.safe_load(text) for text in strategies or ("bsp", "asp", "ssp", "all_reduce")]
+    asked = [
+        parse_yaml(text, f"--strategy {text}") for text in strategies or ("bsp", "asp", "ssp", "all_reduce")
+    ]
     with starting("psbench: loading torch and the data"):
         from psbench.twin.predict import predict
         from psbench.twin.prediction_page import check_format

@@ -1,0 +1,103 @@
+"""What messages cost each other that are under way at once, where the rate of their link is not known."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psbench.seeds import Streams
+
+Array = NDArray[np.float64]
+#: messages of one run that are drawn together: those that follow each other are alike
+_STRETCH = 32
+_DRAWS, _GRID = 200, 24
+#: shortest time that is tried, seconds
+_SHORTEST_S = 1e-5
+
+
+class Passage(NamedTuple):
+    """A run's messages to the servers and back: when they began, and took, (n,) of each way; seconds.
+
+    `worker`: (n,). `counts`: (n,), whether nothing else is known to have kept one, as a server's queue.
+    """
+
+    begin_s: tuple[Array, Array]
+    took_s: tuple[Array, Array]
+    worker: NDArray[np.int64]
+    counts: NDArray[np.bool_]
+
+
+def shared_s(begin_s: Array, alone_s: float) -> Array:
+    """Return how long equal messages take to pass a link in equal shares, each `alone_s` by itself; seconds.
+
+    >>> shared_s(np.array([0.0, 0.5]), 1.0).tolist()
+    [1.5, 1.5]
+    """
+    ends, under_way = np.empty(len(begin_s)), deque[tuple[float, int]]()
+    now = share = 0.0  # `share`: of the link, what a message has had that passes since the beginning
+
+    def until(later: float) -> None:
+        nonlocal now, share
+        while under_way:
+            done, which = under_way[0]
+            if (end := now + (done - share) * len(under_way)) > later:
+                share += (later - now) / len(under_way)
+                break
+            ends[which], now, share = end, end, done
+            under_way.popleft()
+        now = later
+
+    for which in np.argsort(begin_s, kind="stable").tolist():
+        until(float(begin_s[which]))
+        under_way.append((share + alone_s, which))
+    until(float("inf"))
+    return ends - begin_s
+
+
+def seconds_alone(passages: Sequence[Passage]) -> tuple[float, float, float] | None:
+    """Return how long a message keeps a link that all share, with a 90 % interval; seconds.
+
+    Processes that share cores, sockets and interrupts are such a link too. It is the time that leaves the
+    latencies of each worker, both ways together as clocks may differ, closest to their median (least
+    absolute deviations, as latencies have long tails). The interval is of a block bootstrap over stretches.
+
+    Returns
+    -------
+    (value, low, high), or None if there are too few messages to tell.
+
+    Source
+    ------
+    Künsch (1989): the block bootstrap.
+    """
+    took = np.concatenate([sum(each.took_s)[each.counts] for each in passages])
+    worker = np.concatenate([each.worker[each.counts] for each in passages])
+    if len(took) < 4 * _STRETCH:
+        return None
+    longest = max(2 * _SHORTEST_S, float(np.quantile(took, 0.9)))
+    tried = np.array([0.0, *np.geomspace(_SHORTEST_S, longest, _GRID)])
+    errors = np.array([_errors(took - _passing(passages, alone_s), worker) for alone_s in tried])
+    edges = np.arange(0, errors.shape[1], _STRETCH)
+    parts = np.add.reduceat(errors, edges, axis=1)
+    rng = Streams(0).generator("sharing")
+    drawn = [parts[:, rng.integers(len(edges), size=len(edges))].sum(axis=1).argmin() for _ in range(_DRAWS)]
+    low, high = np.quantile(tried[drawn], (0.05, 0.95))
+    half = (tried[2] / tried[1]) ** 0.5  # between two that were tried
+    return float(tried[errors.sum(axis=1).argmin()]), float(low) / half, float(high) * half
+
+
+def _passing(passages: Sequence[Passage], alone_s: float) -> Array:
+    """Return how long the messages that count passed, both ways together; seconds."""
+    both = [sum(shared_s(begin, alone_s) for begin in each.begin_s)[each.counts] for each in passages]
+    found: Array = np.concatenate(both)
+    return found
+
+
+def _errors(latency: Array, worker: NDArray[np.int64]) -> Array:
+    """Return how far each latency is from the median of its worker's."""
+    medians = {each: np.median(latency[worker == each]) for each in np.unique(worker).tolist()}
+    found: Array = np.abs(latency - np.array([medians[each] for each in worker.tolist()]))
+    return found
