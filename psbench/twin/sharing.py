@@ -73,7 +73,7 @@ def seconds_alone(passages: Sequence[Passage]) -> tuple[float, float, float] | N
     ------
     Künsch (1989): the block bootstrap.
     """
-    took = np.concatenate([sum(each.took_s)[each.counts] for each in passages])
+    took = np.concatenate([(each.took_s[0] + each.took_s[1])[each.counts] for each in passages])
     worker = np.concatenate([each.worker[each.counts] for each in passages])
     if len(took) < 4 * _STRETCH:
         return None
@@ -91,8 +91,12 @@ def seconds_alone(passages: Sequence[Passage]) -> tuple[float, float, float] | N
 
 def _passing(passages: Sequence[Passage], alone_s: float) -> Array:
     """Return how long the messages that count passed, both ways together; seconds."""
-    both = [sum(shared_s(begin, alone_s) for begin in each.begin_s)[each.counts] for each in passages]
-    found: Array = np.concatenate(both)
+    found: Array = np.concatenate(
+        [
+            (shared_s(each.begin_s[0], alone_s) + shared_s(each.begin_s[1], alone_s))[each.counts]
+            for each in passages
+        ]
+    )
     return found
 
 

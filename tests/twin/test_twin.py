@@ -17,7 +17,7 @@ from psbench.results.run import Run
 from psbench.twin.calibration import Calibration
 from psbench.twin.codecs import Coding, with_codec
 from psbench.twin.exchanges import exchanges_of, last_version
-from psbench.twin.fit import AT_ONCE, MeasuredLink, _passing_s
+from psbench.twin.fit import AT_ONCE, RUN_TO_RUN, SPREAD, Z90, MeasuredLink, _passing_s
 from psbench.twin.measures import measures_of
 from psbench.twin.pictures import quantiles, write_report
 from psbench.twin.prediction_page import prediction_table
@@ -74,10 +74,7 @@ def test_a_known_cluster_is_found_again(measured):
 
 def test_what_differs_from_one_run_to_the_next_is_in_bands(measured):
     """Four runs, two a tenth slower and two a tenth quicker; some of it is in how steps vary."""
-    steady = TRUTH | {"step_time": "constant", "link_time": "constant", "service": {}}
-    factors = (0.9, 1.1, 0.9, 1.1)
-    clusters = [steady | {"speed": [factor * each for each in TRUTH["speed"]]} for factor in factors]
-    runs = [ps.run(PLAIN.but(cluster=each, stop={"updates": 20})) for each in clusters]
+    runs = [steady(4, [factor * each for each in TRUTH["speed"]]) for factor in (0.9, 1.1, 0.9, 1.1)]
     found = Calibration.of(runs)
     seconds = np.log([last_version(run.log)[1] for run in runs])
     student = stats.t.ppf(0.95, 3) / stats.norm.ppf(0.95)
@@ -88,6 +85,43 @@ def test_what_differs_from_one_run_to_the_next_is_in_bands(measured):
     assert any("each probe was run once" in each for each in measured.unknown)
     drawn = [np.log(found.drawn(seed).cluster["speed"]).mean() for seed in range(200)]
     assert np.std(drawn) == pytest.approx(found.between_runs, rel=0.15)
+
+
+def steady(workers, speed, updates=20):
+    """Return a run whose steps and messages do not vary."""
+    cluster = TRUTH | {"step_time": "constant", "link_time": "constant", "service": {}}
+    cluster |= {"workers": workers, "speed": list(speed)}
+    return ps.run(PLAIN.but(cluster=cluster, batch_size=32 * workers, stop={"updates": updates}))
+
+
+def test_what_each_worker_differs_by_from_run_to_run_is_drawn():
+    """Six runs, in each of which every worker is quicker or slower by some 5 % of its own."""
+    factors = np.exp(0.05 * np.random.default_rng(3).standard_normal((6, 4)))
+    found = Calibration.of([steady(4, each) for each in factors])
+    logs = np.log(factors)
+    apart = logs - logs.mean(axis=0) - logs.mean(axis=1, keepdims=True) + logs.mean()
+    student = stats.t.ppf(0.95, 15) / stats.norm.ppf(0.95)
+    expected = student * np.sqrt((apart**2).sum() / 15)
+    assert found.fitted[RUN_TO_RUN].value == pytest.approx(expected, rel=0.01)
+    drawn = np.log([found.of_workers(8).drawn(seed).cluster["speed"] for seed in range(100)])
+    assert (drawn[:, :4] - drawn[:, 4:]).std() == pytest.approx(2**0.5 * expected, rel=0.15)
+
+
+def test_what_a_fit_errs_by_for_other_workers_is_drawn_for_more(measured):
+    """Two workers are a tenth quicker than four of the same kind: eight may be as much off, sixteen twice."""
+    four, two = steady(4, [1.0] * 4), steady(2, [1.1, 1.1])
+    found = Calibration.of([four, four], others=[two])
+    seconds = [last_version(run.log)[1] for run in (four, two)]
+    assert found.between_sizes == pytest.approx(np.log(seconds[0] / seconds[1]), rel=0.05)
+    for workers, doublings in ((4, 0), (8, 1), (16, 2)):
+        levels = [
+            np.log(found.of_workers(workers).drawn(seed).cluster["speed"]).mean() for seed in range(200)
+        ]
+        expected = np.hypot(found.between_runs, found.between_sizes * doublings)
+        assert np.std(levels) == pytest.approx(expected, rel=0.15, abs=1e-3)
+    sigma = [measured.drawn(seed).cluster["step_time"]["sigma"] for seed in range(200)]
+    value, low, high, _ = measured.fitted[SPREAD]
+    assert np.std(sigma) / np.mean(sigma) == pytest.approx((high - low) / (2 * Z90 * value), rel=0.15)
 
 
 @pytest.mark.parametrize("strategy", ["ssp", "k_bsp", "local_sgd", "all_reduce"])
