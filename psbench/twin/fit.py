@@ -418,8 +418,8 @@ def _fit_links(
 def _fit_hop(found: Fit, latencies: NDArray[np.float64]) -> float:
     """Return what is taken as the latency between workers, seconds, in doubt as it was not measured.
 
-    A ring takes the sum of its hops, so it is the mean of messages to servers and back; a few that were late
-    for other reasons may have made that long, by as much as it is beyond the median.
+    A ring takes the sum of its hops, so it is the mean of messages to servers and back. Some of those may be
+    late for reasons that no hop has: by as much as the mean is beyond the median.
     """
     mean, median = float(latencies.mean()), float(np.median(latencies))
     doubt = min(abs(mean - median), 0.9 * mean)
