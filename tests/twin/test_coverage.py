@@ -79,7 +79,8 @@ def cells(number, parts=("c", "d")):
     """Yield (part, what is shared, strategy, width, error, share of live runs inside) of some machines."""
     machines, of_two, of_four = (made := Machines(number)), made.probes(2), made.probes(4)
     fits = {"c": [Calibration.of(of_four)]}
-    fits["d"] = [Calibration.of(of_two, others=of_four), Calibration.of(of_four, others=of_two)]
+    if "d" in parts:
+        fits["d"] = [Calibration.of(of_two, others=of_four), Calibration.of(of_four, others=of_two)]
     for part, workers in zip(parts, (4, 8), strict=False):
         for name in STRATEGIES[part]:
             live = [machines.live(workers, name) for _ in range(LIVE)]
@@ -93,11 +94,12 @@ def cells(number, parts=("c", "d")):
 
 @pytest.mark.nightly
 def test_bands_hold_other_runs_as_often_as_they_say():
-    """(c): 160 cells of strategies that were not fitted; (d): 96 of more workers than were; two runs each.
+    """(c): 148 cells of strategies that were not fitted; (d): 96 of more workers than were; two runs each.
 
-    Cells of the same machines are alike, as they have one fit: 64 cells of (c) on 16 had 84 %, others 95 %.
+    Cells of the same machines are alike, as they have one fit: of (c) the first 64 cells have 84 %, the
+    others 95 %.
     """
-    found = [cell for number in range(40) for cell in cells(number, ("c", "d") if number < 16 else ("c",))]
+    found = [cell for number in range(37) for cell in cells(number, ("c", "d") if number < 16 else ("c",))]
     for part in ("c", "d"):
         own = [cell for cell in found if cell[0].startswith(part)]
         assert len(own) >= 60
