@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 import altair as alt
 import pandas as pd
@@ -14,72 +12,14 @@ from psbench.charts.ticks import parameter_axis
 from psbench.errors import ParameterError
 from psbench.results.html import page
 from psbench.system.files import atomic_write, check_writable
-from psbench.twin.measures import Band
+from psbench.twin.predictions import Predictions
 
 #: what a prediction is written as
 FORMATS = (".html", ".svg", ".png", ".pdf")
 _ROW = 34
 
 
-class _Row(Protocol):
-    """What is drawn of one strategy (`Predicted`)."""
-
-    @property
-    def name(self) -> str:
-        """The strategy."""
-
-    @property
-    def update_s(self) -> Band:
-        """Seconds of an update."""
-
-    @property
-    def epoch_s(self) -> Band:
-        """Seconds of an epoch."""
-
-    @property
-    def target_s(self) -> Band | None:
-        """Seconds to the target."""
-
-    @property
-    def value(self) -> Any:
-        """What was set, along a curve."""
-
-    @property
-    def title(self) -> str:
-        """What it is called, with its setting."""
-
-    @property
-    def idle(self) -> float:
-        """Share of their time that workers waited; 0 to 1."""
-
-
-class Ranked(Protocol):
-    """What is drawn of several (`Ranking`), which writes itself."""
-
-    @property
-    def target(self) -> float | None:
-        """Validation accuracy."""
-
-    @property
-    def seeds(self) -> int:
-        """Runs of each."""
-
-    @property
-    def over(self) -> str:
-        """What was varied; empty: strategies."""
-
-    @property
-    def rows(self) -> Sequence[_Row]:
-        """The predictions."""
-
-    def best(self) -> tuple[str, list[str]]:
-        """Return the quickest, and those that cannot be told apart from it."""
-
-    def ties(self) -> list[tuple[str, str]]:
-        """Return neighbours of the ranking that cannot be told apart."""
-
-
-def prediction_table(found: Ranked) -> pd.DataFrame:
+def prediction_table(found: Predictions) -> pd.DataFrame:
     """Return a row for each prediction: `label`, `x` (what was varied, or the strategy), and seconds.
 
     `value`, `low` and `high`: to the target, or of an epoch; missing where a seed does not reach the target.
@@ -96,7 +36,7 @@ def prediction_table(found: Ranked) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def prediction_figure(found: Ranked) -> Figure:
+def prediction_figure(found: Predictions) -> Figure:
     """Return the chart of a prediction with its table."""
     table = prediction_table(found)
     known = table[table["value"].notna()]
@@ -174,7 +114,7 @@ def check_format(path: Path) -> None:
     check_writable(path.absolute().parent)
 
 
-def write_prediction(found: Ranked, path: Path) -> Path:
+def write_prediction(found: Predictions, path: Path) -> Path:
     """Write a prediction as a page, or its chart alone, whole or not at all; returns the path."""
     check_format(path)
     figure = prediction_figure(found)

@@ -1,0 +1,116 @@
+"""Strategies that were predicted: their bands, in what order they come, and which cannot be told apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from psbench.twin.measures import Band, Measures
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """One strategy: what it is called, its runs' measures, and bands of seconds.
+
+    Attributes
+    ----------
+    update_s, epoch_s : Band
+        Seconds of an update, and of as many samples as there are data.
+    target_s : Band or None
+        Seconds to the target; None without one, or if a seed does not reach it.
+    value : anything
+        Along a curve, what `setting` was set to.
+    """
+
+    name: str
+    setting: str
+    runs: Sequence[Measures]
+    update_s: Band
+    epoch_s: Band
+    target_s: Band | None
+    value: Any = None
+
+    @property
+    def title(self) -> str:
+        """What it is called, with its setting."""
+        return f"{self.name} {self.setting}".strip()
+
+    @property
+    def idle(self) -> float:
+        """Mean share of their time that workers waited, over the runs; 0 to 1."""
+        return math.fsum(each.idle for each in self.runs) / len(self.runs)
+
+    @property
+    def judged_by(self) -> Band:
+        """What it is ranked by: time to the target, or else an epoch's."""
+        return self.target_s or self.epoch_s
+
+
+@dataclass(frozen=True, repr=False)
+class Predictions:
+    """Strategies on one profile, the quickest first (along a curve: in its order)."""
+
+    rows: Sequence[Predicted]
+    target: float | None
+    seeds: int
+    over: str = ""
+
+    @property
+    def is_curve(self) -> bool:
+        """Whether the rows are values of a setting, `over`, and not strategies alone."""
+        return bool(self.over)
+
+    def ties(self) -> list[tuple[str, str]]:
+        """Return neighbours of the ranking that cannot be told apart: their bands overlap."""
+        ranked = sorted(self.rows, key=lambda row: row.judged_by.mean)
+        pairs = pairwise(ranked)
+        return [(a.title, b.title) for a, b in pairs if a.judged_by.overlaps(b.judged_by)]
+
+    def best(self) -> tuple[str, list[str]]:
+        """Return the quickest row of all, and those that cannot be told apart from it."""
+        reached = [row for row in self.rows if self.target is None or row.target_s is not None] or self.rows
+        first = min(reached, key=lambda row: row.judged_by.mean)
+        same = [each for each in reached if each is not first and each.judged_by.overlaps(first.judged_by)]
+        return first.title, [each.title for each in same]
+
+    def plain(self) -> list[dict[str, Any]]:
+        """Return a row for each strategy as plain data."""
+        return [
+            {
+                **{"strategy": row.name, "setting": row.setting, "idle": row.idle},
+                **{name: _band(getattr(row, name)) for name in ("update_s", "epoch_s", "target_s")},
+                "staleness_mean": sum(float(each.staleness.mean()) for each in row.runs) / len(row.runs),
+            }
+            for row in self.rows
+        ]
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        """Return a table, and which of its rows cannot be told apart."""
+        asked = self.target is not None
+        head = f"{'strategy':<34}{'s an update':>26}{'s an epoch':>26}{'idle':>8}"
+        lines = [head + (f"{f's to {self.target:g}':>26}" if asked else "")]
+        for row in self.rows:
+            cells = [row.update_s, row.epoch_s]
+            line = f"{row.title:<34}" + "".join(f"{cell!s:>26}" for cell in cells)
+            line += f"{row.idle:>8.1%}"
+            lines.append(line + (f"{_shown(row.target_s):>26}" if asked else ""))
+        lines.append(f"in brackets: where another run lies with 90 %, over {self.seeds} seeds")
+        if self.is_curve:
+            best, same = self.best()
+            return "\n".join([*lines, f"quickest: {best}", f"not told apart: {', '.join(same) or 'none'}"])
+        lines += [f"cannot be told apart: {first} and {second}" for first, second in self.ties()]
+        return "\n".join(lines)
+
+
+def _shown(band: Band | None) -> str:
+    return "not reached" if band is None else str(band)
+
+
+def _band(band: Band | None) -> dict[str, float] | None:
+    return None if band is None else {"mean": band.mean, "low": band.low, "high": band.high}
