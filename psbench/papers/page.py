@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from psbench.papers.estimates import Estimate
 from psbench.papers.figures import figures
 from psbench.papers.outcome import ClaimOutcome, Reproduction, RowOutcome
 from psbench.papers.text import (
@@ -179,7 +180,7 @@ def _beside(other: ClaimOutcome) -> str:
     """Return a claim's verdict at another scale, with the rows that were run there, in a line."""
     run = [row for row in other.rows if row.at(other.claim.rates) is not None]
     said = [
-        f"{row.published.row}: {ours(row, row.at(other.claim.rates))}, {row.ours.seeds} seeds"
+        f"{row.published.row}: {ours(row, row.at(other.claim.rates))}, {_number_of_seeds(row.ours)}"
         for row in run
         if row.ours
     ]
@@ -246,7 +247,11 @@ def _mine(found: ClaimOutcome, row: RowOutcome) -> str:
     if estimate is None:
         return f"Not run: {row.published.reason or '; '.join(row.flags) or 'no runs'}."
     rates = ", each strategy at its best rate" if estimate is row.best and row.best is not None else ""
-    return f"Ours: {ours(row, estimate)}, {estimate.seeds} seeds{rates}."
+    return f"Ours: {ours(row, estimate)}, {_number_of_seeds(estimate)}{rates}."
+
+
+def _number_of_seeds(found: Estimate) -> str:
+    return f"{found.seeds} seed{'s' if found.seeds > 1 else ''}"
 
 
 def _named(row: RowOutcome) -> str:

@@ -174,6 +174,13 @@ def test_what_comes_with_psbench_is_of_this_plan(paper):
             assert len(seeds) >= 5, (name, role)
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if stored(name, "medium").is_file()])
+def test_what_comes_with_psbench_of_scale_medium_is_of_its_plan(name):
+    """Seed by seed, so that any number of runs may be there."""
+    planned = {cell.key for cell in cells.results(load(name), "medium", None)}
+    assert {*stored_reproduction(name, "medium").records} <= planned
+
+
 def test_what_was_not_run_is_said_and_the_seeds_that_all_have_are_judged():
     found = stored_reproduction("adacomm")
     left = next(key for key, r in found.records.items() if (r.experiment, r.seed) == ("printed_sync", 3))
