@@ -402,7 +402,7 @@ def _fit_links(
         source = f"{len(values)} messages"
         found.fitted[latency_of(end, workers)] = Fitted(mean, max(0.0, mean - wide), mean + wide, source)
     seconds_of = [kept(end, _KEPT_OF_LINK) for end in latencies]
-    hop_s = _fit_hop(found, np.concatenate(latencies)) if link is None else link.latency_s
+    hop_s = _fit_hop(found, passages) if link is None else link.latency_s
     found.cluster |= {
         "link_time": {"name": "trace", "order": "blocks", "seconds": seconds_of},
         "latency_s": _rounded(hop_s),
@@ -415,17 +415,19 @@ def _fit_links(
         found.cluster["achieved_rates"] = [list(each) for each in rates]
 
 
-def _fit_hop(found: Fit, latencies: NDArray[np.float64]) -> float:
+def _fit_hop(found: Fit, passages: Sequence[Passage]) -> float:
     """Return what is taken as the latency between workers, seconds, in doubt as it was not measured.
 
-    A ring takes the sum of its hops, so it is the mean of messages to servers and back. Some of those may be
-    late for reasons that no hop has: by as much as the mean is beyond the median.
+    All workers of a ring send at once, on links that are each their own in virtual time. So a hop is taken to
+    be as long as the typical message to a server, with what others under way at once cost it; in doubt by as
+    much as the mean is beyond that.
     """
-    mean, median = float(latencies.mean()), float(np.median(latencies))
-    doubt = min(abs(mean - median), 0.9 * mean)
-    found.fitted[HOP] = Fitted(mean, mean - doubt, mean + doubt, "messages to the servers and back")
-    found.unknown.append("latency between workers: not measured; taken as the mean to the servers and back")
-    return mean
+    took = np.maximum(np.concatenate([each.took_s[0][each.counts] for each in passages]), SHORTEST_S)
+    median = float(np.median(took))
+    doubt = min(abs(float(took.mean()) - median), 0.9 * median)
+    found.fitted[HOP] = Fitted(median, median - doubt, median + doubt, "messages to the servers")
+    found.unknown.append("latency between workers: not measured; taken as the median to the servers")
+    return median
 
 
 def latency_of(end: int, workers: int) -> str:
