@@ -228,11 +228,24 @@ class Page:
         notebook = json.loads((self.jupyter.folder / f"{self.name}.ipynb").read_text())
         return list(notebook["cells"])
 
-    def reload(self) -> None:
-        """Save the notebook (its outputs would be lost) and load the page anew."""
+    def reload(self, shows: str = "") -> None:
+        """Save the notebook (its outputs would be lost) and load the page anew.
+
+        And again, as a user would, until there is what it `shows`: JupyterLab's widgets ask a kernel for
+        their states for 4 s, and a kernel that computes on a busy machine may answer later.
+        """
         self.save()
-        self.page.reload()
-        self.ready()
+        until = time.monotonic() + 3 * LONG_S
+        while True:
+            self.page.reload()
+            self.ready()
+            deadline = time.monotonic() + 20
+            while shows and not self.page.is_visible(shows) and time.monotonic() < deadline:
+                self.page.wait_for_timeout(200)
+            if not shows or self.page.is_visible(shows):
+                return
+            if time.monotonic() > until:
+                raise TimeoutError(f"{shows} is not there after the page was loaded anew")
 
     def restart_kernel(self) -> None:
         """Restart the kernel as a user does, by the menu."""

@@ -152,8 +152,7 @@ def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, scr
     )
     web.screenshot(path=screenshots / "lab-running-light.png")
 
-    page.reload()
-    web.wait_for_selector(".psb-main")
+    page.reload(shows=".psb-main")
     web.evaluate(SCROLL, 0)  # JupyterLab may show the cell that was used last
     wait_rows(web, "val_accuracy", 5)
     web.locator("button.psb-stop").click()
