@@ -41,7 +41,7 @@ _KEPT_OF_LINK = 64
 _MBIT = 8e-6
 #: half-width of a 90 % interval in standard deviations
 Z90 = 1.645
-#: the shortest time on a shared link that is told from none
+#: the shortest time on a shared link that differs from none
 _NOTHING_S = 1e-9
 
 

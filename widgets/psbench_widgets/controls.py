@@ -78,7 +78,7 @@ def _lr_scaling() -> dict[str, Any]:
 
 @cache
 def _strategies(*names: str) -> list[dict[str, Any]]:
-    """Return these strategies of the catalogue as options: a panel shows them anew with every experiment."""
+    """Return these strategies of the catalogue as options: a panel shows them again with every experiment."""
     return [published(CATALOGUE[name]) for name in names]
 
 
