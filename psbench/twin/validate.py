@@ -51,6 +51,8 @@ class LiveAndTwin(NamedTuple):
         Whether a push and an answer have the same bytes.
     covered : float
         Share of the live runs inside of the 90 % band.
+    band_width, live_width : float
+        Of the band, and from the quickest to the slowest live run; as shares of the means.
     live_epoch_s, predicted_epoch_s : float
         Seconds of as many samples as there are data.
     step_error, message_error : float or None
@@ -72,6 +74,8 @@ class LiveAndTwin(NamedTuple):
     staleness_max: int
     bytes_equal: bool
     covered: float
+    band_width: float
+    live_width: float
     live_epoch_s: float
     predicted_epoch_s: float
     step_error: float | None = None
@@ -160,6 +164,8 @@ class Validation:
                 within = f"{len(rows) - len(wrong)} of {len(rows)} within 5 % or twice the noise"
                 beyond = f" (not {', '.join(wrong)})" if wrong else ""
                 yield f"({part}) {what}: {within}{beyond}; {covered:.0%} of live runs in bands"
+                if not _COVERED[0] <= covered <= _COVERED[1]:
+                    yield f"not reached: {covered:.0%} in 90 % bands, not 85 to 95 %: {_widths(rows)}"
         for cell in self.cells:
             if abs(cell.error) > self.allowed(cell):
                 yield f"not reached: {cell.name}, {cell.error:+.1%}: {self._cause(cell)}"
@@ -190,6 +196,20 @@ class Validation:
         )
 
 
+def _widths(cells: Sequence[LiveAndTwin]) -> str:
+    """Return what makes bands hold too few or too many live runs, in words."""
+    band, live = (
+        statistics.median(getattr(c, f"{which}_width") for c in cells) for which in ("band", "live")
+    )
+    count = sum(each.repeats for each in cells)
+    return (
+        f"bands (seeds, and the doubt of the fit that a cell's live runs share) are {band:.1%} wide, and the "
+        f"live runs of a cell {live:.1%} (medians; {count} live runs)"
+    )
+
+
+#: what share of live runs 90 % bands should hold
+_COVERED = 0.85, 0.95
 _PARTS = {"b": "another seed", "c": "strategies left out", "d": "more workers than were fitted"}
 _HEAD = (
     f"{'':3}{'strategy':<22}{'live s':>9}{'twin s':>9}{'error':>8}{'noise':>7}{'to .9':>8}{'idle':>7}"
@@ -271,6 +291,8 @@ class _Validator:
             bytes_equal={(e.bytes_up, e.bytes_down) for e in live}
             == {(e.bytes_up, e.bytes_down) for e in twins},
             covered=statistics.fmean(each in band for each in seconds),
+            band_width=(band.high - band.low) / band.mean,
+            live_width=(max(seconds) - min(seconds)) / mean,
             live_epoch_s=_mean(live, "sample_s") * DIGITS,
             predicted_epoch_s=_mean(twins, "sample_s") * DIGITS,
             step_error=_error_of("compute_s", runs, played),

@@ -1,7 +1,8 @@
 """Run `psbench twin` over links of 20 ms and 10 Mbit/s: a network namespace for each machine, real TCP.
 
-python -m tests.twin.shaped --workers 3 --out FOLDER [--quick]
+python -m tests.twin.shaped --out FOLDER [--quick] [--workers 4]
 
+The machines are emulated by waiting, one of them slower, as they are where no links are shaped.
 Needs root, `ip` and /dev/net/tun. Each namespace has one end of a TAP device; the other ends are in this
 process, which hands frames on after what they take at the rate, out of one machine and into the other, and
 the delay. (The kernel's netem would do the same; not every kernel has it.)
@@ -10,6 +11,7 @@ the delay. (The kernel's netem would do the same; not every kernel has it.)
 import argparse
 import fcntl
 import heapq
+import json
 import os
 import select
 import signal
@@ -20,6 +22,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+
+from psbench.twin.record import emulated
 
 _TUNSETIFF, _TAP_WITHOUT_INFO = 0x400454CA, 0x1002
 #: seconds of frames that a machine's way out, or in, keeps; more are dropped, as of a full queue
@@ -107,7 +111,7 @@ def machines(count: int, delay_s: float, mbit_s: float) -> Iterator[list[list[st
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--delay-ms", type=float, default=20.0)
     parser.add_argument("--mbit", type=float, default=10.0)
     parser.add_argument("--batches", default="40", help="global batches of each run")
@@ -127,8 +131,10 @@ def main() -> int:
             process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
             stack.callback(process.wait)
             stack.callback(process.terminate)
-        twin = ["twin", "--scheduler", address, "--set", "cluster.name=custom"]
-        twin += ["--set", f"cluster.workers={asked.workers}"]
+        spec = emulated(asked.workers).spec()
+        twin = ["twin", "--scheduler", address]
+        for key in ("cluster", "batch_size"):
+            twin += ["--set", f"{key}={json.dumps(spec[key])}"]
         twin += ["--batches", asked.batches, "--out", asked.out, *(["--quick"] if asked.quick else [])]
         return subprocess.run([*enter[0], sys.executable, "-m", "psbench", *twin], check=False).returncode
 
