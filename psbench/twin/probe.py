@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from psbench.errors import ParameterError
@@ -17,6 +19,8 @@ from psbench.twin.fit import MeasuredLink
 _BATCHES, _SMALLER = 60, 2
 #: how often each probe is run
 _TURNS = 2
+#: load a core above which a profile says that other work kept this machine busy
+_BUSY = 0.5
 
 
 def probes_of(experiment: Experiment, batches: int = _BATCHES) -> list[Experiment]:
@@ -77,7 +81,7 @@ def calibrate(
     ------
     ParameterError, BackendError, DataError
     """
-    runs = list[Run]()
+    runs, load = list[Run](), os.getloadavg()[0] / (os.cpu_count() or 1)
     for turn in range(_TURNS):
         for probe in probes_of(experiment, batches):
             on_step(f"{probe.title}, {batches} batches of {probe.batch_size} samples")
@@ -86,7 +90,11 @@ def calibrate(
     if with_links and experiment.num_workers > 1:
         on_step("links between workers")
         link = measured_link(experiment.but(backend="dask"))
-    return Calibration.of(runs, link)
+    found = Calibration.of(runs, link)
+    if load < _BUSY or experiment.scheduler is not None:
+        return found
+    busy = f"load before: {load:.2f} a core; other work kept this machine busy, and times hold beside it"
+    return replace(found, remarks=(*found.remarks, busy))
 
 
 def measured_link(experiment: Experiment) -> MeasuredLink | None:
