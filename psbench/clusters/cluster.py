@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from psbench.clusters.faults import Corruption, Failure, LateJoin, Slowdown, Throttle
-from psbench.clusters.profile import OFF, Profile
+from psbench.clusters.profile import Profile
 from psbench.clusters.service import Service
 from psbench.clusters.step_time import ShiftedExponential, StepTime
 from psbench.core import Part, make_part, parameter
@@ -30,6 +30,11 @@ _Number = Annotated[float, AllowInfNan(True)]
 _PER_MACHINE = ("bandwidth_mbit_s", "bandwidth_down_mbit_s", "latency_s", "server_bandwidth_mbit_s")
 #: fields of a profile that a machine has
 _OF_MACHINE = ("speed", "memory_gb", "vcpu", "flavour")
+#: fields that clusters have had for a while only, written where they are used
+_LATER = (
+    *("throttles", "corruptions", "service", "link_time", "first_window_bytes", "paces_live_runs"),
+    *("link_sharing", "cores", "achieved_rates"),
+)
 #: one number for all workers, or one each
 PerWorker = _Number | tuple[_Number, ...]
 
@@ -170,9 +175,9 @@ class Cluster(Part):
     @model_serializer(mode="wrap")
     def _with_name(self, handler: Any) -> dict[str, Any]:
         values = {"name": self.name, **handler(self)}
-        for key, off in OFF.items():  # specifications stay as they were before there were any
-            if key in values and (values[key] == off or not values[key]):
-                del values[key]
+        for key in _LATER:  # specifications stay as they were before there were any
+            if getattr(self, key) == Cluster.model_fields[key].default:
+                values.pop(key, None)
         return values
 
     @model_validator(mode="after")

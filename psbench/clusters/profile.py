@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from psbench.clusters.faults import (
-    Corruption,
-    Failure,
-    LateJoin,
-    Slowdown,
-    Throttle,
-    WorkerFault,
-    check_incidents,
-)
+from psbench.clusters.faults import Corruption, Failure, LateJoin, Slowdown, Throttle, check_incidents
 from psbench.clusters.service import NO_SERVICE, Service
 from psbench.clusters.step_time import StepTime
-from psbench.core import make_part
-from psbench.errors import ParameterError, UnknownName
+from psbench.errors import ParameterError
 
 #: fields of a profile with one positive number per worker
 _PER_WORKER = ("speed", "bandwidth_mbit_s", "memory_gb")
@@ -152,67 +142,6 @@ class Profile:
             {"worker": worker} | {column: getattr(self, column)[worker] for column in columns}
             for worker in range(self.num_workers)
         ]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain data from which `from_dict` makes an equal profile."""
-        plain = {
-            key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()
-        }
-        plain["step_time"] = self.step_time.model_dump(mode="json")
-        for key in _INCIDENTS:
-            plain[key] = [incident.model_dump(mode="json") for incident in getattr(self, key)]
-        plain["service"] = self.service.model_dump(mode="json")
-        plain["link_time"] = None if self.link_time is None else self.link_time.model_dump(mode="json")
-        for key, off in OFF.items():  # as files were before there were any
-            if plain[key] == off:
-                del plain[key]
-        return plain
-
-    @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> Profile:
-        """Return the profile that `as_dict` wrote down.
-
-        Raises
-        ------
-        UnknownName, ParameterError
-        """
-        known = [field.name for field in fields(cls)]
-        for key in plain:
-            if key not in known:
-                raise UnknownName("field of a cluster profile", key, known)
-        values: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()
-        }
-        values["step_time"] = make_part("step_time", values["step_time"])
-        if plain.get("link_time") is not None:
-            values["link_time"] = make_part("step_time", plain["link_time"])
-        values["service"] = Service(**plain.get("service", {}))
-        values["achieved_rates"] = tuple(map(tuple, plain.get("achieved_rates", ())))
-        for key, kind in _INCIDENTS.items():
-            values[key] = tuple(kind(**incident) for incident in plain.get(key, ()))
-        return cls(**values)
-
-
-#: what clusters have had for a while only, as plain data, where it is not used
-OFF: dict[str, Any] = {
-    "throttles": [],
-    "corruptions": [],
-    "service": Service().model_dump(mode="json"),
-    "link_time": None,
-    "first_window_bytes": 0,
-    "paces_live_runs": False,
-    "link_sharing": "in_turn",
-    "cores": 0.0,
-    "achieved_rates": [],
-}
-
-_INCIDENTS: dict[str, type[WorkerFault]] = {
-    "slowdowns": Slowdown,
-    "failures": Failure,
-    "joins": LateJoin,
-    "corruptions": Corruption,
-    "throttles": Throttle,
-}
 
 
 def _same_length(where: str, key: str, values: tuple[Any, ...], num_workers: int) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 import psbench as ps
 from psbench.backends.simulated.shared_cores import SharedCores
-from psbench.clusters import Homogeneous, Network, Profile
+from psbench.clusters import Homogeneous, Network, make_cluster
 from psbench.clusters.link_times import LinkTimes
 from psbench.clusters.shared_link import SharedLink
 from psbench.core.log import Kind
@@ -71,8 +71,8 @@ def test_latencies_vary_and_a_window_adds_round_trips():
     assert took == pytest.approx([0.1, 0.3, 0.2, 0.6])
     window = Homogeneous(**given, first_window_bytes=14_480)
     assert Network(window.profile()).up(0, 19_240, 0.0) == pytest.approx(0.03)
-    profile = Homogeneous(**given, link_time=seconds, service=SERVICE, achieved_rates=[(0, 2)]).profile()
-    assert Profile.from_dict(profile.as_dict()) == profile
+    whole = Homogeneous(**given, link_time=seconds, service=SERVICE, achieved_rates=[(0, 2)])
+    assert make_cluster(whole.model_dump(mode="json")) == whole
     with pytest.raises(ps.SpecError, match="seconds of 4 workers, but the cluster has 6"):
         Homogeneous(workers=3, link_time=seconds)
 

@@ -5,7 +5,7 @@ import torch
 from threaded_run import ThreadedRun
 
 import psbench as ps
-from psbench.clusters import Corruption
+from psbench.clusters import Corruption, make_cluster
 from psbench.clusters.generic import Custom
 from psbench.errors import ParameterError, PsbenchError
 from psbench.seeds import Streams
@@ -74,11 +74,10 @@ def test_a_stale_worker_is_the_same_live_and_after_a_resume(strategy, tmp_path):
     assert {f"worker/1/past/1/0/-1/{place}" for place in range(3)} <= saved.keys()
 
 
-def test_a_profile_keeps_them_and_one_without_looks_as_before():
+def test_a_specification_keeps_them_and_one_without_looks_as_before():
     made = Custom(workers=3, corruptions=[{"worker": 1, "how": "noise", "factor": 2.0}])
-    assert type(made.profile()).from_dict(made.profile().as_dict()) == made.profile()
+    assert make_cluster(made.model_dump(mode="json")) == made
     assert "corruptions" not in Custom(workers=3).model_dump()
-    assert "corruptions" not in Custom(workers=3).profile().as_dict()
 
 
 def test_a_fault_of_nobody_is_refused():
