@@ -1,43 +1,30 @@
 """Clusters: speed, network, memory, stragglers and faults; published test beds by name."""
 
-from psbench.clusters.cluster import Cluster, Machine, make_cluster
-from psbench.clusters.faults import Corruption, Failure, LateJoin, Slowdown, Throttle
-from psbench.clusters.generic import Custom, Homogeneous
-from psbench.clusters.geo import AsyncDilocoToy, HalosGeo
-from psbench.clusters.network import Network
-from psbench.clusters.profile import Profile
-from psbench.clusters.published import C1, C2, AdaCommTestbed, DbsSgd, Hermes, Okeanos, ShardingTestbed
-from psbench.clusters.step_time import Constant, LogNormal, Pareto, ShiftedExponential, StepTime
-from psbench.clusters.timing import StepTimes
-from psbench.clusters.trace import Trace
-
-__all__ = [
-    "C1",
-    "C2",
-    "AdaCommTestbed",
-    "AsyncDilocoToy",
-    "Cluster",
-    "Constant",
-    "Corruption",
-    "Custom",
-    "DbsSgd",
-    "Failure",
-    "HalosGeo",
-    "Hermes",
-    "Homogeneous",
-    "LateJoin",
-    "LogNormal",
-    "Machine",
-    "Network",
-    "Okeanos",
-    "Pareto",
-    "Profile",
-    "ShardingTestbed",
-    "ShiftedExponential",
-    "Slowdown",
-    "StepTime",
-    "StepTimes",
-    "Throttle",
-    "Trace",
-    "make_cluster",
-]
+from psbench.clusters.cluster import Cluster as Cluster
+from psbench.clusters.cluster import Machine as Machine
+from psbench.clusters.cluster import make_cluster as make_cluster
+from psbench.clusters.faults import Corruption as Corruption
+from psbench.clusters.faults import Failure as Failure
+from psbench.clusters.faults import LateJoin as LateJoin
+from psbench.clusters.faults import Slowdown as Slowdown
+from psbench.clusters.faults import Throttle as Throttle
+from psbench.clusters.generic import Custom as Custom
+from psbench.clusters.generic import Homogeneous as Homogeneous
+from psbench.clusters.geo import AsyncDilocoToy as AsyncDilocoToy
+from psbench.clusters.geo import HalosGeo as HalosGeo
+from psbench.clusters.network import Network as Network
+from psbench.clusters.profile import Profile as Profile
+from psbench.clusters.published import C1 as C1
+from psbench.clusters.published import C2 as C2
+from psbench.clusters.published import AdaCommTestbed as AdaCommTestbed
+from psbench.clusters.published import DbsSgd as DbsSgd
+from psbench.clusters.published import Hermes as Hermes
+from psbench.clusters.published import Okeanos as Okeanos
+from psbench.clusters.published import ShardingTestbed as ShardingTestbed
+from psbench.clusters.step_time import Constant as Constant
+from psbench.clusters.step_time import LogNormal as LogNormal
+from psbench.clusters.step_time import Pareto as Pareto
+from psbench.clusters.step_time import ShiftedExponential as ShiftedExponential
+from psbench.clusters.step_time import StepTime as StepTime
+from psbench.clusters.timing import StepTimes as StepTimes
+from psbench.clusters.trace import Trace as Trace

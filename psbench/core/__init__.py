@@ -3,81 +3,49 @@
 The module of a part imports from here.
 """
 
-from psbench.core.actions import (
-    Action,
-    Apply,
-    Cancel,
-    Commit,
-    Discard,
-    Drop,
-    Hold,
-    Measure,
-    Note,
-    Orders,
-    Readmit,
-    Release,
-    SetTimer,
-    SwitchTo,
-    Tell,
-)
-from psbench.core.arithmetic import Pushed, State, Step, Vector, WorkerStep
-from psbench.core.engine import Engine
-from psbench.core.events import Evaluated, Push, Report, SwitchRequested, Vote
-from psbench.core.log import EventLog, Kind
-from psbench.core.own_steps import OwnSteps
-from psbench.core.part import Part, make_part
-from psbench.core.parts import Aggregation, Communication, Consistency, Placement, Stragglers, Switching
-from psbench.core.specification import Specification, parameter
-from psbench.core.strategy import Strategy
-from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
-from psbench.core.view import ClusterView, Status
-from psbench.core.worker_policy import Directive, WorkerPolicy
-
-__all__ = [
-    "Action",
-    "Aggregation",
-    "AnyStrategy",
-    "Apply",
-    "Cancel",
-    "ClusterView",
-    "Commit",
-    "Communication",
-    "Consistency",
-    "Directive",
-    "Discard",
-    "Drop",
-    "Engine",
-    "Evaluated",
-    "EventLog",
-    "Hold",
-    "Kind",
-    "Measure",
-    "Note",
-    "Orders",
-    "OwnSteps",
-    "Part",
-    "Placement",
-    "Push",
-    "Pushed",
-    "Readmit",
-    "Release",
-    "Report",
-    "SetTimer",
-    "Specification",
-    "State",
-    "Status",
-    "Step",
-    "Stragglers",
-    "Strategy",
-    "SwitchRequested",
-    "SwitchTo",
-    "Switching",
-    "SwitchingStrategy",
-    "Tell",
-    "Vector",
-    "Vote",
-    "WorkerPolicy",
-    "WorkerStep",
-    "make_part",
-    "parameter",
-]
+from psbench.core.actions import Action as Action
+from psbench.core.actions import Apply as Apply
+from psbench.core.actions import Cancel as Cancel
+from psbench.core.actions import Commit as Commit
+from psbench.core.actions import Discard as Discard
+from psbench.core.actions import Drop as Drop
+from psbench.core.actions import Hold as Hold
+from psbench.core.actions import Measure as Measure
+from psbench.core.actions import Note as Note
+from psbench.core.actions import Orders as Orders
+from psbench.core.actions import Readmit as Readmit
+from psbench.core.actions import Release as Release
+from psbench.core.actions import SetTimer as SetTimer
+from psbench.core.actions import SwitchTo as SwitchTo
+from psbench.core.actions import Tell as Tell
+from psbench.core.arithmetic import Pushed as Pushed
+from psbench.core.arithmetic import State as State
+from psbench.core.arithmetic import Step as Step
+from psbench.core.arithmetic import Vector as Vector
+from psbench.core.arithmetic import WorkerStep as WorkerStep
+from psbench.core.engine import Engine as Engine
+from psbench.core.events import Evaluated as Evaluated
+from psbench.core.events import Push as Push
+from psbench.core.events import Report as Report
+from psbench.core.events import SwitchRequested as SwitchRequested
+from psbench.core.events import Vote as Vote
+from psbench.core.log import EventLog as EventLog
+from psbench.core.log import Kind as Kind
+from psbench.core.own_steps import OwnSteps as OwnSteps
+from psbench.core.part import Part as Part
+from psbench.core.part import make_part as make_part
+from psbench.core.parts import Aggregation as Aggregation
+from psbench.core.parts import Communication as Communication
+from psbench.core.parts import Consistency as Consistency
+from psbench.core.parts import Placement as Placement
+from psbench.core.parts import Stragglers as Stragglers
+from psbench.core.parts import Switching as Switching
+from psbench.core.specification import Specification as Specification
+from psbench.core.specification import parameter as parameter
+from psbench.core.strategy import Strategy as Strategy
+from psbench.core.switching_strategy import AnyStrategy as AnyStrategy
+from psbench.core.switching_strategy import SwitchingStrategy as SwitchingStrategy
+from psbench.core.view import ClusterView as ClusterView
+from psbench.core.view import Status as Status
+from psbench.core.worker_policy import Directive as Directive
+from psbench.core.worker_policy import WorkerPolicy as WorkerPolicy

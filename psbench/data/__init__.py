@@ -7,44 +7,28 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from psbench.data.augment import CropAndFlip
-from psbench.data.base import Dataset, DataSource
-from psbench.data.cifar import CIFAR10, CIFAR100
-from psbench.data.digits import Digits
-from psbench.data.folder import Folder
-from psbench.data.markov import Markov
-from psbench.data.mixture import Mixture
-from psbench.data.mnist import MNIST, FashionMNIST
-from psbench.data.own import ImportedData, OwnData, PerWorker, as_data, data
-from psbench.data.own.replicated import Replicated
-from psbench.data.synthetic_tables import SyntheticTable, generate
-from psbench.data.table import CSV, Parquet
-from psbench.data.text import Text
-
-__all__ = [
-    "CIFAR10",
-    "CIFAR100",
-    "CSV",
-    "MNIST",
-    "CropAndFlip",
-    "DataSource",
-    "Dataset",
-    "Digits",
-    "FashionMNIST",
-    "Folder",
-    "ImportedData",
-    "Markov",
-    "Mixture",
-    "OwnData",
-    "Parquet",
-    "PerWorker",
-    "Replicated",
-    "SyntheticTable",
-    "Text",
-    "as_data",
-    "data",
-    "generate",
-]
+from psbench.data.augment import CropAndFlip as CropAndFlip
+from psbench.data.base import Dataset as Dataset
+from psbench.data.base import DataSource as DataSource
+from psbench.data.cifar import CIFAR10 as CIFAR10
+from psbench.data.cifar import CIFAR100 as CIFAR100
+from psbench.data.digits import Digits as Digits
+from psbench.data.folder import Folder as Folder
+from psbench.data.markov import Markov as Markov
+from psbench.data.mixture import Mixture as Mixture
+from psbench.data.mnist import MNIST as MNIST
+from psbench.data.mnist import FashionMNIST as FashionMNIST
+from psbench.data.own import ImportedData as ImportedData
+from psbench.data.own import OwnData as OwnData
+from psbench.data.own import PerWorker as PerWorker
+from psbench.data.own import as_data as as_data
+from psbench.data.own import data as data
+from psbench.data.own.replicated import Replicated as Replicated
+from psbench.data.synthetic_tables import SyntheticTable as SyntheticTable
+from psbench.data.synthetic_tables import generate as generate
+from psbench.data.table import CSV as CSV
+from psbench.data.table import Parquet as Parquet
+from psbench.data.text import Text as Text
 
 
 class _Callable(ModuleType):

@@ -1,33 +1,23 @@
 """Networks by name, and of one's own; they answer with logits, or with the number to be predicted."""
 
-from psbench.models.base import Model
-from psbench.models.convolutional import CNN, VGG16, AlexNet, LeNet
-from psbench.models.dense import MLP, Linear, Logistic, Perceptron
-from psbench.models.elsewhere import ImportedModel, Torchvision
-from psbench.models.own import OwnModel, as_model
-from psbench.models.residual import ResNet20, ResNet32, ResNet50, ResNet56
-from psbench.models.transformer import Transformer, TransformerLarge, TransformerMedium, TransformerSmall
-
-__all__ = [
-    "CNN",
-    "MLP",
-    "VGG16",
-    "AlexNet",
-    "ImportedModel",
-    "LeNet",
-    "Linear",
-    "Logistic",
-    "Model",
-    "OwnModel",
-    "Perceptron",
-    "ResNet20",
-    "ResNet32",
-    "ResNet50",
-    "ResNet56",
-    "Torchvision",
-    "Transformer",
-    "TransformerLarge",
-    "TransformerMedium",
-    "TransformerSmall",
-    "as_model",
-]
+from psbench.models.base import Model as Model
+from psbench.models.convolutional import CNN as CNN
+from psbench.models.convolutional import VGG16 as VGG16
+from psbench.models.convolutional import AlexNet as AlexNet
+from psbench.models.convolutional import LeNet as LeNet
+from psbench.models.dense import MLP as MLP
+from psbench.models.dense import Linear as Linear
+from psbench.models.dense import Logistic as Logistic
+from psbench.models.dense import Perceptron as Perceptron
+from psbench.models.elsewhere import ImportedModel as ImportedModel
+from psbench.models.elsewhere import Torchvision as Torchvision
+from psbench.models.own import OwnModel as OwnModel
+from psbench.models.own import as_model as as_model
+from psbench.models.residual import ResNet20 as ResNet20
+from psbench.models.residual import ResNet32 as ResNet32
+from psbench.models.residual import ResNet50 as ResNet50
+from psbench.models.residual import ResNet56 as ResNet56
+from psbench.models.transformer import Transformer as Transformer
+from psbench.models.transformer import TransformerLarge as TransformerLarge
+from psbench.models.transformer import TransformerMedium as TransformerMedium
+from psbench.models.transformer import TransformerSmall as TransformerSmall

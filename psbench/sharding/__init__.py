@@ -1,32 +1,20 @@
 """Who trains on which samples."""
 
-from psbench.sharding.base import Division, Sharding
-from psbench.sharding.by_function import ImportedSharding, as_sharding
-from psbench.sharding.distribution_aware import DistributionAware
-from psbench.sharding.given import Column, Given
-from psbench.sharding.report import ShardingReport, label_counts, measure_data
-from psbench.sharding.seldp import SelDP
-from psbench.sharding.skewed import Dirichlet, LabelsPerWorker, Quantity, ShardPerClass
-from psbench.sharding.stratified import Stratified
-from psbench.sharding.uniform import Modular, Random
-
-__all__ = [
-    "Column",
-    "Dirichlet",
-    "DistributionAware",
-    "Division",
-    "Given",
-    "ImportedSharding",
-    "LabelsPerWorker",
-    "Modular",
-    "Quantity",
-    "Random",
-    "SelDP",
-    "ShardPerClass",
-    "Sharding",
-    "ShardingReport",
-    "Stratified",
-    "as_sharding",
-    "label_counts",
-    "measure_data",
-]
+from psbench.sharding.base import Division as Division
+from psbench.sharding.base import Sharding as Sharding
+from psbench.sharding.by_function import ImportedSharding as ImportedSharding
+from psbench.sharding.by_function import as_sharding as as_sharding
+from psbench.sharding.distribution_aware import DistributionAware as DistributionAware
+from psbench.sharding.given import Column as Column
+from psbench.sharding.given import Given as Given
+from psbench.sharding.report import ShardingReport as ShardingReport
+from psbench.sharding.report import label_counts as label_counts
+from psbench.sharding.report import measure_data as measure_data
+from psbench.sharding.seldp import SelDP as SelDP
+from psbench.sharding.skewed import Dirichlet as Dirichlet
+from psbench.sharding.skewed import LabelsPerWorker as LabelsPerWorker
+from psbench.sharding.skewed import Quantity as Quantity
+from psbench.sharding.skewed import ShardPerClass as ShardPerClass
+from psbench.sharding.stratified import Stratified as Stratified
+from psbench.sharding.uniform import Modular as Modular
+from psbench.sharding.uniform import Random as Random

@@ -11,58 +11,65 @@ domain replaces that part::
 from __future__ import annotations
 
 from psbench.strategies import catalogue
-from psbench.strategies.catalogue.batch_sizes import dbs_sgd, drop_stragglers, flex_rr, lb_bsp
-from psbench.strategies.catalogue.composition import Published
-from psbench.strategies.catalogue.entry import Entry
-from psbench.strategies.catalogue.gossip import (
-    ad_psgd,
-    d_psgd,
-    d_psgd_step_first,
-    hierarchical_sgd,
-    moshpit_sgd,
-    sgp,
-)
-from psbench.strategies.catalogue.local_updates import adacomm, hermes, local_sgd, selsync
-from psbench.strategies.catalogue.low_communication import (
-    async_local_sgd,
-    dc_asgd,
-    decoupled_diloco,
-    diloco,
-    double_squeeze,
-    eager_diloco,
-    easgd,
-    fedadam,
-    fedasync,
-    fedavgm,
-    fedbuff,
-    halos,
-    lookahead,
-    slowmo,
-    sparse_loco,
-    streaming_diloco,
-)
-from psbench.strategies.catalogue.make import CATALOGUE, make_strategy
-from psbench.strategies.catalogue.switch import PublishedSwitch, later_switches
-from psbench.strategies.catalogue.switching import strategy_switch, sync_switch
-from psbench.strategies.catalogue.transport import all_reduce, fsdp, map_reduce, one_bit_adam, power_sgd
-from psbench.strategies.catalogue.waiting import (
-    asp,
-    backup_workers,
-    bounded_step,
-    bsp,
-    con_sgd,
-    dssp,
-    dyn_sgd,
-    early_epoch_stop,
-    elastic_bsp,
-    k_asp,
-    k_batch_asp,
-    k_batch_bsp,
-    k_bsp,
-    n_softsync,
-    osp,
-    ssp,
-)
+from psbench.strategies.catalogue.batch_sizes import dbs_sgd as dbs_sgd
+from psbench.strategies.catalogue.batch_sizes import drop_stragglers as drop_stragglers
+from psbench.strategies.catalogue.batch_sizes import flex_rr as flex_rr
+from psbench.strategies.catalogue.batch_sizes import lb_bsp as lb_bsp
+from psbench.strategies.catalogue.composition import Published as Published
+from psbench.strategies.catalogue.entry import Entry as Entry
+from psbench.strategies.catalogue.gossip import ad_psgd as ad_psgd
+from psbench.strategies.catalogue.gossip import d_psgd as d_psgd
+from psbench.strategies.catalogue.gossip import d_psgd_step_first as d_psgd_step_first
+from psbench.strategies.catalogue.gossip import hierarchical_sgd as hierarchical_sgd
+from psbench.strategies.catalogue.gossip import moshpit_sgd as moshpit_sgd
+from psbench.strategies.catalogue.gossip import sgp as sgp
+from psbench.strategies.catalogue.local_updates import adacomm as adacomm
+from psbench.strategies.catalogue.local_updates import hermes as hermes
+from psbench.strategies.catalogue.local_updates import local_sgd as local_sgd
+from psbench.strategies.catalogue.local_updates import selsync as selsync
+from psbench.strategies.catalogue.low_communication import async_local_sgd as async_local_sgd
+from psbench.strategies.catalogue.low_communication import dc_asgd as dc_asgd
+from psbench.strategies.catalogue.low_communication import decoupled_diloco as decoupled_diloco
+from psbench.strategies.catalogue.low_communication import diloco as diloco
+from psbench.strategies.catalogue.low_communication import double_squeeze as double_squeeze
+from psbench.strategies.catalogue.low_communication import eager_diloco as eager_diloco
+from psbench.strategies.catalogue.low_communication import easgd as easgd
+from psbench.strategies.catalogue.low_communication import fedadam as fedadam
+from psbench.strategies.catalogue.low_communication import fedasync as fedasync
+from psbench.strategies.catalogue.low_communication import fedavgm as fedavgm
+from psbench.strategies.catalogue.low_communication import fedbuff as fedbuff
+from psbench.strategies.catalogue.low_communication import halos as halos
+from psbench.strategies.catalogue.low_communication import lookahead as lookahead
+from psbench.strategies.catalogue.low_communication import slowmo as slowmo
+from psbench.strategies.catalogue.low_communication import sparse_loco as sparse_loco
+from psbench.strategies.catalogue.low_communication import streaming_diloco as streaming_diloco
+from psbench.strategies.catalogue.make import CATALOGUE as CATALOGUE
+from psbench.strategies.catalogue.make import make_strategy as make_strategy
+from psbench.strategies.catalogue.switch import PublishedSwitch as PublishedSwitch
+from psbench.strategies.catalogue.switch import later_switches as later_switches
+from psbench.strategies.catalogue.switching import strategy_switch as strategy_switch
+from psbench.strategies.catalogue.switching import sync_switch as sync_switch
+from psbench.strategies.catalogue.transport import all_reduce as all_reduce
+from psbench.strategies.catalogue.transport import fsdp as fsdp
+from psbench.strategies.catalogue.transport import map_reduce as map_reduce
+from psbench.strategies.catalogue.transport import one_bit_adam as one_bit_adam
+from psbench.strategies.catalogue.transport import power_sgd as power_sgd
+from psbench.strategies.catalogue.waiting import asp as asp
+from psbench.strategies.catalogue.waiting import backup_workers as backup_workers
+from psbench.strategies.catalogue.waiting import bounded_step as bounded_step
+from psbench.strategies.catalogue.waiting import bsp as bsp
+from psbench.strategies.catalogue.waiting import con_sgd as con_sgd
+from psbench.strategies.catalogue.waiting import dssp as dssp
+from psbench.strategies.catalogue.waiting import dyn_sgd as dyn_sgd
+from psbench.strategies.catalogue.waiting import early_epoch_stop as early_epoch_stop
+from psbench.strategies.catalogue.waiting import elastic_bsp as elastic_bsp
+from psbench.strategies.catalogue.waiting import k_asp as k_asp
+from psbench.strategies.catalogue.waiting import k_batch_asp as k_batch_asp
+from psbench.strategies.catalogue.waiting import k_batch_bsp as k_batch_bsp
+from psbench.strategies.catalogue.waiting import k_bsp as k_bsp
+from psbench.strategies.catalogue.waiting import n_softsync as n_softsync
+from psbench.strategies.catalogue.waiting import osp as osp
+from psbench.strategies.catalogue.waiting import ssp as ssp
 
 # in the order in which lists show them
 for _group in (
@@ -70,65 +77,3 @@ for _group in (
     *(catalogue.gossip, catalogue.transport, catalogue.switching),
 ):
     CATALOGUE.update({each.name: each for each in vars(_group).values() if isinstance(each, Entry)})
-
-__all__ = [
-    "CATALOGUE",
-    "Entry",
-    "Published",
-    "PublishedSwitch",
-    "ad_psgd",
-    "adacomm",
-    "all_reduce",
-    "asp",
-    "async_local_sgd",
-    "backup_workers",
-    "bounded_step",
-    "bsp",
-    "con_sgd",
-    "d_psgd",
-    "d_psgd_step_first",
-    "dbs_sgd",
-    "dc_asgd",
-    "decoupled_diloco",
-    "diloco",
-    "double_squeeze",
-    "drop_stragglers",
-    "dssp",
-    "dyn_sgd",
-    "eager_diloco",
-    "early_epoch_stop",
-    "easgd",
-    "elastic_bsp",
-    "fedadam",
-    "fedasync",
-    "fedavgm",
-    "fedbuff",
-    "flex_rr",
-    "fsdp",
-    "halos",
-    "hermes",
-    "hierarchical_sgd",
-    "k_asp",
-    "k_batch_asp",
-    "k_batch_bsp",
-    "k_bsp",
-    "later_switches",
-    "lb_bsp",
-    "local_sgd",
-    "lookahead",
-    "make_strategy",
-    "map_reduce",
-    "moshpit_sgd",
-    "n_softsync",
-    "one_bit_adam",
-    "osp",
-    "power_sgd",
-    "selsync",
-    "sgp",
-    "slowmo",
-    "sparse_loco",
-    "ssp",
-    "strategy_switch",
-    "streaming_diloco",
-    "sync_switch",
-]

@@ -1,60 +1,34 @@
 """How pushes become the next model."""
 
-from psbench.strategies.aggregation.accumulated import Accumulated
-from psbench.strategies.aggregation.block_momentum import BlockMomentum
-from psbench.strategies.aggregation.bounded_step import BoundedStep, BoundedStepByMean
-from psbench.strategies.aggregation.by_distance import ClippedMean, GeometricMedian, Krum
-from psbench.strategies.aggregation.delay_compensated import DelayCompensated
-from psbench.strategies.aggregation.delayed_nesterov import DelayedNesterov
-from psbench.strategies.aggregation.dyn_sgd_versioned import DynSGDVersioned
-from psbench.strategies.aggregation.eager_outer import EagerOuter
-from psbench.strategies.aggregation.elastic import ElasticCentre
-from psbench.strategies.aggregation.exchange import Exchange
-from psbench.strategies.aggregation.federated import FedAsync, FedBuff
-from psbench.strategies.aggregation.loss_weighted import LossWeighted
-from psbench.strategies.aggregation.mean import Mean, Sum
-from psbench.strategies.aggregation.mixing import NeighbourAverage, PairAverage, PushSum
-from psbench.strategies.aggregation.model_average import ModelAverage
-from psbench.strategies.aggregation.one_bit_adam import OneBitAdam
-from psbench.strategies.aggregation.outer import Outer
-from psbench.strategies.aggregation.power_sgd import PowerSGD
-from psbench.strategies.aggregation.radial_outer import RadialOuter
-from psbench.strategies.aggregation.robust import Median, TrimmedMean
-from psbench.strategies.aggregation.sparse_outer import SparseOuter
-from psbench.strategies.aggregation.staleness import DynSGD, StalenessWeighted
-from psbench.strategies.aggregation.two_levels import TwoLevels
-
-__all__ = [
-    "Accumulated",
-    "BlockMomentum",
-    "BoundedStep",
-    "BoundedStepByMean",
-    "ClippedMean",
-    "DelayCompensated",
-    "DelayedNesterov",
-    "DynSGD",
-    "DynSGDVersioned",
-    "EagerOuter",
-    "ElasticCentre",
-    "Exchange",
-    "FedAsync",
-    "FedBuff",
-    "GeometricMedian",
-    "Krum",
-    "LossWeighted",
-    "Mean",
-    "Median",
-    "ModelAverage",
-    "NeighbourAverage",
-    "OneBitAdam",
-    "Outer",
-    "PairAverage",
-    "PowerSGD",
-    "PushSum",
-    "RadialOuter",
-    "SparseOuter",
-    "StalenessWeighted",
-    "Sum",
-    "TrimmedMean",
-    "TwoLevels",
-]
+from psbench.strategies.aggregation.accumulated import Accumulated as Accumulated
+from psbench.strategies.aggregation.block_momentum import BlockMomentum as BlockMomentum
+from psbench.strategies.aggregation.bounded_step import BoundedStep as BoundedStep
+from psbench.strategies.aggregation.bounded_step import BoundedStepByMean as BoundedStepByMean
+from psbench.strategies.aggregation.by_distance import ClippedMean as ClippedMean
+from psbench.strategies.aggregation.by_distance import GeometricMedian as GeometricMedian
+from psbench.strategies.aggregation.by_distance import Krum as Krum
+from psbench.strategies.aggregation.delay_compensated import DelayCompensated as DelayCompensated
+from psbench.strategies.aggregation.delayed_nesterov import DelayedNesterov as DelayedNesterov
+from psbench.strategies.aggregation.dyn_sgd_versioned import DynSGDVersioned as DynSGDVersioned
+from psbench.strategies.aggregation.eager_outer import EagerOuter as EagerOuter
+from psbench.strategies.aggregation.elastic import ElasticCentre as ElasticCentre
+from psbench.strategies.aggregation.exchange import Exchange as Exchange
+from psbench.strategies.aggregation.federated import FedAsync as FedAsync
+from psbench.strategies.aggregation.federated import FedBuff as FedBuff
+from psbench.strategies.aggregation.loss_weighted import LossWeighted as LossWeighted
+from psbench.strategies.aggregation.mean import Mean as Mean
+from psbench.strategies.aggregation.mean import Sum as Sum
+from psbench.strategies.aggregation.mixing import NeighbourAverage as NeighbourAverage
+from psbench.strategies.aggregation.mixing import PairAverage as PairAverage
+from psbench.strategies.aggregation.mixing import PushSum as PushSum
+from psbench.strategies.aggregation.model_average import ModelAverage as ModelAverage
+from psbench.strategies.aggregation.one_bit_adam import OneBitAdam as OneBitAdam
+from psbench.strategies.aggregation.outer import Outer as Outer
+from psbench.strategies.aggregation.power_sgd import PowerSGD as PowerSGD
+from psbench.strategies.aggregation.radial_outer import RadialOuter as RadialOuter
+from psbench.strategies.aggregation.robust import Median as Median
+from psbench.strategies.aggregation.robust import TrimmedMean as TrimmedMean
+from psbench.strategies.aggregation.sparse_outer import SparseOuter as SparseOuter
+from psbench.strategies.aggregation.staleness import DynSGD as DynSGD
+from psbench.strategies.aggregation.staleness import StalenessWeighted as StalenessWeighted
+from psbench.strategies.aggregation.two_levels import TwoLevels as TwoLevels

@@ -1,31 +1,17 @@
 """When is a push committed, and who may go on."""
 
-from psbench.strategies.consistency.asp import ASP
-from psbench.strategies.consistency.bsp import BSP
-from psbench.strategies.consistency.dssp import DSSP
-from psbench.strategies.consistency.early_epoch_stop import EarlyEpochStop
-from psbench.strategies.consistency.elastic_bsp import ElasticBSP
-from psbench.strategies.consistency.grace import Grace
-from psbench.strategies.consistency.k_async import KASP, KBatchASP, NSoftsync
-from psbench.strategies.consistency.k_sync import KBSP, BackupWorkers, KBatchBSP
-from psbench.strategies.consistency.neighbours import Neighbours
-from psbench.strategies.consistency.quorum import Quorum
-from psbench.strategies.consistency.ssp import SSP
-
-__all__ = [
-    "ASP",
-    "BSP",
-    "DSSP",
-    "KASP",
-    "KBSP",
-    "SSP",
-    "BackupWorkers",
-    "EarlyEpochStop",
-    "ElasticBSP",
-    "Grace",
-    "KBatchASP",
-    "KBatchBSP",
-    "NSoftsync",
-    "Neighbours",
-    "Quorum",
-]
+from psbench.strategies.consistency.asp import ASP as ASP
+from psbench.strategies.consistency.bsp import BSP as BSP
+from psbench.strategies.consistency.dssp import DSSP as DSSP
+from psbench.strategies.consistency.early_epoch_stop import EarlyEpochStop as EarlyEpochStop
+from psbench.strategies.consistency.elastic_bsp import ElasticBSP as ElasticBSP
+from psbench.strategies.consistency.grace import Grace as Grace
+from psbench.strategies.consistency.k_async import KASP as KASP
+from psbench.strategies.consistency.k_async import KBatchASP as KBatchASP
+from psbench.strategies.consistency.k_async import NSoftsync as NSoftsync
+from psbench.strategies.consistency.k_sync import KBSP as KBSP
+from psbench.strategies.consistency.k_sync import BackupWorkers as BackupWorkers
+from psbench.strategies.consistency.k_sync import KBatchBSP as KBatchBSP
+from psbench.strategies.consistency.neighbours import Neighbours as Neighbours
+from psbench.strategies.consistency.quorum import Quorum as Quorum
+from psbench.strategies.consistency.ssp import SSP as SSP

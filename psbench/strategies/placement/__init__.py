@@ -1,21 +1,11 @@
 """Where parameters live."""
 
-from psbench.strategies.placement.all_reduce import AllReduce
-from psbench.strategies.placement.gossip import Gossip
-from psbench.strategies.placement.map_reduce import MapReduce
-from psbench.strategies.placement.parameter_server import ParameterServer
-from psbench.strategies.placement.reassignment import ByLoad, Never, Reassignment
-from psbench.strategies.placement.sharded import Sharded
-from psbench.strategies.placement.summing_servers import SummingServers
-
-__all__ = [
-    "AllReduce",
-    "ByLoad",
-    "Gossip",
-    "MapReduce",
-    "Never",
-    "ParameterServer",
-    "Reassignment",
-    "Sharded",
-    "SummingServers",
-]
+from psbench.strategies.placement.all_reduce import AllReduce as AllReduce
+from psbench.strategies.placement.gossip import Gossip as Gossip
+from psbench.strategies.placement.map_reduce import MapReduce as MapReduce
+from psbench.strategies.placement.parameter_server import ParameterServer as ParameterServer
+from psbench.strategies.placement.reassignment import ByLoad as ByLoad
+from psbench.strategies.placement.reassignment import Never as Never
+from psbench.strategies.placement.reassignment import Reassignment as Reassignment
+from psbench.strategies.placement.sharded import Sharded as Sharded
+from psbench.strategies.placement.summing_servers import SummingServers as SummingServers
