@@ -18,8 +18,6 @@ class ConnectionSettings(Specification):
 
     Parameters
     ----------
-    scheduler_file : path or None
-        What `dask scheduler --scheduler-file` has written, instead of an address.
     tls_ca_file, tls_cert, tls_key : path or None
         For a scheduler at `tls://...`, all three or none: as files in PEM format. Without them those of
         Dask's own configuration (`distributed.comm.tls`) count.

@@ -28,11 +28,6 @@ class Homogeneous(Cluster):
 class Custom(Cluster):
     """Machines of any speed; what a mapping without a name means.
 
-    Parameters
-    ----------
-    speed : float or list, relative, > 0
-        1 is the reference machine, to which `seconds_per_sample` refers.
-
     Examples
     --------
     >>> Custom(workers=2, speed=[1, 0.5]).profile().mean_step_s(worker=1, samples=31)

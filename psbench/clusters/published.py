@@ -199,13 +199,7 @@ class AdaCommTestbed(Cluster):
 
 
 class Okeanos(PublishedCluster):
-    """The 140 equal workers of the MapReduce comparison (a 141st machine is the server).
-
-    Parameters
-    ----------
-    workers : int
-        140 in the thesis; fewer for a quick look.
-    """
+    """The 140 equal workers of the MapReduce comparison (a 141st machine is the server)."""
 
     name = "okeanos"
     source = "thesis 2.3.1"

@@ -131,8 +131,6 @@ class LogNormal(StepTime):
 
     Parameters
     ----------
-    sigma : float, > 0
-        Standard deviation of the logarithm.
     correlation : float, 0 to 1
         rho, of the logarithms of two steps in a row: a worker that is slow now is probably slow in the next
         step. 0: steps are independent; 1: all steps of a worker take the same time.

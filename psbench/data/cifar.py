@@ -61,8 +61,6 @@ class CIFAR10(ImageSource):
     root : str or None
         Folder that holds `cifar-10-batches-py`; None takes the folder that PSBENCH_DATA names, or else
         `~/.cache/psbench`.
-    download : bool
-        Let torchvision fetch the data if it is missing or damaged.
 
     Raises
     ------
@@ -122,8 +120,6 @@ class CIFAR100(CIFAR10):
 
     Parameters
     ----------
-    labels : "fine" or "coarse"
-        Learn the 100 classes or the 20 superclasses.
     root, download
         As for `CIFAR10`; the files lie in `cifar-100-python`.
     """

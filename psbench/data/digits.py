@@ -17,13 +17,7 @@ from psbench.seeds import Streams
 
 
 class Digits(DataSource):
-    """1,797 digits of 8 x 8 pixels in ten classes, scaled from 0..16 to 0..1, as (1, 8, 8) images.
-
-    Parameters
-    ----------
-    val_fraction : float, 0 <= val_fraction < 1
-        Share of every class set aside for validation, chosen by the stream "split".
-    """
+    """1,797 digits of 8 x 8 pixels in ten classes, scaled from 0..16 to 0..1, as (1, 8, 8) images."""
 
     name: ClassVar[str] = "digits"
     source: ClassVar[str] = "Alpaydin and Kaynak 1998, UCI; the test part, as scikit-learn ships it"

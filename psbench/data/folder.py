@@ -49,14 +49,10 @@ class Folder(ImageSource):
 
     Parameters
     ----------
-    path : str
-        The folder; empty takes the one that PSBENCH_DATA names.
     val_fraction : float, 0 <= val_fraction < 1
         Share set aside where there is no folder `val` or `test` (`val` is taken if there are both).
     image_size : int or None, pixels
         Scale every image to that height and width; None wants all images of one size.
-    grayscale : bool
-        One channel instead of three.
     cache : str or None
         Folder where decoded images are kept, for the next run, if there are at least 1,000 of them and no
         `limit`; None takes the one that PSBENCH_DATA names, or else `~/.cache/psbench`. They are decoded

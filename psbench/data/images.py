@@ -31,8 +31,6 @@ class ImageSource(DataSource):
     normalise : "channel", "mean_image" or "none"
         After scaling to 0..1: subtract the mean and divide by the standard deviation of each channel
         (published constants, whatever the limit); subtract the mean training image; or nothing.
-    augment : bool
-        Random crop after padding by 4 pixels, and random mirroring, of training batches.
     """
 
     #: mean and standard deviation per channel of the whole training set; empty: computed from what is loaded

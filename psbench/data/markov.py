@@ -25,15 +25,6 @@ class Markov(DataSource):
 
     Parameters
     ----------
-    vocabulary_size : int, tokens, >= 2
-    num_tokens : int, >= 2
-        Training and validation together.
-    context : int, tokens
-        Length of a sample.
-    concentration : float, > 0
-        Of the Dirichlet distribution: small values make a few tokens likely after each, large ones all alike.
-    val_fraction : float, 0 <= val_fraction < 1
-        Share of the samples, at the end, for validation.
     seed : int, >= 0
         Of the chain and the draw: all runs have the same data, so that the entropy is one number.
 

@@ -21,14 +21,11 @@ class Mixture(DataSource):
     ----------
     num_samples : int, >= 2
         Training and validation together; classes are equally frequent to within one.
-    num_features, num_classes : int
     separation : float, standard deviations, >= 0
         Root-mean-square distance between the centres of two clouds: centres are normal with variance
         separation^2 / (2 num_features) per feature. 0 makes the classes indistinguishable.
     clouds_per_class : int, >= 1
         Clouds of a class, equally likely. With several no plane separates two classes.
-    val_fraction : float, 0 <= val_fraction < 1
-        0 leaves no validation set.
     seed : int or None, >= 0
         Of the draw and the split; that of the run, unless given. With it, runs of several seeds have the same
         data, as with a file.

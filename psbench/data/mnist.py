@@ -23,8 +23,6 @@ class MNIST(ImageSource):
     root : str or None
         Folder that holds `MNIST/raw/train-images-idx3-ubyte` and three more, each as it is or as .gz; None
         takes the folder that PSBENCH_DATA names, or else `~/.cache/psbench`.
-    download : bool
-        Let torchvision fetch files that are missing.
 
     Raises
     ------

@@ -191,16 +191,12 @@ class CSV(TableFile):
         or 90 after the year. "columns" is whatever the next three parameters say.
     header : bool or None
         Whether each file's first line names the columns. None: it does if none of its texts is a number.
-    target : str
-        The column to be learned: its name, or its number from 0; negative ones count from the end.
     task : "classification" or "regression"
         Whether targets are classes, which are whole numbers, or texts in alphabetical order, or numbers to be
         predicted.
     keep : list of str
         Columns that are no inputs, but that a sharding may go by: `{name: column, column: ...}`; these may
         hold texts too.
-    val_rows : int or None
-        Rows at the end that are for validation.
     val_fraction : float or None
         The share of them instead. Without either it is the published share, of a file of the published size
         the published rows (500,000 of HIGGS and 51,630 of YearPredictionMSD), and else a fifth.
@@ -285,12 +281,8 @@ class Parquet(TableFile):
 
     Parameters
     ----------
-    path : str
-        A file, or a pattern such as `parts/*.parquet` whose files are taken in alphabetical order.
     target, task, val_rows, val_fraction, standardise, cache, block_size
         As of `CSV`. Row groups are read whole, whatever the size of blocks.
-    keep : list of str
-        Columns that are no inputs, but that a sharding may go by; these may hold texts.
 
     Raises
     ------

@@ -40,10 +40,6 @@ class Text(DataSource):
         another version of Python has another text.
     tokens : "characters" or "bytes"
         The vocabulary are those that occur in the file, in ascending order.
-    context : int, tokens
-        Length of a sample.
-    val_fraction : float, 0 <= val_fraction < 1
-        Share of the samples, at the end of the text, for validation.
 
     Raises
     ------

@@ -30,13 +30,6 @@ class ImportedModel(ImportedCall, ForeignModel):
 class Torchvision(ForeignModel):
     """A network of torchvision, by the name that torchvision gives it; weights are never downloaded.
 
-    Parameters
-    ----------
-    architecture : str
-        A classifier, as `resnet18` or `mobilenet_v3_small`.
-    arguments : mapping
-        Keyword arguments of its constructor, beside `num_classes`, which comes from the data.
-
     Notes
     -----
     `googlenet` and `inception_v3` answer with three outputs in training; give them

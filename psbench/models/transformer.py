@@ -21,15 +21,6 @@ class Transformer(Model):
     ----------
     width : int
         Numbers that a token is represented by; a multiple of `heads`.
-    layers, heads : int
-    hidden : int
-        Neurons of the feed-forward layer of a block; 0 means four times the width.
-    context : int
-        Tokens that it can take; 0 means as many as a sample of the data has.
-    dropout : float, 0 to 1
-        Share of numbers left out where a layer's output is added, drawn by worker and step.
-    tied : bool
-        Whether the output layer is the embedding of the tokens.
 
     Notes
     -----

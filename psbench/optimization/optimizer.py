@@ -29,8 +29,6 @@ class Optimizer(Part):
     schedule : RateSchedule, its name, or a function of the epoch; optional
         Multiplies the rate too: "cosine", "linear" or "one_cycle" with their epochs, or "plateau", which goes
         by evaluations.
-    decay : "matrices" or None
-        Has weight decay leave out tensors of one dimension: biases, and the scales of norms.
     """
 
     domain = "optimizer"

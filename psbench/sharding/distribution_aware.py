@@ -27,8 +27,6 @@ class DistributionAware(Sharding):
 
     Parameters
     ----------
-    clusters : int or None
-        Neighbourhoods that KMeans looks for; None takes twice the number of classes, the published advice.
     sparse_rule : "fewer" or "at_most"
         A cluster is sparse if it has fewer samples than there are workers (the text), or at most as many (the
         pseudo-code). They differ for a cluster of exactly that size.

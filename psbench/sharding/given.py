@@ -43,11 +43,6 @@ class Column(Sharding):
     Values are dealt whole, the most frequent first, each to the worker that has the fewest samples; of equal
     ones to the first. With as many values as workers each has one.
 
-    Parameters
-    ----------
-    column : str
-        Of a table or frame: one that was kept beside the inputs, or an input.
-
     Raises
     ------
     ParameterError, UnknownName

@@ -69,11 +69,6 @@ class Dirichlet(_Drawn):
 class ShardPerClass(Sharding):
     """Sort by label, cut into equal pieces, and give each worker a few of them by chance.
 
-    Parameters
-    ----------
-    shards_per_worker : int, >= 1
-        Pieces per worker; with 2, most workers see at most two to four classes.
-
     Raises
     ------
     ParameterError
@@ -123,13 +118,7 @@ class LabelsPerWorker(Sharding):
 
 
 class Quantity(_Drawn):
-    """Give the workers different numbers of samples, drawn from a Dirichlet distribution.
-
-    Parameters
-    ----------
-    min_size : int, samples, >= 1
-        Smallest shard; what is left after every worker has it is shared as drawn.
-    """
+    """Give the workers different numbers of samples, drawn from a Dirichlet distribution."""
 
     name = "quantity"
     source = "Li et al. 2022, sec. IV-C (quantity skew); `min_size` is ours"

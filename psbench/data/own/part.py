@@ -31,15 +31,9 @@ class OwnData(Own, DataSource):
 
     Parameters
     ----------
-    type : str
-        What it was given as.
-    fingerprint : str
-        SHA-256 of the samples, targets and names: a run goes on only with the same content.
     val_fraction : float, 0 <= val_fraction < 1
         Share of the samples that is set aside for validation where none were given, chosen by the stream
         "split": of every class alike, as in the data sets that psbench has.
-    standardise : bool
-        Bring each feature to mean 0 and deviation 1 over the training samples, and targets that are numbers.
 
     Raises
     ------

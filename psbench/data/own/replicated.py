@@ -19,13 +19,6 @@ from psbench.system.limits import check_memory
 class Replicated(DataSource):
     """Repeat the training samples of another data set, in their order, until there are so many.
 
-    Parameters
-    ----------
-    data : DataSource, its name, or a mapping
-        The data set that is repeated.
-    samples : int, samples, >= 1
-        Training samples afterwards; the last repetition may be a part of one.
-
     Raises
     ------
     ParameterError

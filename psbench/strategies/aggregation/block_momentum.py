@@ -16,11 +16,6 @@ class BlockMomentum(MovesToMean):
 
     u <- beta u + G with G = (w - mean_i w_i)/lr, then w <- w - lr u.
 
-    Parameters
-    ----------
-    block_momentum : float, 0 <= beta < 1
-        The momentum's coefficient; 0 is the plain mean of the models.
-
     Notes
     -----
     Reduces to: `model_average` with 0; the server's momentum, when each worker has taken one plain step.

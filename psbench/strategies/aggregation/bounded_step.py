@@ -72,13 +72,6 @@ class BoundedStep(_ByDistance):
     The rate of push j is the optimizer's times clip(near / |w_now - w_read|^2, least, most), where w_read is
     the model that the push was computed on.
 
-    Parameters
-    ----------
-    near : float, squared distance between models, >= 0
-        C of the paper over the optimizer's rate: the distance at which the factor is 1.
-    least, most : float, 0 <= least <= most
-        The smallest and the largest factor: eta_min and eta_max over the optimizer's rate.
-
     Notes
     -----
     Reduces to: the mean gradient when nothing is stale, with most = 1; also with least = most = 1, and when
@@ -101,7 +94,6 @@ class BoundedStep(_ByDistance):
 
     name = "bounded_step"
     source = SOURCE
-    #: 2: the constant is a constant unless asked otherwise
 
     near: float = parameter(0.1, "squared distance at which the factor is 1", source="our reading", ge=0)
 

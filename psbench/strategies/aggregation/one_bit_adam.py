@@ -26,13 +26,6 @@ class OneBitAdam(Mean):
     e <- s - m. In both phases w <- w - lr (m / (sqrt(v) + epsilon) + weight_decay w), with lr the rate of the
     experiment's optimizer, of which nothing else is used: 1e-3, as is usual for Adam, unless one is given.
 
-    Parameters
-    ----------
-    freeze_step : int, updates, >= 0
-        The version of the run from which on v is frozen.
-    beta1, beta2, adam_epsilon, adam_weight_decay : float
-        Without correction of the bias, as in DeepSpeed.
-
     Notes
     -----
     Reduces to: Adam without correction of the bias on the mean gradient, before `freeze_step`.

@@ -50,16 +50,12 @@ class PowerSGD(Mean):
     ----------
     rank : int, columns, >= 1
         r, at most n and m.
-    start_iter : int, updates, >= 0
-        Until this version of the run whole gradients are added up.
     min_compression_rate : float, > 0
         A tensor is compressed if (n + m) r times this is less than n m.
     error_feedback, warm_start : bool
         Whether e_i is part of the next M_i, and Q of the next update; else each is 0, and drawn.
     epsilon : float, > 0
         Added to the norm of a column; torch has 0, with which a column of zeros makes NaN.
-    first_draw : int, >= 0
-        Seed of the normal draws that Q begins with, equal on all workers.
 
     Notes
     -----

@@ -26,13 +26,6 @@ class RadialOuter(Aggregation):
     proportion to c_samples^2 / c_steps, of the worker's steps since it pushed this fragment last. Then v <-
     beta v + D; x <- x - lr (D + beta v).
 
-    Parameters
-    ----------
-    merge : "radial" or "mean"
-        Of all tensors; mean is the weighted one.
-    stale_filter : "none" or "heloco"
-        Whether what of a difference is against the momentum is made smaller first; see `heloco`.
-
     Notes
     -----
     Reduces to: `outer` with merge = mean and equal batches and steps; a difference itself with one worker.

@@ -52,11 +52,6 @@ class Median(_Robust):
 class TrimmedMean(_Robust):
     """Step along the mean of each entry without the largest and the smallest values.
 
-    Parameters
-    ----------
-    trim : float, 0 <= trim < 0.5
-        Share of the pushes that is left out at either end, rounded down.
-
     Notes
     -----
     Reduces to: the plain mean with 0; the median with as much as can be trimmed. Withstands as many wrong

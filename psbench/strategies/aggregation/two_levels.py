@@ -18,9 +18,10 @@ class TwoLevels(Aggregation):
     """Step a region's model along each worker's difference, and the global one along each region's.
 
     A push goes to the server of the worker's region, which takes a delayed Nesterov step and answers with the
-    region's model x_r. After K pushes since its last merge it sends what they have moved it by, D = x_r then
-    - x_r now; the global server takes a delayed Nesterov step of x along D and sends x back; on arrival
-    x_r <- alpha x_r + (1 - alpha) x. Pushes go on meanwhile. The run's model, which is evaluated, is x.
+    region's model x_r. After K pushes since its last merge (`pushes_per_exchange`) it sends what they have
+    moved it by, D = x_r then - x_r now; the global server takes a delayed Nesterov step of x along D and
+    sends x back; on arrival x_r <- alpha x_r + (1 - alpha) x. Here alpha is `merging`. Pushes go on
+    meanwhile. The run's model, which is evaluated, is x.
 
     A delayed Nesterov step, of rate lr, momentum beta, and every N: x <- x - lr D; at every N-th also m <-
     beta m + (the mean of N) and x <- x - N lr beta m.
@@ -33,10 +34,6 @@ class TwoLevels(Aggregation):
         lr, beta and N of the regions' steps.
     global_lr, global_momentum, global_every
         Of the global model's.
-    pushes_per_exchange : int, pushes, >= 1
-        K.
-    merging : float, 0 <= alpha <= 1
-        alpha.
     region_links_mbit_s : list of float, megabits per second
         Of each region to the global server: a model takes as long as its bytes do; empty: no time.
 

@@ -22,13 +22,9 @@ class ChunkedTopK(Lossy):
 
     Parameters
     ----------
-    kept : int, entries, >= 1
-        Of each chunk; of the last one, which may be shorter, at most all.
     value_bits : int, 1 to 8, or 32
         With b bits the values sent fall into 2^b bins of equal width over mean +- 3 sigma, and each arrives
         as the mean of its bin. 32 sends them as they are.
-    residual_decay : float, 0 to 1
-        beta, the share of what was not sent that the next message adds.
 
     Notes
     -----

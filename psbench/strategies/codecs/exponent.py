@@ -17,17 +17,10 @@ _LARGEST = 7
 class E3M0(Bucketed):
     """Send the sign of each entry and 3 bits of exponent: the nearest of s, s/2, ... s/64, or 0.
 
-    Parameters
-    ----------
-    bucket : int, entries, >= 0
-        How many entries share s, their largest magnitude.
-    error_feedback : bool
-        The paper has none.
-
     Notes
     -----
-    What arrives is within a factor of sqrt(2), and 0 for magnitudes below s 2^-6.5. Encoding what has arrived
-    changes nothing. With buckets of 256 an entry takes 4.125 bits.
+    s is the largest magnitude of a bucket. What arrives is within a factor of sqrt(2), and 0 for magnitudes
+    below s 2^-6.5. Encoding what has arrived changes nothing. With buckets of 256 an entry takes 4.125 bits.
     The paper names the format alone; buckets, rounding and thresholds are of an implementation of others.
 
     Examples

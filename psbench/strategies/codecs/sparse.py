@@ -40,15 +40,14 @@ class TopK(Sparse):
 
     Parameters
     ----------
-    ratio : float, 0 < ratio <= 1
-        k is that share of the entries, rounded up, and at least 1.
     error_feedback : bool
         Without it the small entries of every vector are never sent.
 
     Notes
     -----
     Reduces to: `none`, if ratio = 1.
-    ||x - C(x)||^2 <= (1 - k/d) ||x||^2. Of equal entries the one with the lower index is sent.
+    With k of d entries sent, ||x - C(x)||^2 <= (1 - k/d) ||x||^2. Of equal entries the one with the lower
+    index is sent.
 
     Examples
     --------
@@ -89,16 +88,15 @@ class RandomK(Sparse):
 
     Parameters
     ----------
-    ratio : float, 0 < ratio <= 1
-        k is that share of the entries, rounded up, and at least 1.
     error_feedback : bool
         Without it the entries are multiplied by d/k, so that the codec is unbiased.
 
     Notes
     -----
     Reduces to: `none`, if ratio = 1.
-    With error feedback, E ||x - C(x)||^2 = (1 - k/d) ||x||^2; without, C is unbiased and the error is
-    (d/k - 1) ||x||^2. Both sides must run the same version of NumPy, whose draws may change between versions.
+    k of d entries are sent. With error feedback, E ||x - C(x)||^2 = (1 - k/d) ||x||^2; without, C is unbiased
+    and the error is (d/k - 1) ||x||^2. Both sides must run the same version of NumPy, whose draws may change
+    between versions.
 
     Examples
     --------

@@ -26,12 +26,8 @@ class AdaComm(Local):
     ----------
     initial_steps : int, steps, >= 1
         tau_0; the paper tries several for an epoch or two each (`psbench.runs.sweeps.steps_search`).
-    interval_s : float, seconds, > 0
-        T_0.
     gamma : float, 0 < gamma <= 1
         1 keeps the period where the rule would not shorten it.
-    slack : int, steps, >= 0
-        s: a period that the rule would shorten by no more than this is multiplied by `gamma` as well.
     lr_coupling : "defer" or "formula"
         defer: the rate stays as it is until the period is 1, which it then remains, and the schedule is read
         from there on. formula: the rate follows its schedule, and lr_0/lr counts: a rate divided by 10 makes
@@ -41,8 +37,6 @@ class AdaComm(Local):
         the last averaging, without a wait; F is the mean, by samples, of those sent since the period
         was last chosen, so it is of the interval that ends and not of the model at its end. measured: all
         workers wait while the averaged model is evaluated on one machine; F is of that model.
-    loss_samples : int, samples, >= 1
-        How many training samples are taken for a loss that is measured; at most as many as there are.
 
     Notes
     -----

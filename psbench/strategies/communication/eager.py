@@ -47,14 +47,12 @@ class Eagerly(WorkerPolicy):
 class Eager(OwnSteps):
     """Step with D + (D_i - D_i')/k: the last round's mean difference D, with the own share of it renewed.
 
-    After H steps worker i pushes its difference D_i and does not wait: it takes the outer step itself, with
-    its own momentum, and goes on from its own x_i. D is the mean that the others' answers have brought
-    meanwhile, and D_i' its own share of that. The first round is DiLoCo's: there is no D yet.
+    After H = `local_steps` steps worker i pushes its difference D_i and does not wait: it takes the outer
+    step itself, with its own momentum, and goes on from its own x_i. D is the mean that the others' answers
+    have brought meanwhile, and D_i' its own share of that. The first round is DiLoCo's: there is no D yet.
 
     Parameters
     ----------
-    local_steps : int, steps, >= 1
-        H, steps between two pushes.
     outer_lr, outer_momentum : float
         Of the outer step, which is Nesterov's; the same as of the aggregation part `eager_outer`.
 

@@ -16,8 +16,6 @@ class Elastic(LocalSGD):
 
     Parameters
     ----------
-    local_steps : int, steps, >= 1
-        tau, steps between two exchanges.
     elastic_rate : float, 0 <= alpha < 1
         The same as of the aggregation part `elastic_centre`.
     local_momentum : "cleared" or "kept"

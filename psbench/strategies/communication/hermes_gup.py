@@ -89,18 +89,10 @@ class HermesGUP(OwnSteps):
     alpha : float, -100 to 0
         Largest z-score that is pushed. About Phi(alpha) of normally distributed losses are that low: 9.7 %
         for -1.3.
-    beta : float, 0 to 1
-        Share by which alpha shrinks after every chunk while `patience` is exceeded; it is never restored.
-    patience : int, chunks, >= 1
-        lambda of the paper: chunks without a push before alpha begins to shrink.
-    window : int, losses, >= 2
-        w of the paper: losses that are looked at, the last one among them.
     prefetch : bool
         Whether the data of the next chunk travels while the worker computes on this one. A backend that
         charges for data lets a worker wait for what the computing time does not cover; on Dask workers
         have their data from the beginning and nothing is charged.
-    test_samples : int, samples, >= 1
-        Validation samples that a worker takes its test loss over; at most as many as there are.
 
     Notes
     -----

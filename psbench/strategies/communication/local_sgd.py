@@ -57,8 +57,6 @@ class LocalSGD(Local):
 
     Parameters
     ----------
-    local_steps : int, steps, >= 1
-        tau, the communication period.
     local_momentum : "cleared" or "kept"
         The paper clears it; then a period of one step has no momentum at all.
 
@@ -67,7 +65,7 @@ class LocalSGD(Local):
     Reduces to: BSP under a barrier with a period of 1 (plain SGD, or momentum that is kept); workers that
     never communicate, with an infinite one. Each step's rate is that of the epoch at which the period began.
     The later code of the authors averages first after tau + 1 steps and keeps the local momentum; here it is
-    after tau steps, as printed.
+    after tau = `local_steps` steps, as printed.
 
     Examples
     --------

@@ -14,11 +14,6 @@ class MicroSteps(Communication):
 
     Every micro-batch is computed on the model that the worker was released with.
 
-    Parameters
-    ----------
-    pieces : int, >= 1
-        How many micro-batches a batch makes, if it has so many samples; the last one takes what is left.
-
     Notes
     -----
     Reduces to: `every_step` with one piece; to rounding, with any number, for models without BatchNorm.

@@ -76,12 +76,6 @@ class SelSync(OwnSteps):
 
     Parameters
     ----------
-    delta : float, >= 0
-        0 synchronises after every step; above the largest change that occurs, never.
-    window : int, steps, >= 1
-        The norms of so many steps make E; 1 does not smooth.
-    smoothing : float, 0 to 1
-        Weight of the last norm in E; 0 is n/100 for n workers (0.16 for 16).
     sharing_workers, shared_fraction : float, 0 to 1
         alpha and beta of the data injection for shards that are not alike: so large a share of the workers,
         drawn for every step, hands so large a share of its batch to all others. 0 is no injection.

@@ -25,10 +25,6 @@ class DSSP(ClockBound):
     ----------
     lower, upper : int, steps, 0 <= lower <= upper
         s_L and s_U: the range of the staleness bound. At most upper - lower steps are granted at a time.
-    metric : "distance" or "wait"
-        Closest before or after a push of the slowest, or only before one (the predicted wait).
-    clamp : bool
-        Whether `upper` bounds the lead, however often steps are granted.
 
     Notes
     -----

@@ -18,11 +18,6 @@ class EarlyEpochStop(Consistency):
     the epoch ends for all: the others are spared the rest and go on, with the step they are at, into the
     next one.
 
-    Parameters
-    ----------
-    fraction : float, 0 to 1
-        Of the workers that are there, rounded up: how many end the epoch.
-
     Notes
     -----
     Reduces to: with fraction 1, ASP that meets at the end of every epoch, where all have done the same; SGD

@@ -30,8 +30,6 @@ class Quorum(Consistency):
     asks : bool
         Whether the first push asks for those of the others. Only workers whose communication part
         understands the order follow it (`asked_fragments`); else each makes all its steps.
-    grace_s : float, seconds, >= 0
-        The longest that a complete quorum waits for the others.
     grace_steps : int, steps, >= 0
         tau: the grace is what this many steps of the slowest leave after the wait for the quorum and a
         message; 0: it is `grace_s`.

@@ -15,11 +15,6 @@ class SummingServers(Placement):
     order of the commit, and answers all. It knows neither the model nor an optimizer, so an aggregation part
     with an exchange has its sums made here as it has in a ring, one after another.
 
-    Parameters
-    ----------
-    servers : int, >= 1
-        Each adds up as many entries of each sum, to within one.
-
     Notes
     -----
     Reduces to: `all_reduce`, whose models are the same after every update. In virtual time they are equal to

@@ -24,8 +24,6 @@ class DBS(Stragglers):
     ----------
     window : int, steps, >= 1
         m of the paper: how many of the last times are summed. Nothing changes before both have so many.
-    tolerance : float, >= 0
-        A of the paper: the smallest abs(1 - S) that changes a batch.
     mode : "proportional" or "literal"
         literal: worker 0's batch times S, from the last times whatever batch they took, as printed; it
         settles off the right batch, since the times that S is made of belong to several batches.

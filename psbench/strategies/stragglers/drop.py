@@ -16,15 +16,6 @@ _KEY = "readmit "  # what the timers' keys begin with
 class DropStragglers(Stragglers):
     """Drop a worker whose steps take much longer than the median worker's, for several pushes in a row.
 
-    Parameters
-    ----------
-    factor : float, > 1
-        A worker is slow when its steps take more than this times the median of all that are there.
-    most : float, 0 to 1
-        Share of the workers, rounded down, that may be dropped at a time.
-    readmit_after_s : float, seconds, >= 0
-        When a dropped worker is taken back, and observed from the start; 0 is never.
-
     Notes
     -----
     Reduces to: equal work for all when no worker is slow, or `most` permits none.

@@ -42,8 +42,6 @@ class DualBinarySearch(Stragglers):
     chunk_samples, chunk_batch : int, samples
         DSS and MBS at the beginning; the former at most a worker's share of the training set, N, and what the
         worker with the least memory can hold.
-    passes : int, >= 1
-        E: how often a worker goes through a chunk before it takes the next.
     max_samples : int, samples, >= 0
         N: the largest chunk of any worker; 0 is the training set.
     mode : "search" or "code"

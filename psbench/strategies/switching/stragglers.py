@@ -26,8 +26,6 @@ class OnStragglers(Switching):
 
     Parameters
     ----------
-    fraction : float, 0 to 1
-        Share of the epochs under the first strategy; 0 switches before the first step.
     seconds : "compute" or "compute_and_send"
         What throughput counts: the time a worker computes, or also the time its pushes travel. Travelling
         includes the queue at the servers, which under a barrier is always longest for the same worker.
