@@ -110,7 +110,7 @@ def test_make_lines_are_targets() -> None:
 
 def test_the_table_of_strategies_is_the_catalogue() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \| (?:`(\w+)`|–) \|$", README, re.MULTILINE)
-    assert rows == [(e.name, e.summary, e.source, e.notebook) for e in CATALOGUE.values()]
+    assert [row[:3] for row in rows] == [(e.name, e.summary, e.source) for e in CATALOGUE.values()]
     numbers = re.findall(r"^\| `(\w+)` \| ([\d.]+) \| ([\d.]+) \|$", MEASUREMENTS, re.MULTILINE)
     measured = {name: (float(accuracy), float(speed_up)) for name, accuracy, speed_up in numbers}
     assert len(measured) > 20

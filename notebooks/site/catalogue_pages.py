@@ -123,6 +123,11 @@ def rendered(docstring: str) -> str:
     return str(NumpyDocstring(escaped, Config(napoleon_custom_sections=["Source", "Shapes"])))
 
 
+def tutorials() -> dict:
+    """Return the tutorial that README's table names for a strategy, where there is one."""
+    return dict(re.findall(r"^\| `(\w+)` \| .+ \| `(\w+)` \|$", (ROOT / "README.md").read_text(), re.MULTILINE))
+
+
 def strategy_page(name: str, folder: Path, claims: list) -> str:
     """Return the page of one strategy, with the claims about it that were tried."""
     entry = entry_of("strategies", name)
@@ -132,7 +137,7 @@ def strategy_page(name: str, folder: Path, claims: list) -> str:
         for part in entry["parts"]
     )
     cited = "\n".join(f"- {reference}" for reference in entry["references"])
-    notebook = CATALOGUE[name].notebook
+    notebook = tutorials().get(name, "")
     shown = f" Shown in [tutorial {int(notebook[:2])}](../tutorials/{notebook}.ipynb)." if notebook else ""
     judged = "\n\n".join(claims)
     tried = (

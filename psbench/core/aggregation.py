@@ -100,10 +100,11 @@ class Aggregation(Part):
     def effective_outer_rate(self) -> float | None:
         """How many times a constant difference moves the model in the long run; None if it varies.
 
-        lr/(1 - beta) of an outer step with momentum: at one outer rate, steps with and without a momentum are
-        not equally large, and a comparison of both compares two rates.
+        lr/(1 - beta) of a part with `outer_lr` and perhaps `outer_momentum`: at one outer rate, steps with
+        and without a momentum are not equally large, and a comparison of both compares two rates.
         """
-        return None
+        rate, momentum = getattr(self, "outer_lr", None), getattr(self, "outer_momentum", 0.0)
+        return None if rate is None else float(rate / (1.0 - momentum))
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Answer with `Apply`, or with `Measure` if numbers from tensors are needed first."""

@@ -55,11 +55,6 @@ class DelayedNesterov(Aggregation):
         0.0, "share of the momentum that the other pushes get", source=SOURCE, ge=0, le=1
     )
 
-    @property
-    def effective_outer_rate(self) -> float:
-        """lr/(1 - beta), of the mean difference of N pushes."""
-        return self.outer_lr / (1.0 - self.outer_momentum)
-
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Take each push wholly; the update's numbers say how many make one of the momentum."""
         return [Apply(pushes, [1.0] * len(pushes), {"every": float(self.momentum_every or view.num_workers)})]

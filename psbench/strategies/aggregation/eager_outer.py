@@ -37,11 +37,6 @@ class EagerOuter(Aggregation):
     outer_lr: float = parameter(0.7, "rate of the outer step", source=SOURCE, gt=0)
     outer_momentum: float = parameter(0.9, "momentum of the outer step", source=SOURCE, ge=0, lt=1)
 
-    @property
-    def effective_outer_rate(self) -> float:
-        """Return lr/(1 - beta)."""
-        return self.outer_lr / (1.0 - self.outer_momentum)
-
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Take the mean."""
         count = len(pushes)

@@ -77,11 +77,6 @@ class FedBuff(Aggregation):
     staleness_exponent: float = parameter(0.5, "how fast staleness lowers a weight", source=FEDBUFF, ge=0)
     normalise: bool = parameter(False, "divide by the weights' sum, not their number", source=FEDBUFF)
 
-    @property
-    def effective_outer_rate(self) -> float:
-        """That of the server, for differences that are not stale."""
-        return self.outer_lr
-
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Weigh each difference by its staleness."""
         stale = [view.version - push.base_version for push in pushes]

@@ -57,11 +57,6 @@ class RadialOuter(Aggregation):
     _made: dict[str, list[float]] = PrivateAttr(default_factory=dict)
     _before: dict[str, list[float]] = PrivateAttr(default_factory=dict)
 
-    @property
-    def effective_outer_rate(self) -> float:
-        """Return lr/(1 - beta)."""
-        return self.outer_lr / (1.0 - self.outer_momentum)
-
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Weigh each push by its samples squared over its steps, and name the tensors of embeddings."""
         counts = [self._quality(push) for push in pushes]

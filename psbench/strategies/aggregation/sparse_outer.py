@@ -58,11 +58,6 @@ class SparseOuter(Aggregation):
         """The squared norms, if they are needed."""
         return ("dot",) if self.clip == "median_norm" else ()
 
-    @property
-    def effective_outer_rate(self) -> float:
-        """That of the server."""
-        return self.outer_lr
-
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Ask for the norms, or take all as they are."""
         if self.clip == "none":

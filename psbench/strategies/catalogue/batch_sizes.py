@@ -10,7 +10,6 @@ dbs_sgd = Published(
     "asp in which every worker's batch follows its speed",
     "DBS-SGD, AEJ 2022",
     [consistency.ASP, stragglers.DBS],
-    notebook="10_batch_sizes",
 )
 
 lb_bsp = Published(
@@ -18,7 +17,6 @@ lb_bsp = Published(
     "bsp whose global batch is divided again at every barrier, in proportion to speed",
     "Chen et al. 2018, 2020",
     [consistency.BSP, stragglers.LBBSP],
-    notebook="10_batch_sizes",
 )
 
 drop_stragglers = Published(
@@ -26,7 +24,6 @@ drop_stragglers = Published(
     "bsp that does without workers which are much slower than the others",
     "Zhang et al. 2017, Poseidon; thesis 3.2.5",
     [consistency.BSP, stragglers.DropStragglers],
-    notebook="13_late_gradients",
 )
 
 flex_rr = Published(
@@ -34,5 +31,4 @@ flex_rr = Published(
     "bsp in which a worker that lags hands part of its batch to one that is ahead",
     "Harlap et al. 2016, FlexRR; thesis 3.2.5",
     [consistency.BSP, communication.MicroSteps, stragglers.FlexRR],
-    notebook="10_batch_sizes",
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic.fields import FieldInfo
@@ -18,14 +18,11 @@ class Entry:
     ----------
     name, summary, source : str
         What it is called, what it does in one line, and where it comes from.
-    notebook : str
-        The tutorial that shows it; empty if none does.
     """
 
     name: str
     summary: str
     source: str
-    notebook: str = field(default="", kw_only=True)
 
     @property
     def parameters(self) -> dict[str, FieldInfo]:

@@ -10,7 +10,6 @@ local_sgd = Published(
     "every worker takes several steps by itself, then all models are averaged (PASGD)",
     "Wang and Joshi 2019, AdaComm, eq. 1",
     [consistency.BSP, aggregation.ModelAverage, communication.LocalSGD],
-    notebook="08_local_updates",
 )
 
 adacomm = Published(
@@ -19,7 +18,6 @@ adacomm = Published(
     "Wang and Joshi 2019, AdaComm",
     [consistency.BSP, aggregation.BlockMomentum, communication.AdaComm],
     defaults={"block_momentum": 0.0},
-    notebook="08_local_updates",
 )
 
 selsync = Published(
@@ -27,7 +25,6 @@ selsync = Published(
     "workers step by themselves until the gradients of one of them change; then all are averaged",
     "Tyagi and Swany 2023",
     [consistency.BSP, aggregation.Exchange, communication.SelSync],
-    notebook="08_local_updates",
 )
 
 hermes = Published(
@@ -35,5 +32,4 @@ hermes = Published(
     "asp whose workers push only what has clearly helped, and get as much data as they have time for",
     "Basani et al., Hermes",
     [consistency.ASP, aggregation.LossWeighted, communication.HermesGUP, stragglers.DualBinarySearch],
-    notebook="09_edge",
 )

@@ -24,7 +24,6 @@ double_squeeze = Published(
         "codec": OneBit(bucket=64, error_feedback=True),
         "codec_down": OneBit(bucket=64, error_feedback=True),
     },
-    notebook="11_compression",
 )
 
 #: workers keep the state of their own optimizers; only the model is replaced
@@ -36,7 +35,6 @@ diloco = Published(
     "Douillard et al. 2023 (DiLoCo)",
     [consistency.BSP, aggregation.Outer, communication.LocalSGD],
     defaults=_KEPT | {"local_steps": 20},  # the paper: 500, with AdamW inside
-    notebook="16_low_communication",
 )
 
 streaming_diloco = Published(
@@ -45,7 +43,6 @@ streaming_diloco = Published(
     "Douillard et al. 2025 (Streaming DiLoCo)",
     [consistency.BSP, aggregation.Outer, communication.Fragments],
     defaults={"outer_lr": 0.4},  # the paper sends 4 bits a value too: codec="e3m0"
-    notebook="16_low_communication",
 )
 
 eager_diloco = Published(
@@ -53,7 +50,6 @@ eager_diloco = Published(
     "diloco whose workers do not wait: they step with their own new share and the others' last one",
     "Kale et al. 2025 (Eager updates)",
     [consistency.BSP, aggregation.EagerOuter, communication.Eager],
-    notebook="16_low_communication",
 )
 
 decoupled_diloco = Published(
@@ -61,7 +57,6 @@ decoupled_diloco = Published(
     "streaming diloco that waits for some workers only, and asks slow ones for what they have by then",
     "Decoupled DiLoCo 2026",
     [consistency.Quorum, aggregation.RadialOuter, communication.AskedFragments],
-    notebook="16_low_communication",
 )
 
 sparse_loco = Published(
@@ -111,7 +106,6 @@ async_local_sgd = Published(
     "Liu et al. 2024 (Async Local-SGD)",
     [consistency.Grace, aggregation.DelayedNesterov, communication.DynamicLocalSGD],
     defaults=_KEPT | {"local_steps": 20},
-    notebook="16_low_communication",
 )
 
 halos = Published(
@@ -120,7 +114,6 @@ halos = Published(
     "Kim et al. 2025 (HALoS)",
     [consistency.ASP, aggregation.TwoLevels, communication.RegionalSGD],
     defaults=_KEPT,
-    notebook="16_low_communication",
 )
 
 fedbuff = Published(

@@ -12,7 +12,6 @@ strategy_switch = PublishedSwitch(
     first="all_reduce",
     second="asp",
     rules=(switching.Empirical(), switching.After()),
-    notebook="03_strategy_switch",
 )
 
 #: Each worker has the same batch throughout (128 in the paper: B = 128 n), and `lr` is that of BSP: n eta,
@@ -28,5 +27,4 @@ sync_switch = PublishedSwitch(
         switching.OnStragglers(fraction=0.0625),
     ),
     defaults={"momentum": "keep"},
-    notebook="03_strategy_switch",
 )

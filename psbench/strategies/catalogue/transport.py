@@ -10,7 +10,6 @@ all_reduce = Published(
     "no server: workers add up their gradients in a ring",
     "Patarasuk and Yuan 2009; thesis 2.1.2",
     [consistency.BSP, placement.AllReduce],
-    notebook="03_strategy_switch",
 )
 
 fsdp = Published(
@@ -18,7 +17,6 @@ fsdp = Published(
     "all_reduce whose workers hold a share of model and state each, and gather parameters twice a step",
     "Rajbhandari et al. 2020 (ZeRO); Zhao et al. 2023 (FSDP)",
     [consistency.BSP, placement.Sharded],
-    notebook="16_low_communication",
 )
 
 power_sgd = Published(
@@ -40,5 +38,4 @@ map_reduce = Published(
     "a driver starts a job for every mini-batch: map over the partitions, then reduce",
     "Spark MLlib; thesis ch. 2",
     [consistency.BSP, placement.MapReduce],
-    notebook="12_mapreduce_vs_ps",
 )

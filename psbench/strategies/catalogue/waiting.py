@@ -10,7 +10,6 @@ bsp = Published(
     "all workers wait for each other after every step",
     "Valiant 1990; thesis 2.1.2",
     [consistency.BSP],
-    notebook="02_consistency",
 )
 
 asp = Published(
@@ -18,7 +17,6 @@ asp = Published(
     "no worker waits",
     "thesis eq. 2.3",
     [consistency.ASP],
-    notebook="02_consistency",
 )
 
 ssp = Published(
@@ -26,7 +24,6 @@ ssp = Published(
     "a worker may lead the slowest by a bounded number of steps",
     "Ho et al. 2013",
     [consistency.SSP],
-    notebook="02_consistency",
 )
 
 k_bsp = Published(
@@ -34,7 +31,6 @@ k_bsp = Published(
     "the first k workers make the version; the others' work is void",
     "Dutta et al. 2018 (K-sync); thesis 3.2.2",
     [consistency.KBSP],
-    notebook="02_consistency",
 )
 
 k_batch_bsp = Published(
@@ -42,7 +38,6 @@ k_batch_bsp = Published(
     "the first k mini-batches make the version; other work is void",
     "Dutta et al. 2018 (K-batch-sync); thesis 3.2.2",
     [consistency.KBatchBSP],
-    notebook="02_consistency",
 )
 
 backup_workers = Published(
@@ -50,7 +45,6 @@ backup_workers = Published(
     "a barrier that does without the last few: their gradients are dropped",
     "Chen et al. 2016",
     [consistency.BackupWorkers],
-    notebook="13_late_gradients",
 )
 
 k_asp = Published(
@@ -58,7 +52,6 @@ k_asp = Published(
     "k workers make a version, whatever they started from, and wait for it",
     "Dutta et al. 2018 (K-async); thesis 3.2.2",
     [consistency.KASP],
-    notebook="02_consistency",
 )
 
 k_batch_asp = Published(
@@ -66,7 +59,6 @@ k_batch_asp = Published(
     "every k pushes make a version; no worker waits",
     "Dutta et al. 2018 (K-batch-async), Lian et al. 2015; thesis 3.2.2",
     [consistency.KBatchASP],
-    notebook="02_consistency",
 )
 
 dssp = Published(
@@ -74,7 +66,6 @@ dssp = Published(
     "ssp whose fastest worker is granted more steps where that shortens its wait",
     "Zhao et al. 2019, DSSP",
     [consistency.DSSP],
-    notebook="13_late_gradients",
 )
 
 elastic_bsp = Published(
@@ -82,7 +73,6 @@ elastic_bsp = Published(
     "barriers where the workers' pushes are predicted to fall together, and asp in between",
     "Zhao et al. 2019, ElasticBSP; Zhao et al. 2021",
     [consistency.ElasticBSP],
-    notebook="13_late_gradients",
 )
 
 n_softsync = Published(
@@ -90,7 +80,6 @@ n_softsync = Published(
     "about n versions while every worker pushes once; stale pushes count for less",
     "Gupta et al. 2016; Zhang et al. 2016; thesis 3.2.2",
     [consistency.NSoftsync, aggregation.StalenessWeighted],
-    notebook="13_late_gradients",
 )
 
 con_sgd = Published(
@@ -98,7 +87,6 @@ con_sgd = Published(
     "ssp in which every push moves the model by its n-th part",
     "Jiang et al. 2017",
     [consistency.SSP],
-    notebook="13_late_gradients",
 )
 
 dyn_sgd = Published(
@@ -106,7 +94,6 @@ dyn_sgd = Published(
     "ssp in which a push is divided by its staleness",
     "Jiang et al. 2017",
     [consistency.SSP, aggregation.DynSGD],
-    notebook="13_late_gradients",
 )
 
 bounded_step = Published(
@@ -114,7 +101,6 @@ bounded_step = Published(
     "asp in which a push counts for less the further the model has moved meanwhile",
     "Dutta et al. 2018; thesis 3.2.2",
     [consistency.ASP, aggregation.BoundedStep],
-    notebook="13_late_gradients",
 )
 
 osp = Published(
@@ -122,7 +108,6 @@ osp = Published(
     "bsp whose workers step on by themselves while their gradients are on the way",
     "Wang, Guo, Li 2019",
     [consistency.BSP, aggregation.Accumulated, communication.OSP],
-    notebook="13_late_gradients",
 )
 
 early_epoch_stop = Published(
@@ -130,5 +115,4 @@ early_epoch_stop = Published(
     "asp that meets at the end of every epoch, which is when most workers have done their share",
     "Chilimbi et al. 2014, Project Adam; thesis 3.2.5",
     [consistency.EarlyEpochStop],
-    notebook="13_late_gradients",
 )
