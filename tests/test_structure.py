@@ -23,7 +23,7 @@ IN_THE_ROOT = {
 
 #: words for persons, and the files in which one of them is an answer of the panel's
 PERSONS = re.compile(r"\b(nobody|somebody|everybody|anybody|a person|person's)\b", re.IGNORECASE)
-ANSWERS = {"predictions.py", "panel.py"}
+ANSWERS = {"predictions.py", "lab.py"}
 #: a path in a text, with a folder or the ending of a module, and where it may begin
 PATH = re.compile(r"`([\w<>.-]+/[\w<>./-]*|\w+\.(?:py|js))`")
 HOMES = [

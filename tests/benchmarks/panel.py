@@ -57,7 +57,7 @@ def _overhead(what: str, experiment: Experiment, at_least: float | None, towards
     def watched() -> float:
         began = time.process_time()
         lab.run()
-        lab._bridge.wait()
+        lab._runner.bridge.wait()
         spent = time.process_time() - began
         lab.wait()
         return spent

@@ -131,7 +131,7 @@ class Direct:
 
     def _changed(self, widget: Any, change: Any) -> None:
         if change["name"] == "overlay":
-            for chart in self.lab._comparison.charts:
+            for chart in self.lab._runner.comparison.charts:
                 if chart.uid not in self.widgets:
                     self._add(chart)
         if change["name"] in widget.trait_names(sync=True) and change["name"] != "engine":

@@ -91,7 +91,7 @@ def test_a_run_under_way_and_a_long_one_are_shown_as_they_were(panel: Direct, sc
     web.click(".psb-first-wait")
     panel.wait("() => !document.querySelector('.psb-lab').stage.follow")
     first = seen(panel)
-    job = panel.lab._bridge.current
+    job = panel.lab._runner.bridge.current
     early = recording(job.log, [3])
     assert first["now"] == early.next("wait", -1.0)
     assert truth(early, first["now"])[0] in first["why"]
@@ -288,7 +288,7 @@ def test_a_switch_by_hand_lands_where_the_watched_run_was(short: Direct) -> None
         " return stage.films[0]?.recording.about.key === key && stage.end > 2; }",
         argument=f"run {number}",
     )
-    log = short.lab._bridge.current.log
+    log = short.lab._runner.bridge.current.log
     for _ in range(3):  # what is shown follows the run, which is far on after so many drawings otherwise
         shown = web.evaluate("document.querySelector('.psb-lab').stage.end")
         short.wait("(t) => document.querySelector('.psb-lab').stage.end > t", argument=shown)

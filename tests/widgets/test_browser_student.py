@@ -292,7 +292,7 @@ def test_no_text_overlaps_is_cut_off_or_hard_to_read(
 
 def shown_first(panel: Direct) -> Run:
     """The run that the page shows; a fork of it is beside it."""
-    found = panel.lab._table[panel.lab._view.shown_number].run
+    found = panel.lab._runner.table[panel.lab._runner.view.shown_number].run
     assert found is not None
     return found
 
@@ -430,7 +430,7 @@ def test_a_curve_is_drawn_and_the_gap_is_shown(panel: Direct) -> None:
     web.focus(".psb-drawn-point >> nth=8")
     web.keyboard.press("PageDown")
     panel.settle()
-    drawn = panel.lab._questions.prediction.curve
+    drawn = panel.lab._runner.questions.prediction.curve
     assert len(drawn) == 9
     assert drawn[0] < drawn[4] < drawn[7] > drawn[8]
     web.click(".psb-run")

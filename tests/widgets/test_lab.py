@@ -71,7 +71,8 @@ def test_a_switch_is_marked_in_every_curve(panel: Panel) -> None:
 def test_chart_specifications_are_valid_vega_lite(panel: Panel, name: str) -> None:
     panel.click(BRIEF.but(strategy=name))
     assert panel.wait(120)
-    drawn = [chart for chart in [*panel._figures.charts.values(), *panel._comparison.charts] if chart.spec]
+    charts = [*panel._figures.charts.values(), *panel._runner.comparison.charts]
+    drawn = [chart for chart in charts if chart.spec]
     assert len(drawn) >= 15
     for chart in drawn:
         alt.Chart.from_dict(chart.spec, validate=True)
@@ -85,7 +86,7 @@ def test_curves_are_drawn_against_any_axis(panel: Panel, x: str) -> None:
     panel.say("axis", x=x)
     panel.wait(60)
     assert f'"field": "{x}"' in json.dumps(panel._figures.charts["val_loss"].spec)
-    assert f'"field": "{x}"' in json.dumps(panel._comparison.charts[0].spec)
+    assert f'"field": "{x}"' in json.dumps(panel._runner.comparison.charts[0].spec)
     assert all(x in row for row in rows(panel, "val_loss"))
 
 
@@ -95,7 +96,7 @@ def test_several_seeds_become_an_interval(panel: Panel) -> None:
     assert sorted(line["seed"] for line in panel.runs) == [0, 1, 2]
     assert panel.table["rows"][0][1] == "3"
     assert "±" in " ".join(panel.table["rows"][0])
-    assert any(row.get("val_accuracy_low") is not None for row in panel._comparison.charts[0].rows())
+    assert any(row.get("val_accuracy_low") is not None for row in panel._runner.comparison.charts[0].rows())
 
 
 def test_two_strategies_are_compared(panel: Panel) -> None:
@@ -105,7 +106,7 @@ def test_two_strategies_are_compared(panel: Panel) -> None:
     assert [row[0] for row in panel.table["rows"]] == ["bsp", "asp"]
     assert "speed-up" in panel.table["headings"]
     assert panel.table["colours"] == {run["label"]: run["colour"] for run in panel.runs}
-    assert {row["label"] for row in panel._comparison.charts[0].rows()} == {"bsp", "asp"}
+    assert {row["label"] for row in panel._runner.comparison.charts[0].rows()} == {"bsp", "asp"}
     panel.say("tick", number=1, on=False)
     panel.wait(60)
     assert [row[0] for row in panel.table["rows"]] == ["asp"]
@@ -149,12 +150,12 @@ def test_a_failing_run_shows_its_own_traceback_and_the_panel_goes_on(panel: Pane
     def fails(job: Any) -> Run:
         raise ZeroDivisionError("in worker 3 at step 17")
 
-    work, panel._bridge._work = panel._bridge._work, fails
+    work, panel._runner.bridge._work = panel._runner.bridge._work, fails
     panel.click(BRIEF)
     assert panel.wait(60)
     assert panel.runs[0]["status"] == "failed"
     assert "in worker 3 at step 17" in panel.runs[0]["error"]
-    panel._bridge._work = work
+    panel._runner.bridge._work = work
     panel.click(BRIEF)
     assert panel.wait(120)
     assert panel.runs[0]["status"] == "finished"
@@ -176,7 +177,7 @@ def test_while_processes_start_the_page_is_told_which_is_at_what(panel: Panel) -
         job.control.check()
         raise AssertionError("it was stopped")
 
-    panel._bridge._work = starts
+    panel._runner.bridge._work = starts
     shown = threading.Event()
     panel.observe(lambda change: shown.set() if change["new"].get("starting") else None, "status")
     panel.click(BRIEF)

@@ -293,7 +293,7 @@ def test_nothing_is_drawn_for_nobody(panel: Panel) -> None:
     # once, when it was over
     assert len([message for message in panel.sent if message["kind"] == "films"]) == 1
     panel.say("seen", view="a", on=True)
-    assert panel._view.is_seen
+    assert panel._runner.view.is_seen
     assert sum(row["applied"] for row in rows(panel, "share")) == panel.finished[0].summary()["updates"]
     assert Recorded(panel.last("films")["films"][0]).spans == len(metrics.timeline(panel.finished[0].log))
 
@@ -328,9 +328,9 @@ def test_a_model_and_data_of_ones_own_run_in_the_panel() -> None:
 def test_a_press_ends_a_simulated_run_and_reaches_a_live_one(panel: Panel) -> None:
     panel.pace = "watchable"  # it takes twenty seconds, so that it is under way
     panel.click(BRIEF)
-    while (job := panel._bridge.current) is None:  # till it is taken from the queue
+    while (job := panel._runner.bridge.current) is None:  # till it is taken from the queue
         time.sleep(0.001)
-    while panel._view.shown_number != job.number or job.log is None or len(job.log) < 50:
+    while panel._runner.view.shown_number != job.number or job.log is None or len(job.log) < 50:
         time.sleep(0.02)
     panel.say("fork", at=0.001, worker=1, kill=True)
     assert "the run ends here" in panel.last("answer")["text"]

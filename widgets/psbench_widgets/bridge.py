@@ -163,6 +163,11 @@ class Bridge:
             return list(self._queue)
 
     @property
+    def jobs(self) -> list[Job]:
+        """The job that runs, if one does, and those that wait."""
+        return [job for job in (self.current, *self.queued) if job is not None]
+
+    @property
     def threads(self) -> list[threading.Thread]:
         """The threads that are alive."""
         return [thread for thread in (self._runner, self._pump) if thread is not None and thread.is_alive()]

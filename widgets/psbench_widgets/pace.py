@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
+from psbench.errors import ParameterError
 from psbench.progress import RunProgress
 from psbench_widgets.bridge import Job
 
@@ -17,6 +18,13 @@ WATCHABLE_S = 20.0
 #: seconds of the run in a second of the clock, where it is not known when a watchable run ends
 _UNKNOWN = 1.0
 _NAP_S = 0.05
+
+
+def check_pace(pace: str) -> str:
+    """Return a pace, or refuse what is none."""
+    if pace not in PACES:
+        raise ParameterError(f"pace: {pace!r} is none of {', '.join(PACES)}")
+    return pace
 
 
 class Pace:

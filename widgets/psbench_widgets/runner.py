@@ -1,0 +1,160 @@
+"""The runs of a panel, and what its page shows of them."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+from psbench.core.log import EventLog
+from psbench.errors import ParameterError
+from psbench.runs.fork import Fork, fork
+from psbench_widgets.bridge import Bridge, Job, Status
+from psbench_widgets.comparison_view import ComparisonView
+from psbench_widgets.figures import Figures
+from psbench_widgets.kept_picture import KeptPicture
+from psbench_widgets.latest_task import LatestTask
+from psbench_widgets.names import change_name, fork_name
+from psbench_widgets.page import PanelPage
+from psbench_widgets.pressing import press_live
+from psbench_widgets.questions import Questions
+from psbench_widgets.run_table import RunTable
+from psbench_widgets.run_view import RunView
+from psbench_widgets.sweep import machines_of, sweep
+from psbench_widgets.view_lease import ViewLease
+
+
+class Runner:
+    """Runs what a panel asks for: receives what the pump reports, and shows it on the page."""
+
+    def __init__(self, page: PanelPage, figures: Figures, questions: Questions, renderer: str) -> None:
+        self._page, self._figures, self.questions = page, figures, questions
+        self.table = RunTable()
+        self.view = RunView(figures, lambda message: page.send(message))
+        self.comparison = ComparisonView(self.table, page.show_comparison, page.show_error, renderer)
+        self.lease = ViewLease()
+        self.picture = KeptPicture(lambda kept: page.set_trait("kept", kept))
+        self.bridge = Bridge(self)
+        #: a run that ends for a change of it, and the change
+        self._pressed: tuple[Job, Fork] | None = None
+        self._numbers = itertools.count(-1, -1)  # of loaded runs: negative, so that no job has the same
+        self._sweep = LatestTask("psbench-sweep", page.show_error)
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait until all are over and shown; returns whether they are over."""
+        done = self.bridge.wait(timeout_s)
+        self.comparison.wait(timeout_s)
+        self._sweep.wait(timeout_s)
+        return done
+
+    def close(self) -> None:
+        """End them; no thread is left."""
+        self.bridge.close()
+        self.comparison.close()
+        self._sweep.close()
+
+    def load(self, folder: str | Path) -> None:
+        """Read the runs that were saved in a folder."""
+        self.table.load(folder, lambda: next(self._numbers))
+        self.publish_runs()
+
+    def fork(self, number: int, other: Fork) -> Job:
+        """Queue another future of a finished run."""
+        entry = self.table[number]
+        experiment = fork(entry.experiment if entry.run is None else entry.run, other)
+        forked = (*entry.name_parts, change_name(other))
+        return self.bridge.submit(experiment, fork_name(*forked), (number, other.at_s), forked)
+
+    def press(self, other: Fork) -> str:
+        """Change one thing of the run under way, and return in words what follows; see `Lab.press`."""
+        job = self.bridge.current
+        if job is None:
+            raise ParameterError("press: no run is under way")
+        if job.experiment.backend != "simulated":
+            press_live(job, other)
+            return f"asked for: {other.words().partition(' at ')[0].partition(' from ')[0]}"
+        self._pressed = job, other
+        self.bridge.stop(job)
+        return "the run ends here, and is simulated again with the change"
+
+    def on_rows(self, job: Job, log: EventLog, start: int, stop: int) -> None:
+        """Take note of new rows; see `RunView.read_rows`."""
+        self.view.read_rows(job, log, start, stop)
+
+    def on_status(self, job: Job, status: Status) -> None:
+        """Show what became of a run, and what follows from it."""
+        self.table.update(job, status)
+        self.view.finish(job)
+        self._judge(job)
+        self.publish_runs()
+        self._publish_status()
+        self._keep_picture(job)
+        self._fork_pressed()
+        if job.is_over:
+            self.sweep_bounds()
+
+    def on_tick(self) -> None:
+        """Bring the page up to what the run under way has written; end it if no page is left."""
+        self.view.refresh()
+        self._publish_status()
+        self._show_said()
+        self.comparison.update_if_changed(unless=self.bridge.is_busy)
+        if self.lease.has_expired:
+            self.bridge.stop_all()
+
+    def on_trouble(self, text: str) -> None:
+        """Show the traceback of a failure of the panel itself."""
+        self._page.show_error(text)
+
+    def publish_runs(self) -> None:
+        """Show the table of runs, and their comparison."""
+        self._page.runs = self.table.plain()
+        self.comparison.update_if_changed(unless=self.bridge.is_busy)
+
+    def sweep_bounds(self) -> None:
+        """Play the bounds on the cluster of the run that is shown, behind its own point."""
+        experiment, figures = self.view.experiment, self._figures
+        if experiment is not None:
+            machines = machines_of(experiment)
+            self._sweep.ask(lambda: figures.show_sweep(sweep(machines), machines))
+
+    def _judge(self, job: Job) -> None:
+        """Compare a run that has ended with what was expected of it; show a fork beside its origin."""
+        table = self.table
+        entry = table[job.number]
+        if entry.run is None:
+            return
+        if job.fork_of is not None and job.fork_of[0] in table:
+            number, at_s = job.fork_of
+            self.view.show(table[number], entry, at_s)
+        earlier = table.before(job.number)
+        before = None if earlier is None else earlier.summary
+        # what was expected was expected of the run, not of its fork
+        summary = entry.summary if job.fork_of is None else None
+        self._page.goal = self.questions.judge(job.number, entry.run, summary, before)
+
+    def _fork_pressed(self) -> None:
+        """Go on from the run that was ended by a press, once it is over."""
+        if self._pressed is None or not self._pressed[0].is_over:
+            return
+        (job, other), self._pressed = self._pressed, None
+        if job.run is not None:
+            end_s = float(job.run.log.rows()["time_s"][-1])
+            self.fork(job.number, replace(other, at_s=min(other.at_s, end_s)))
+
+    def _keep_picture(self, job: Job) -> None:
+        entry = self.table[job.number]
+        if entry.run is not None:
+            self.picture.update(entry.run, f"Run {job.number}: {entry.label}")
+
+    def _show_said(self) -> None:
+        """Show what a live run says of a press, or of a process that was lost."""
+        job = self.bridge.current
+        if job is not None and job.control.said:
+            said, job.control.said = job.control.said, ""
+            self._page.answer(said)
+
+    def _publish_status(self) -> None:
+        job = self.bridge.current
+        running = self.view.progress(job) if job is not None else {}
+        self._page.show_status(running, [queued.number for queued in self.bridge.queued])
