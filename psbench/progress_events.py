@@ -8,13 +8,13 @@ from contextvars import ContextVar
 from typing import TypeAlias
 
 #: called with the name of the work and the share that is done, 0 to 1; must return quickly
-Listener: TypeAlias = Callable[[str, float], None]
+ReadingListener: TypeAlias = Callable[[str, float], None]
 
-_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+_listener: ContextVar[ReadingListener | None] = ContextVar("listener", default=None)
 
 
 @contextmanager
-def listening(listener: Listener) -> Iterator[None]:
+def listening(listener: ReadingListener) -> Iterator[None]:
     """Report the progress of the work in this block to a listener.
 
     Examples

@@ -36,7 +36,7 @@ _LATER = (
     *("link_sharing", "cores", "achieved_rates"),
 )
 #: one number for all workers, or one each
-PerWorker = _Number | tuple[_Number, ...]
+OfEachWorker = _Number | tuple[_Number, ...]
 
 
 @dataclass(frozen=True)
@@ -108,14 +108,14 @@ class Cluster(Part):
         source="thesis 2.3, t_read",
         ge=0,
     )
-    bandwidth_mbit_s: PerWorker = parameter(
+    bandwidth_mbit_s: OfEachWorker = parameter(
         1000.0, "a worker's link: from the worker, and to it if no other is given", unit="Mbit/s"
     )
-    bandwidth_down_mbit_s: PerWorker | None = parameter(
+    bandwidth_down_mbit_s: OfEachWorker | None = parameter(
         None, "a worker's link, to the worker; none: as from it", unit="Mbit/s"
     )
-    latency_s: PerWorker = parameter(5e-4, "one way between a worker and any other machine", unit="s")
-    server_bandwidth_mbit_s: PerWorker = parameter(
+    latency_s: OfEachWorker = parameter(5e-4, "one way between a worker and any other machine", unit="s")
+    server_bandwidth_mbit_s: OfEachWorker = parameter(
         10_000.0, "a server's link, each direction, shared by the workers", unit="Mbit/s"
     )
     server_latency_s: float = parameter(1e-4, "one way between two servers", unit="s", ge=0)
@@ -166,7 +166,7 @@ class Cluster(Part):
 
     @field_validator(*_PER_MACHINE, mode="before")
     @classmethod
-    def _per_machine(cls, value: Any, info: ValidationInfo) -> PerWorker | None:
+    def _per_machine(cls, value: Any, info: ValidationInfo) -> OfEachWorker | None:
         if value is None and info.field_name == "bandwidth_down_mbit_s":
             return None
         each = "server" if str(info.field_name).startswith("server") else "worker"
@@ -219,7 +219,7 @@ def usual(name: str, default: Any, source: str = "") -> Any:
     return parameter(default, field.description or "", unit=unit, source=source, **limits_of(field))
 
 
-def per_worker(value: Any, what: str, each: str = "worker") -> PerWorker:
+def per_worker(value: Any, what: str, each: str = "worker") -> OfEachWorker:
     """Return a number, or a tuple of numbers from a list with one for each worker, or other machine.
 
     Raises
@@ -234,7 +234,7 @@ def per_worker(value: Any, what: str, each: str = "worker") -> PerWorker:
     return tuple(map(float, items)) if isinstance(value, (list, tuple)) else float(value)
 
 
-def spread(value: PerWorker, num_workers: int) -> tuple[float, ...]:
+def spread(value: OfEachWorker, num_workers: int) -> tuple[float, ...]:
     """Return one number per worker."""
     return value if isinstance(value, tuple) else (value,) * num_workers
 

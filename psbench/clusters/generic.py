@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationInfo, field_validator
 
-from psbench.clusters.cluster import Cluster, Machine, PerWorker, per_worker, spread
+from psbench.clusters.cluster import Cluster, Machine, OfEachWorker, per_worker, spread
 from psbench.core import parameter
 from psbench.errors import ParameterError
 
@@ -38,12 +38,12 @@ class Custom(Cluster):
     source = "any machines"
 
     workers: int = parameter(4, "number of workers", unit="workers", ge=1, le=65_535)
-    speed: PerWorker = parameter(1.0, "relative speed, one for all or one each; 1 is the reference")
-    memory_gb: PerWorker = parameter(8.0, "memory of the workers, one for all or one each", unit="GB")
+    speed: OfEachWorker = parameter(1.0, "relative speed, one for all or one each; 1 is the reference")
+    memory_gb: OfEachWorker = parameter(8.0, "memory of the workers, one for all or one each", unit="GB")
 
     @field_validator("speed", "memory_gb", mode="before")
     @classmethod
-    def _numbers(cls, value: Any, info: ValidationInfo) -> PerWorker:
+    def _numbers(cls, value: Any, info: ValidationInfo) -> OfEachWorker:
         return per_worker(value, f"cluster {cls.name!r}: {info.field_name}")
 
     def machines(self) -> list[Machine]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import SerializeAsAny
 
-from psbench.clusters.cluster import Cluster, Machine, PerWorker, usual
+from psbench.clusters.cluster import Cluster, Machine, OfEachWorker, usual
 from psbench.clusters.step_time import Constant, StepTime
 
 HALOS = "Kim et al. 2025 (HALoS), simulator utnslab/halos, examples/env.yaml"
@@ -49,10 +49,10 @@ class HalosGeo(Cluster):
     step_time: SerializeAsAny[StepTime] = usual("step_time", Constant(), HALOS)
     seconds_per_sample: float = usual("seconds_per_sample", 0.238391 / 64, HALOS)
     seconds_per_step: float = usual("seconds_per_step", 0.0)
-    bandwidth_mbit_s: PerWorker = usual("bandwidth_mbit_s", _WORKERS, HALOS)
-    latency_s: PerWorker = usual("latency_s", 0.0, HALOS)
+    bandwidth_mbit_s: OfEachWorker = usual("bandwidth_mbit_s", _WORKERS, HALOS)
+    latency_s: OfEachWorker = usual("latency_s", 0.0, HALOS)
     # no queue
-    server_bandwidth_mbit_s: PerWorker = usual("server_bandwidth_mbit_s", 1e9, HALOS)
+    server_bandwidth_mbit_s: OfEachWorker = usual("server_bandwidth_mbit_s", 1e9, HALOS)
 
     def machines(self) -> list[Machine]:
         """Return the workers, region after region."""
@@ -74,10 +74,10 @@ class AsyncDilocoToy(Cluster):
     step_time: SerializeAsAny[StepTime] = usual("step_time", Constant(), TOY)
     seconds_per_sample: float = usual("seconds_per_sample", 1e-12, TOY)
     seconds_per_step: float = usual("seconds_per_step", _TOY_STEPS[0], TOY)
-    bandwidth_mbit_s: PerWorker = usual("bandwidth_mbit_s", 1e9, TOY)
-    latency_s: PerWorker = usual("latency_s", 0.0, TOY)
+    bandwidth_mbit_s: OfEachWorker = usual("bandwidth_mbit_s", 1e9, TOY)
+    latency_s: OfEachWorker = usual("latency_s", 0.0, TOY)
     # no queue
-    server_bandwidth_mbit_s: PerWorker = usual("server_bandwidth_mbit_s", 1e9, TOY)
+    server_bandwidth_mbit_s: OfEachWorker = usual("server_bandwidth_mbit_s", 1e9, TOY)
 
     def machines(self) -> list[Machine]:
         """Return the workers, the fastest first."""

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from psbench.clusters.cluster import Cluster, Machine, PerWorker, usual
+from psbench.clusters.cluster import Cluster, Machine, OfEachWorker, usual
 from psbench.core import parameter
 
 SWITCH = "Strategy-Switch (IEEE Access 2025), Tables 2 and 3; thesis Tables 4.2 and 4.3"
@@ -167,8 +167,8 @@ class DbsSgd(PublishedCluster):
     nodes: Literal[4, 8] = parameter(4, "number of containers", unit="workers", source="DBS-SGD, sec. 4")
     seconds_per_sample: float = usual("seconds_per_sample", 5.3e-4, "DBS-SGD, Table 1")
     seconds_per_step: float = usual("seconds_per_step", 0.0)
-    bandwidth_mbit_s: PerWorker = usual("bandwidth_mbit_s", 10_000.0)
-    latency_s: PerWorker = usual("latency_s", 8e-8, "DBS-SGD, sec. 4")
+    bandwidth_mbit_s: OfEachWorker = usual("bandwidth_mbit_s", 10_000.0)
+    latency_s: OfEachWorker = usual("latency_s", 8e-8, "DBS-SGD, sec. 4")
 
     def flavours(self) -> list[tuple[Flavour, int]]:
         """Return the weaker half first, as in the paper."""
@@ -191,7 +191,7 @@ class AdaCommTestbed(Cluster):
     source = "AdaComm, sec. 5"
 
     seconds_per_sample: float = usual("seconds_per_sample", 4.7e-4, "AdaComm, sec. 5")
-    bandwidth_mbit_s: PerWorker = usual("bandwidth_mbit_s", 10_000.0, "AdaComm, Fig. 2")
+    bandwidth_mbit_s: OfEachWorker = usual("bandwidth_mbit_s", 10_000.0, "AdaComm, Fig. 2")
 
     def machines(self) -> list[Machine]:
         """Return four equal machines."""

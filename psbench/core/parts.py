@@ -22,7 +22,7 @@ from psbench.core.worker_policy import WorkerPolicy
 #: a model's tensors in the order of its vector: name, entries
 Layout: TypeAlias = Sequence[tuple[str, int]]
 #: entries of a vector: start included, stop excluded
-Ranges: TypeAlias = Sequence[tuple[int, int]]
+FragmentRanges: TypeAlias = Sequence[tuple[int, int]]
 
 
 class Consistency(Part):
@@ -147,12 +147,12 @@ class Communication(Part):
     def _codec(cls, value: Any) -> Part:
         return make_part("codec", value)
 
-    def fragments(self, layout: Layout) -> list[Ranges]:
+    def fragments(self, layout: Layout) -> list[FragmentRanges]:
         """Return the entries of each fragment if a push carries one of several; empty if it carries all.
 
         Which one a worker's next push carries is in the order `fragment` of its release. That push, its
         commit and its answer are of these entries alone: `payload` and `begin` are called with them, and
-        so is the aggregation's `update`. Ranges are in the order of the vector, start included, stop
+        so is the aggregation's `update`. FragmentRanges are in the order of the vector, start included, stop
         excluded, and each entry is in one fragment.
 
         Raises

@@ -16,8 +16,8 @@ from psbench.core.parts import (
     Aggregation,
     Communication,
     Consistency,
+    FragmentRanges,
     Placement,
-    Ranges,
     Stragglers,
     Switching,
 )
@@ -230,7 +230,7 @@ class Strategy(Specification):
         return round(sum(of_all(each, num_workers)[way] if to_all else each for each, to_all in sums))
 
     def bytes_up(
-        self, size: WireSize, num_workers: int, fragment: Ranges | None = None, version: int = 0
+        self, size: WireSize, num_workers: int, fragment: FragmentRanges | None = None, version: int = 0
     ) -> int:
         """Return the bytes of a push, of a fragment or all, whose work started from that version."""
         if self.aggregation.exchanges:
@@ -243,7 +243,7 @@ class Strategy(Specification):
         size: WireSize,
         num_workers: int,
         whole: bool = False,
-        fragment: Ranges | None = None,
+        fragment: FragmentRanges | None = None,
         version: int = 1,
     ) -> int:
         """Return the bytes of an answer with that version; `whole` for the first one to a worker."""

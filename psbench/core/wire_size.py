@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from psbench.core.arithmetic import Shapes
-from psbench.core.parts import CodecPart, Layout, Placement, Ranges
+from psbench.core.parts import CodecPart, FragmentRanges, Layout, Placement
 
 
 class WireSize(NamedTuple):
@@ -22,7 +22,7 @@ class WireSize(NamedTuple):
     shapes: Shapes = ()
 
     def of(
-        self, codec: CodecPart, placement: Placement, fragment: Ranges | None = None, vectors: int = 1
+        self, codec: CodecPart, placement: Placement, fragment: FragmentRanges | None = None, vectors: int = 1
     ) -> int:
         """Return the encoded bytes of so many vectors, or a fragment of them; each server's by itself."""
         if not self.layout:
@@ -40,10 +40,10 @@ class WireSize(NamedTuple):
         return 4 * sum(size for _, size in self.layout) + self.buffer_bytes
 
 
-def _size(ranges: Ranges) -> int:
+def _size(ranges: FragmentRanges) -> int:
     return sum(stop - start for start, stop in ranges)
 
 
-def _common(left: Ranges, right: Ranges) -> int:
+def _common(left: FragmentRanges, right: FragmentRanges) -> int:
     """Return how many entries two have in common."""
     return sum(max(0, min(b, d) - max(a, c)) for a, b in left for c, d in right)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psbench.core.part import Part
-from psbench.data.several import Layout, Several, in_words, layout_of, sample_bytes
+from psbench.data.several import SampleLayout, Several, in_words, layout_of, sample_bytes
 from psbench.data.split import Indices, parts_in_order, tenths
 from psbench.errors import DataError, UnknownName
 from psbench.seeds import Streams
@@ -123,7 +123,7 @@ class Dataset:
         return () if isinstance(self.train_x, Several) else tuple(self.train_x.shape[1:])
 
     @property
-    def input_layout(self) -> Layout:
+    def input_layout(self) -> SampleLayout:
         """Type and shape of each tensor of a sample."""
         return layout_of(self.train_x)
 

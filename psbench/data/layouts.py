@@ -8,7 +8,7 @@ from psbench.data.base import Task
 
 
 @dataclass(frozen=True)
-class Layout:
+class TableLayout:
     """What stands in which column of a file without a header, and how much of it is for validation.
 
     Parameters
@@ -43,9 +43,9 @@ def _higgs() -> tuple[str, ...]:
 
 #: by name. HIGGS: Baldi, Sadowski, Whiteson (2014), UCI; 1 is signal. YearPredictionMSD: Bertin-Mahieux
 #: (2011), UCI; twelve means and 78 covariances of timbre
-LAYOUTS: dict[str, Layout] = {
-    "higgs": Layout(_higgs(), "classification", ("background", "signal"), 11_000_000, 500_000),
-    "year_prediction_msd": Layout(
+LAYOUTS: dict[str, TableLayout] = {
+    "higgs": TableLayout(_higgs(), "classification", ("background", "signal"), 11_000_000, 500_000),
+    "year_prediction_msd": TableLayout(
         ("year", *(f"timbre mean {n}" for n in range(12)), *(f"timbre covariance {n}" for n in range(78))),
         "regression",
         (),

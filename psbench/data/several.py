@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 #: per tensor: its type and the shape of one sample, in which a padded dimension is None
-Layout: TypeAlias = list[list[Any]]
+SampleLayout: TypeAlias = list[list[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,8 +177,8 @@ def without_lengths(inputs: Any) -> Any:
     return Several(inputs.parts, inputs.names) if isinstance(inputs, Several) else inputs
 
 
-def layout_of(inputs: Any) -> Layout:
-    """Return type and shape of a sample's tensors; see `Layout`.
+def layout_of(inputs: Any) -> SampleLayout:
+    """Return type and shape of a sample's tensors; see `SampleLayout`.
 
     >>> import torch
     >>> layout_of(Several((torch.zeros(2, 3), torch.zeros(2, 5)), lengths=(None, torch.ones(2))))
@@ -197,7 +197,7 @@ def _of_one(part: Any) -> list[Any]:
     return [str(part.dtype).removeprefix("torch."), *map(int, part.shape[1:])]
 
 
-def zeros(layout: Layout, names: Sequence[str], samples: int) -> Any:
+def zeros(layout: SampleLayout, names: Sequence[str], samples: int) -> Any:
     """Return inputs of zeros of such a layout: what lazy layers take their shapes from."""
     import torch
 
@@ -214,7 +214,7 @@ def sample_bytes(inputs: Any) -> int:
     return sum(part.element_size() * math.prod(part.shape[1:]) for part in parts)
 
 
-def in_words(layout: Layout) -> str:
+def in_words(layout: SampleLayout) -> str:
     """Return the shapes of a layout in words.
 
     >>> in_words([["float32", 3]]), in_words([["int64", None], ["uint8", 1, 8, 8]])

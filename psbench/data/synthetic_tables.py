@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from psbench.core.specification import parameter
 from psbench.data.base import Dataset, DataSource
-from psbench.data.layouts import LAYOUTS, Layout
+from psbench.data.layouts import LAYOUTS, TableLayout
 from psbench.data.scaling import Numbers, standardise
 from psbench.errors import ParameterError, SpecError, UnknownName
 from psbench.progress_events import tell
@@ -85,7 +85,7 @@ class SyntheticTable(DataSource):
         needed = self.samples * (4 * columns + 8)
         check_memory(needed, what, "lower samples, or use `psbench generate` and data 'csv'")
 
-    def _drawn(self, layout: Layout, streams: Streams) -> tuple[Numbers, Numbers]:
+    def _drawn(self, layout: TableLayout, streams: Streams) -> tuple[Numbers, Numbers]:
         """Return all features, (samples, features), and targets, (samples,)."""
         features = np.empty((self.samples, len(layout.columns) - 1), dtype=np.float32)
         targets = np.empty(self.samples, dtype=np.float32)
@@ -105,7 +105,7 @@ class GroundTruth(NamedTuple):
     curved: Floats
 
     @classmethod
-    def of(cls, layout: Layout, streams: Streams) -> GroundTruth:
+    def of(cls, layout: TableLayout, streams: Streams) -> GroundTruth:
         """Draw the model of a seed."""
         rng = streams.generator("look_alike truth")  # a seed gives what it gave under the former name
         features = len(layout.columns) - 1
@@ -124,7 +124,7 @@ class GroundTruth(NamedTuple):
         return np.asarray(features @ weights / np.sqrt(own))
 
 
-def tables(layout: Layout, rows: int, streams: Streams) -> Iterator[tuple[Numbers, Numbers]]:
+def tables(layout: TableLayout, rows: int, streams: Streams) -> Iterator[tuple[Numbers, Numbers]]:
     """Return features, (n, features), and targets, (n,), some rows at a time; both float32."""
     truth = GroundTruth.of(layout, streams)
     for number, begin in enumerate(range(0, rows, BLOCK)):
@@ -133,7 +133,7 @@ def tables(layout: Layout, rows: int, streams: Streams) -> Iterator[tuple[Number
         yield features[:kept], targets[:kept]
 
 
-def _block(layout: Layout, truth: GroundTruth, rng: np.random.Generator) -> tuple[Numbers, Numbers]:
+def _block(layout: TableLayout, truth: GroundTruth, rng: np.random.Generator) -> tuple[Numbers, Numbers]:
     count = len(truth.units)
     shared = rng.standard_normal((BLOCK, _FACTORS)) @ truth.loadings
     plain = np.sqrt(_SHARE) * shared + np.sqrt(1 - _SHARE) * rng.standard_normal((BLOCK, count))
@@ -181,7 +181,7 @@ def generate(layout: str, path: str | Path, rows: int, *, seed: int = 0, overwri
     return path
 
 
-def _write(layout: Layout, file: BinaryIO, path: Path, rows: int, streams: Streams) -> None:
+def _write(layout: TableLayout, file: BinaryIO, path: Path, rows: int, streams: Streams) -> None:
     import pyarrow as pa
     from pyarrow import csv
 

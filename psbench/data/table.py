@@ -24,7 +24,7 @@ from psbench.data.blocks import (
     parquet_rows,
 )
 from psbench.data.converted import Converted, Table, convert
-from psbench.data.layouts import LAYOUTS, Layout
+from psbench.data.layouts import LAYOUTS, TableLayout
 from psbench.data.location import data_folder
 from psbench.errors import DataError, ParameterError, UnknownName
 from psbench.seeds import Streams
@@ -70,7 +70,7 @@ class TableFile(DataSource):
             raise ParameterError(f"data {self.name!r}: give val_rows or val_fraction, not both")
         return self
 
-    def _table_of(self, files: list[Path], known: Layout, header: bool = True, **kind: Any) -> Table:
+    def _table_of(self, files: list[Path], known: TableLayout, header: bool = True, **kind: Any) -> Table:
         """Return what is to be made of files with known columns."""
         names = known.columns
         target = self.place_of_target(names, named=header)
@@ -257,7 +257,7 @@ class CSV(TableFile):
         if known is None:
             called = (text.strip() if header else "" for text in first)
             names = tuple(text or f"column {number}" for number, text in enumerate(called))
-            known = Layout(names, self.task, (), rows=5, val_rows=1)
+            known = TableLayout(names, self.task, (), rows=5, val_rows=1)
         elif len(first) != len(known.columns):
             raise DataError(
                 f"{files[0]}: line 1 has {len(first)} columns, but layout {self.layout!r} has "
@@ -310,7 +310,7 @@ class Parquet(TableFile):
         names = parquet_columns(files, (*named, *self.keep))
         if len(names) < 2:
             raise DataError(f"{files[0]}: has one column only; expected inputs and a target")
-        known = Layout(names, self.task, (), rows=5, val_rows=1)
+        known = TableLayout(names, self.task, (), rows=5, val_rows=1)
         table = self._table_of(files, known, kind="parquet")
         learned = (table.target,) if self.task == "classification" else ()
         return replace(table, texts=(*learned, *table.keep))

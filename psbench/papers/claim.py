@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 #: claim: printed in the paper. conditional: the same, given a number or a reading that is said. check: an
 #: identity or a closed form that our runs must have. input: numbers that were used to set up the runs.
 #: evidence: numbers that stand beside claims and are not judged.
-Kind: TypeAlias = Literal["claim", "conditional", "check", "input", "evidence"]
-JUDGED: tuple[Kind, ...] = ("claim", "conditional", "check")
+ClaimKind: TypeAlias = Literal["claim", "conditional", "check", "input", "evidence"]
+JUDGED: tuple[ClaimKind, ...] = ("claim", "conditional", "check")
 
 #: effect: the rows differ from "no effect" as printed. same: they do not differ by more than the margin.
 #: number: ours is the printed one, within the margin.
@@ -49,7 +49,7 @@ class Claim(BaseModel):
     name: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
     says: str = Field(min_length=20, pattern=r"\.$")
     rows: tuple[str, ...] = Field(min_length=1)
-    kind: Kind = "claim"
+    kind: ClaimKind = "claim"
     test: Test = "effect"
     margin: float = Field(default=1.25, gt=0)
     given: str = ""

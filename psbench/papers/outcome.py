@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from psbench.papers.cells import DRAWS, PaperCell, experiment_of, results, rows_of, runs_at, seeds_of
-from psbench.papers.claim import JUDGED, Claim, Kind
+from psbench.papers.claim import JUDGED, Claim, ClaimKind
 from psbench.papers.closed_forms import evaluate
 from psbench.papers.estimates import Estimate, estimate
 from psbench.papers.measures import TARGETS, measured
@@ -201,7 +201,7 @@ class Reproduction:
         judged = {each.claim.name: each for family in families for each in _judged(family)}
         return [_controlled(judged[each.claim.name], judged) for each in asked]
 
-    def counts(self, kind: Kind = "claim") -> dict[Verdict, int]:
+    def counts(self, kind: ClaimKind = "claim") -> dict[Verdict, int]:
         """Return how many claims of a kind have each verdict."""
         found = Counter(each.verdict for each in self.claims if each.claim.kind == kind)
         return {verdict: found[verdict] for verdict in VERDICTS}

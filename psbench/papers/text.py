@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from psbench.papers.cells import duration, forecast, runs_at
-from psbench.papers.claim import JUDGED, Kind
+from psbench.papers.claim import JUDGED, ClaimKind
 from psbench.papers.estimates import Estimate
 from psbench.papers.outcome import ClaimOutcome, Reproduction, RowOutcome
 from psbench.papers.schema import SCALES
@@ -109,7 +109,7 @@ def ours_of(claim: ClaimOutcome) -> Callable[[RowOutcome], str]:
     return say
 
 
-def counts_line(found: Sequence[Reproduction], kind: Kind = "claim") -> str:
+def counts_line(found: Sequence[Reproduction], kind: ClaimKind = "claim") -> str:
     """Return how many claims of a kind have each verdict, in words.
 
     Those without any are left out.
@@ -123,7 +123,10 @@ def counts_line(found: Sequence[Reproduction], kind: Kind = "claim") -> str:
 
 def summary(found: Reproduction) -> str:
     """Return in one line what became of a paper's claims, and of what is counted apart."""
-    kinds: tuple[tuple[Kind, str], ...] = (("conditional", "conditional"), ("check", "checks of our own"))
+    kinds: tuple[tuple[ClaimKind, str], ...] = (
+        ("conditional", "conditional"),
+        ("check", "checks of our own"),
+    )
     apart = [
         f"{name}: {counts_line([found], kind)}" for kind, name in kinds if any(found.counts(kind).values())
     ]

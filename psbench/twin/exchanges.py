@@ -13,7 +13,7 @@ from psbench.core.events import COLLECTIVE
 from psbench.core.log import EventLog, Kind
 from psbench.errors import DataError
 
-Array = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 #: of a worker's exchanges, the quickest share that its clock is set by
 _QUICKEST = 0.05
 #: shortest time of a message, seconds: clocks are not better
@@ -99,7 +99,7 @@ def exchanges_of(log: EventLog) -> Exchanges:
     return Exchanges(**found, **times, up_s=up, down_s=down, collective_s=collective)
 
 
-def as_quick_both_ways(up_s: Array, down_s: Array) -> tuple[Array, Array]:
+def as_quick_both_ways(up_s: FloatArray, down_s: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return times of messages to the servers and back, by clocks that have the quickest take as long."""
     ahead = (np.quantile(down_s, _QUICKEST) - np.quantile(up_s, _QUICKEST)) / 2
     return up_s + ahead, down_s - ahead

@@ -173,9 +173,9 @@ def _fit_steps(found: Fit, measured: Sequence[Exchanges], workers: int) -> None:
     for worker in range(workers):
         own = (batch for each, batch in means if each == worker)
         batch = common or max(own, key=lambda b: len(cells[worker, b]))
-        wide, mean = half_width(cells[worker, batch]), means[worker, batch]
-        source = f"{len(cells[worker, batch])} steps of {batch} samples"
-        found.fitted[f"step of worker {worker}, s"] = Fitted(mean, max(0.0, mean - wide), mean + wide, source)
+        steps = cells[worker, batch]
+        each = Fitted(*mean_and_width(steps), f"{len(steps)} steps of {batch} samples")
+        found.fitted[f"step of worker {worker}, s"] = each
     found.fitted |= _run_to_run(measured, workers)
     series = [
         each.compute_s[own] / means[worker, batch]
@@ -398,9 +398,7 @@ def _fit_links(
             ends[workers + worker].append(down)
     latencies = [np.maximum(np.concatenate(end), SHORTEST_S) for end in ends]
     for end, values in enumerate(latencies):
-        mean, wide = float(values.mean()), half_width(values)
-        source = f"{len(values)} messages"
-        found.fitted[latency_of(end, workers)] = Fitted(mean, max(0.0, mean - wide), mean + wide, source)
+        found.fitted[latency_of(end, workers)] = Fitted(*mean_and_width(values), f"{len(values)} messages")
     seconds_of = [kept(end, _KEPT_OF_LINK) for end in latencies]
     hop_s = _fit_hop(found, passages) if link is None else link.latency_s
     found.cluster |= {

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psbench.seeds import Streams
+from psbench.twin.exchanges import FloatArray
 
-Array = NDArray[np.float64]
 #: messages of one run that are drawn together: those that follow each other are alike
 _STRETCH = 32
 _DRAWS, _GRID = 200, 24
@@ -25,13 +25,13 @@ class Passage(NamedTuple):
     `worker`: (n,). `counts`: (n,), whether nothing else is known to have kept one, as a server's queue.
     """
 
-    begin_s: tuple[Array, Array]
-    took_s: tuple[Array, Array]
+    begin_s: tuple[FloatArray, FloatArray]
+    took_s: tuple[FloatArray, FloatArray]
     worker: NDArray[np.int64]
     counts: NDArray[np.bool_]
 
 
-def shared_s(begin_s: Array, alone_s: float) -> Array:
+def shared_s(begin_s: FloatArray, alone_s: float) -> FloatArray:
     """Return how long equal messages take to pass a link in equal shares, each `alone_s` by itself; seconds.
 
     >>> shared_s(np.array([0.0, 0.5]), 1.0).tolist()
@@ -89,9 +89,9 @@ def seconds_alone(passages: Sequence[Passage]) -> tuple[float, float, float] | N
     return float(tried[errors.sum(axis=1).argmin()]), float(low) / half, float(high) * half
 
 
-def _passing(passages: Sequence[Passage], alone_s: float) -> Array:
+def _passing(passages: Sequence[Passage], alone_s: float) -> FloatArray:
     """Return how long the messages that count passed, both ways together; seconds."""
-    found: Array = np.concatenate(
+    found: FloatArray = np.concatenate(
         [
             (shared_s(each.begin_s[0], alone_s) + shared_s(each.begin_s[1], alone_s))[each.counts]
             for each in passages
@@ -100,8 +100,8 @@ def _passing(passages: Sequence[Passage], alone_s: float) -> Array:
     return found
 
 
-def _errors(latency: Array, worker: NDArray[np.int64]) -> Array:
+def _errors(latency: FloatArray, worker: NDArray[np.int64]) -> FloatArray:
     """Return how far each latency is from the median of its worker's."""
     medians = {each: np.median(latency[worker == each]) for each in np.unique(worker).tolist()}
-    found: Array = np.abs(latency - np.array([medians[each] for each in worker.tolist()]))
+    found: FloatArray = np.abs(latency - np.array([medians[each] for each in worker.tolist()]))
     return found

@@ -7,15 +7,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from psbench.backends.stamps import SAID_COLUMNS, WORKER_SAID_COLUMNS, rows_of
 from psbench.errors import DataError
 from psbench.results.run import Run
 from psbench.seeds import Streams
-from psbench.twin.exchanges import Exchanges
+from psbench.twin.exchanges import Exchanges, FloatArray
 
-Array = NDArray[np.float64]
 #: by how much a clock may run away from the coordinator's during a run, beside what round trips leave open
 _DRIFT_S = 1e-3
 #: share of a step that is CPU time from which on cores matter; of the error that they must explain
@@ -37,19 +35,19 @@ class Cores(NamedTuple):
 class Stamps(NamedTuple):
     """The stamps of one run: a table for pushes, answers and each worker, by column."""
 
-    pushes: Mapping[str, Array]
-    answers: Mapping[str, Array]
-    workers: Mapping[int, Mapping[str, Array]]
+    pushes: Mapping[str, FloatArray]
+    answers: Mapping[str, FloatArray]
+    workers: Mapping[int, Mapping[str, FloatArray]]
     #: votes and reports at the coordinator, and of each worker; empty in files of before they had stamps
-    said: Mapping[str, Array]
-    words: Mapping[int, Mapping[str, Array]]
+    said: Mapping[str, FloatArray]
+    words: Mapping[int, Mapping[str, FloatArray]]
     #: one in so many stretches of exchanges has stamps
     every: int
     #: of each worker, before and after: by how much its clock is behind the coordinator's, and the round trip
-    clocks: Mapping[int, Array]
+    clocks: Mapping[int, FloatArray]
     #: seconds of `encoding` and `decoding`, of each worker; and those of a server's service, with its queue
-    codecs: Mapping[int, Mapping[str, Array]]
-    servers: Mapping[str, Mapping[str, Array]]
+    codecs: Mapping[int, Mapping[str, FloatArray]]
+    servers: Mapping[str, Mapping[str, FloatArray]]
 
 
 def stamps_of(run: Run) -> Stamps | None:
@@ -101,16 +99,16 @@ def stamps_of(run: Run) -> Stamps | None:
     return found
 
 
-def _columns(names: Sequence[str], rows: str | Sequence[Sequence[float]]) -> dict[str, Array]:
+def _columns(names: Sequence[str], rows: str | Sequence[Sequence[float]]) -> dict[str, FloatArray]:
     table = rows_of(rows, names)
     return {name: table[:, at] for at, name in enumerate(names)}
 
 
-def _seconds(text: str | Sequence[Sequence[float]]) -> Array:
+def _seconds(text: str | Sequence[Sequence[float]]) -> FloatArray:
     return rows_of(text, ["s"])[:, 0]
 
 
-def _check_clock(worker: int, clocks: Array) -> None:
+def _check_clock(worker: int, clocks: FloatArray) -> None:
     """Raise DataError if a clock's difference after a run is another than before, beyond the round trips."""
     if len(clocks) < 2:
         return
@@ -184,7 +182,7 @@ def _none(why: str) -> Cores:
     return Cores(0.0, 0.0, 0.0, why)
 
 
-def _spans(stamps: Stamps) -> tuple[Array, Array, Array, Array]:
+def _spans(stamps: Stamps) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Return when steps began and were computed, by one clock, their CPU time, and the waits in them."""
     parts = []
     for worker, rows in stamps.workers.items():
@@ -195,43 +193,43 @@ def _spans(stamps: Stamps) -> tuple[Array, Array, Array, Array]:
     return begin, end, cpu, paced
 
 
-def _under_way(begin: Array, end: Array) -> Array:
+def _under_way(begin: FloatArray, end: FloatArray) -> FloatArray:
     """Return how many steps are under way from each moment at which one begins or ends on."""
     moments = np.sort(np.concatenate([begin, end]))
     begun, ended = (np.searchsorted(np.sort(each), moments, "right") for each in (begin, end))
-    found: Array = (begun - ended).astype(np.float64)
+    found: FloatArray = (begun - ended).astype(np.float64)
     return found
 
 
-def _beside(begin: Array, end: Array) -> Array:
+def _beside(begin: FloatArray, end: FloatArray) -> FloatArray:
     """Return how many other steps were under way while each was, on average."""
     moments = np.sort(np.concatenate([begin, end]))
     sums = np.concatenate([[0.0], np.cumsum(np.diff(moments) * _under_way(begin, end)[:-1])])
-    both: Array = np.interp(end, moments, sums) - np.interp(begin, moments, sums)
+    both: FloatArray = np.interp(end, moments, sums) - np.interp(begin, moments, sums)
     return np.maximum(0.0, both / np.maximum(end - begin, 1e-9) - 1.0)
 
 
-def _share(begin: Array, end: Array, cores: float) -> Array:
+def _share(begin: FloatArray, end: FloatArray, cores: float) -> FloatArray:
     """Return the seconds of a core that each step has had, of so many cores in equal shares."""
     moments = np.sort(np.concatenate([begin, end]))
     rate = np.minimum(1.0, cores / np.maximum(_under_way(begin, end), 1))
     had = np.concatenate([[0.0], np.cumsum(np.diff(moments) * rate[:-1])])
-    share: Array = np.interp(end, moments, had) - np.interp(begin, moments, had)
+    share: FloatArray = np.interp(end, moments, had) - np.interp(begin, moments, had)
     return share
 
 
-def _words_s(stamps: Stamps) -> Array:
+def _words_s(stamps: Stamps) -> FloatArray:
     """Return how long votes and reports were on their way, from sent to received, by one clock; seconds."""
     found = [np.zeros(0)]
     for worker, rows in stamps.words.items():
         there = stamps.said["received_s"][stamps.said["worker"] == worker]
         both = min(len(there), len(rows["sent_s"]))  # the last may be on its way
         found.append(there[:both] - rows["sent_s"][:both] - float(stamps.clocks[worker][:, 0].mean()))
-    whole: Array = np.concatenate(found)
+    whole: FloatArray = np.concatenate(found)
     return whole
 
 
-def _served(name: str, runs: Sequence[Mapping[str, Array]]) -> list[str]:
+def _served(name: str, runs: Sequence[Mapping[str, FloatArray]]) -> list[str]:
     """Return what a server's time went into, and what its queue was."""
     serving, updating, waiting = (
         np.concatenate([each[of] for each in runs]) for of in ("serving", "updating", "waiting")

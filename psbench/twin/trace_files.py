@@ -21,7 +21,7 @@ from psbench.twin.exchanges import SHORTEST_S, exchanges_of
 from psbench.twin.variation import kept
 
 #: seconds of begin and end, by worker and step
-Spans = dict[str, dict[int, tuple[float, float]]]
+StepSpans = dict[str, dict[int, tuple[float, float]]]
 _STEP = re.compile(r"ProfilerStep#(\d+)")
 #: what collectives are called by NCCL, gloo and c10d; communication of two alone is none
 _COLLECTIVE = re.compile(
@@ -47,7 +47,7 @@ def read_meetings(paths: Sequence[str | Path]) -> Meetings:
         return _of_run(found[0])
     if found[0].suffix.lower() == ".csv":
         return _whole(_of_csv(found[0]), str(found[0]))
-    spans: Spans = {}
+    spans: StepSpans = {}
     ends: dict[str, dict[int, float]] = {}
     for path in found:
         plain = _json(path)
@@ -138,7 +138,7 @@ def _of_recorder(
     return rank, spans, {number: done for number, _, done in rows}
 
 
-def _of_csv(path: Path) -> Spans:
+def _of_csv(path: Path) -> StepSpans:
     import pandas as pd
 
     columns = ["worker", "step", "begin", "end"]
@@ -154,7 +154,7 @@ def _of_csv(path: Path) -> Spans:
         frame[name] = pd.to_numeric(frame[name], errors="coerce")
         if (wrong := frame[name].isna()).any():
             raise DataError(f"{path}: row {int(np.argmax(wrong.to_numpy()))}: {name} is no number")
-    spans: Spans = defaultdict(dict)
+    spans: StepSpans = defaultdict(dict)
     for worker, step, begin, end in frame[columns].itertuples(index=False):
         if int(step) in spans[str(worker)]:
             raise DataError(f"{path}: worker {worker} has step {int(step)} twice")
@@ -165,7 +165,7 @@ def _of_csv(path: Path) -> Spans:
 def _of_run(folder: Path) -> Meetings:
     """Return the meetings of a run of psbench under a barrier: pushes of one version."""
     found = exchanges_of(Run.load(folder).log).settled()
-    spans: Spans = defaultdict(dict)
+    spans: StepSpans = defaultdict(dict)
     rounds: dict[float, int] = {}
     columns = found.worker, found.released_s, found.arrived_s
     for worker, begun, arrived in zip(*(column.tolist() for column in columns), strict=True):
@@ -176,7 +176,7 @@ def _of_run(folder: Path) -> Meetings:
     return _whole(spans, str(folder))
 
 
-def _one_clock(spans: Spans, ends: Mapping[str, Mapping[int, float]]) -> Spans:
+def _one_clock(spans: StepSpans, ends: Mapping[str, Mapping[int, float]]) -> StepSpans:
     """Set all clocks by the ends of collectives, which are the same moment for all."""
     first, *others = sorted(spans)
     set_spans = {first: spans[first]}
@@ -199,7 +199,7 @@ def _one_clock(spans: Spans, ends: Mapping[str, Mapping[int, float]]) -> Spans:
     return set_spans
 
 
-def _whole(spans: Spans, where: str) -> Meetings:
+def _whole(spans: StepSpans, where: str) -> Meetings:
     """Return the steps that all workers have; those that some lack may only be the first and the last."""
     workers = sorted(spans, key=lambda name: (len(name), name))
     common = set.intersection(*(set(own) for own in spans.values()))

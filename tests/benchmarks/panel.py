@@ -15,7 +15,7 @@ from psbench.experiment import Experiment
 from psbench.results.run import Run
 from psbench.runs.execution import run as run_alone
 from psbench_widgets import Lab
-from psbench_widgets.bridge import Bridge, Job, Status
+from psbench_widgets.bridge import Bridge, Job, JobStatus
 from tests.benchmarks.measure import Row, Rows, in_turns
 
 EVENTS = 300_000
@@ -103,7 +103,7 @@ class _Count:
     def on_rows(self, job: Job, log: EventLog, start: int, stop: int) -> None:
         self.rows += len(log.rows(start, stop))
 
-    def on_status(self, job: Job, status: Status) -> None:
+    def on_status(self, job: Job, status: JobStatus) -> None:
         """Take no notice."""
 
     def on_tick(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 from psbench.core.log import EventLog, Kind
 from psbench.experiment import Experiment
 from psbench.results.run import Run
-from psbench_widgets.bridge import Bridge, Job, Status
+from psbench_widgets.bridge import Bridge, Job, JobStatus
 
 
 class Ear:
@@ -29,7 +29,7 @@ class Ear:
         self.threads.add(threading.current_thread().name)
         self.ids.setdefault(job.number, []).extend(log.rows(start, stop)["id"].tolist())
 
-    def on_status(self, job: Job, status: Status) -> None:
+    def on_status(self, job: Job, status: JobStatus) -> None:
         self.threads.add(threading.current_thread().name)
         self.told.append((job.number, status))
 
@@ -95,7 +95,7 @@ def test_rows_of_the_log_arrive_before_the_outcome(ear: Ear, experiment: Experim
     seen: list[int] = []
     told = ear.on_status
 
-    def on_status(job: Job, status: Status) -> None:
+    def on_status(job: Job, status: JobStatus) -> None:
         told(job, status)
         seen.append(len(ear.ids.get(job.number, [])))
 

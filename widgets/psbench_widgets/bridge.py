@@ -30,7 +30,7 @@ from psbench.training.workload import Workload
 
 logger = logging.getLogger(__name__)
 
-Status = Literal["queued", "running", "finished", "stopped", "diverged", "failed", "cancelled"]
+JobStatus = Literal["queued", "running", "finished", "stopped", "diverged", "failed", "cancelled"]
 
 #: why 0.1 s: faster than that is not seen, and the run pays for it; slower and charts seem to stutter
 INTERVAL_S = 0.1
@@ -53,7 +53,7 @@ class Job:
     #: the name of the run that all forks before it are of, and what each of them, and this one, adds to it
     forked: tuple[str, ...] = ()
     control: Control = field(default_factory=Control)
-    status: Status = "queued"
+    status: JobStatus = "queued"
     log: EventLog | None = None
     #: what charts need to know while the run goes on; a part of what `run.meta` says in the end
     meta: dict[str, Any] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Listener(Protocol):
     def on_rows(self, job: Job, log: EventLog, start: int, stop: int) -> None:
         """Receive rows `start` to `stop` of the job's log, which are new."""
 
-    def on_status(self, job: Job, status: Status) -> None:
+    def on_status(self, job: Job, status: JobStatus) -> None:
         """Receive a job's new status, after all rows that were written before it."""
 
     def on_tick(self) -> None:
@@ -141,7 +141,7 @@ class Bridge:
         self._interval_s = interval_s
         self._lock = threading.RLock()
         self._queue: deque[Job] = deque()
-        self._notices: deque[tuple[Job, Status]] = deque()
+        self._notices: deque[tuple[Job, JobStatus]] = deque()
         self._wake = threading.Event()
         self._current: Job | None = None
         self._runner: threading.Thread | None = None
@@ -250,14 +250,14 @@ class Bridge:
                 thread.join(None if until is None else max(0.0, until - time.monotonic()))
         return not [thread for thread in self.threads if thread is not threading.current_thread()]
 
-    def _end(self, job: Job, status: Status) -> None:
+    def _end(self, job: Job, status: JobStatus) -> None:
         """Note how a job ended, once: it may have been stopped before it noticed."""
         with self._lock:
             if not job.is_over:
                 job.ended_s = time.monotonic()
                 self._change(job, status)
 
-    def _change(self, job: Job, status: Status) -> None:
+    def _change(self, job: Job, status: JobStatus) -> None:
         job.status = status
         self._notices.append((job, status))
         self._wake.set()
@@ -278,7 +278,7 @@ class Bridge:
             self._end(job, self._run_one(job))
         self._wake.set()
 
-    def _run_one(self, job: Job) -> Status:
+    def _run_one(self, job: Job) -> JobStatus:
         try:
             done = self._work(job)
         except Cancelled:
@@ -332,7 +332,7 @@ class Bridge:
             self._listener.on_rows(job, log, start, stop)
 
 
-def _status(meta: dict[str, Any]) -> Status:
+def _status(meta: dict[str, Any]) -> JobStatus:
     status = meta.get("status", "finished")
     return status if status in ("stopped", "diverged") else "finished"
 

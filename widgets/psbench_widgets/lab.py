@@ -25,7 +25,7 @@ from psbench_widgets.notebook_cell import replace_panel_of_this_cell
 from psbench_widgets.opening import EXPERIMENT as RECORDED
 from psbench_widgets.opening import opening
 from psbench_widgets.own_objects import own_parts
-from psbench_widgets.pace import Kind, Pace, check_pace
+from psbench_widgets.pace import Pace, PaceName, check_pace
 from psbench_widgets.page import PanelPage
 from psbench_widgets.predictions import Challenge, Prediction
 from psbench_widgets.presets import SITUATIONS, with_own_name
@@ -72,7 +72,7 @@ class Lab(PanelPage):
         folder: str | Path = "runs",
         renderer: str = "canvas",
         challenge: Challenge | Mapping[str, Any] | None = None,
-        pace: Kind = "watchable",
+        pace: PaceName = "watchable",
     ) -> None:
         check_pace(pace)
         first_sight = {} if experiment else dict(opening())
@@ -159,7 +159,7 @@ class Lab(PanelPage):
         view = self._runner.view
         for job in jobs:
             if job.experiment.backend == "simulated":
-                job.control.pace = Pace(job, cast(Kind, self.pace), lambda: view.is_seen)
+                job.control.pace = Pace(job, cast(PaceName, self.pace), lambda: view.is_seen)
 
     def predict(self, **expected: Any) -> None:
         """Say what you expect of the next run; the panel shows afterwards how far off that was.

@@ -11,7 +11,7 @@ import traitlets
 
 from psbench_widgets.frontend import FrontendWidget
 
-Columns = Mapping[str, Sequence[Any]]
+ColumnValues = Mapping[str, Sequence[Any]]
 
 
 class LiveChart(FrontendWidget):
@@ -56,7 +56,7 @@ class LiveChart(FrontendWidget):
         super().__init__(**{"kind": "chart"} | values)
         self.on_msg(self._on_message)
 
-    def append(self, columns: Columns, source: str = "source", **signals: Any) -> None:
+    def append(self, columns: ColumnValues, source: str = "source", **signals: Any) -> None:
         """Add rows, given as columns of equal length, and set signals of the specification.
 
         Raises
@@ -71,7 +71,7 @@ class LiveChart(FrontendWidget):
             self._signals.update(signals)
             self._tell([table.part(source, first)], signals)
 
-    def replace(self, columns: Columns, source: str = "source", **signals: Any) -> None:
+    def replace(self, columns: ColumnValues, source: str = "source", **signals: Any) -> None:
         """Put these rows in the place of all earlier ones."""
         with self._lock:
             if source in self._tables:

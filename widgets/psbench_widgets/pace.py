@@ -10,9 +10,9 @@ from psbench.errors import ParameterError
 from psbench.progress import RunProgress
 from psbench_widgets.bridge import Job
 
-Kind = Literal["watchable", "10", "fast"]
+PaceName = Literal["watchable", "10", "fast"]
 #: what the page offers, and what it says of each
-PACES: dict[Kind, str] = {"watchable": "watchable", "10": "10 ×", "fast": "as fast as possible"}
+PACES: dict[PaceName, str] = {"watchable": "watchable", "10": "10 ×", "fast": "as fast as possible"}
 #: seconds that a watchable run takes from its begin to its end
 WATCHABLE_S = 20.0
 #: seconds of the run in a second of the clock, where it is not known when a watchable run ends
@@ -39,7 +39,7 @@ class Pace:
         Whether a user sees the page.
     """
 
-    def __init__(self, job: Job, kind: Kind, is_watched: Callable[[], bool]) -> None:
+    def __init__(self, job: Job, kind: PaceName, is_watched: Callable[[], bool]) -> None:
         self.kind, self._job, self._is_watched = kind, job, is_watched
         self._progress: RunProgress | None = None
         self._read = 0

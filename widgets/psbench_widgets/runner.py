@@ -9,7 +9,7 @@ from pathlib import Path
 from psbench.core.log import EventLog
 from psbench.errors import ParameterError
 from psbench.runs.fork import Fork, fork
-from psbench_widgets.bridge import Bridge, Job, Status
+from psbench_widgets.bridge import Bridge, Job, JobStatus
 from psbench_widgets.comparison_view import ComparisonView
 from psbench_widgets.figures import Figures
 from psbench_widgets.kept_picture import KeptPicture
@@ -81,7 +81,7 @@ class Runner:
         """Take note of new rows; see `RunView.read_rows`."""
         self.view.read_rows(job, log, start, stop)
 
-    def on_status(self, job: Job, status: Status) -> None:
+    def on_status(self, job: Job, status: JobStatus) -> None:
         """Show what became of a run, and what follows from it."""
         self.table.update(job, status)
         self.view.finish(job)

@@ -24,7 +24,7 @@ from psbench.data.own.readers import (
 )
 from psbench.data.own.samples import NO_COLUMNS, is_loader, is_torch_dataset, read_dataset, read_mapping
 from psbench.data.own.targets import encode
-from psbench.data.several import Layout, Several, in_words, layout_of, without_lengths
+from psbench.data.several import SampleLayout, Several, in_words, layout_of, without_lengths
 from psbench.errors import DataError, ParameterError
 
 _KINDS = (
@@ -284,7 +284,7 @@ def _content(
     )
 
 
-def _types(layout: Layout) -> str:
+def _types(layout: SampleLayout) -> str:
     return ", ".join(dtype for dtype, *_ in layout)
 
 

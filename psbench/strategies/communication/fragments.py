@@ -9,7 +9,7 @@ from pydantic import PrivateAttr, model_validator
 
 from psbench.core import Action, ClusterView, Directive, Orders, OwnSteps, Push, WorkerPolicy, parameter
 from psbench.core.arithmetic import State, Vector, WorkerStep
-from psbench.core.parts import Layout, Ranges
+from psbench.core.parts import FragmentRanges, Layout
 from psbench.errors import ParameterError
 
 SOURCE = "Douillard et al. 2025 (Streaming DiLoCo)"
@@ -151,7 +151,7 @@ class Fragments(OwnSteps):
         """Whether a worker computes while its push is under way."""
         return self.overlap > 0
 
-    def fragments(self, layout: Layout) -> list[Ranges]:
+    def fragments(self, layout: Layout) -> list[FragmentRanges]:
         """Return the entries of each fragment."""
         if not layout:
             return []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TypeAlias
@@ -11,8 +11,6 @@ from psbench.core.parts import Layout
 
 #: entries from (included) to (excluded)
 Range: TypeAlias = tuple[int, int]
-#: the ranges of each server
-Ranges: TypeAlias = Sequence[Sequence[Range]]
 
 
 @dataclass(frozen=True)

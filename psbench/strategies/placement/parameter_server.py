@@ -8,9 +8,10 @@ from pydantic import Field, PrivateAttr, SerializeAsAny, field_validator, model_
 
 from psbench.core import Action, ClusterView, Measure, Part, Placement, make_part, parameter
 from psbench.core.actions import Reassign
+from psbench.core.migration import Ranges
 from psbench.core.parts import Layout
 from psbench.errors import ParameterError
-from psbench.strategies.placement.assignment import POLICIES, Range, Ranges, TensorBlock, ranges_of
+from psbench.strategies.placement.assignment import POLICIES, Range, TensorBlock, ranges_of
 from psbench.strategies.placement.reassignment import Never, Reassignment, imbalance
 
 #: what a server's load is called among the numbers that are measured; after it comes the server's number

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from psbench.core import Part, parameter
+from psbench.core.migration import Ranges
 from psbench.core.rounding import largest_remainder
-from psbench.strategies.placement.assignment import Range, Ranges, joined
+from psbench.strategies.placement.assignment import Range, joined
 
 
 class Reassignment(Part):
