@@ -7,13 +7,13 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from psbench.data.augment import CropAndFlip as CropAndFlip
 from psbench.data.base import Dataset as Dataset
 from psbench.data.base import DataSource as DataSource
 from psbench.data.cifar import CIFAR10 as CIFAR10
 from psbench.data.cifar import CIFAR100 as CIFAR100
 from psbench.data.digits import Digits as Digits
 from psbench.data.folder import Folder as Folder
+from psbench.data.images import CropAndFlip as CropAndFlip
 from psbench.data.markov import Markov as Markov
 from psbench.data.mixture import Mixture as Mixture
 from psbench.data.mnist import MNIST as MNIST

@@ -15,10 +15,6 @@ class ResNet(Model):
 
     The shortcut that changes the shape takes every other pixel and pads with zero channels (option A), so it
     has no parameters. Batch normalisation keeps running means as buffers, which are no parameters either.
-
-    Source
-    ------
-    He et al. (2016), "Deep Residual Learning for Image Recognition", CVPR, sec. 4.2.
     """
 
     source: ClassVar[str] = "He et al. 2016, sec. 4.2"

@@ -15,7 +15,7 @@ from PIL import Image
 
 from psbench.data import CIFAR10, CIFAR100, MNIST, CropAndFlip, FashionMNIST, Folder, folder
 from psbench.data.cifar import FINE, SUPERCLASSES, coarse_of_fine
-from psbench.data.idx import read_idx
+from psbench.data.mnist import read_idx
 from psbench.errors import DataError
 from psbench.seeds import Streams
 
