@@ -12,13 +12,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from psbench.backends.partition import (
-    Partition,
-    gather,
-    partitions_of,
-    pushed_to,
-    within,
-)
+from psbench.backends.partition import Partition, gather, partitions_of, pushed_to, within
 from psbench.core.migration import Ranges
 from psbench.core.strategy import Strategy
 from psbench.errors import CodecError

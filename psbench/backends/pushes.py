@@ -1,11 +1,13 @@
-"""A push on its arrival: the statistics that parts read, and why it may end the run."""
+"""A push: how large it is, the statistics that parts read, and why it may end the run."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from psbench.core.events import COLLECTIVE, Push
+from psbench.core.strategy import Strategy
+from psbench.core.wire_size import WireSize
 
 
 def with_stats(push: Push, reads: Sequence[str]) -> Push:
@@ -25,3 +27,12 @@ def why_diverged(push: Push, now: float) -> str:
     if math.isfinite(push.loss):
         return f"{where} has entries that are no numbers, or too large for the codec: lower the learning rate"
     return f"{where} has loss {push.loss}: lower the learning rate"
+
+
+def bytes_of_pushes(composition: Strategy, size: WireSize, num_workers: int) -> Callable[[int, int], int]:
+    """Return what gives the bytes of a push: of a fragment or all entries (-1), made from that version."""
+    if composition.aggregation.exchanges:
+        return lambda fragment, version: composition.bytes_up(size, num_workers, version=version)
+    parts = *composition.communication.fragments(size.layout), None
+    usual = [composition.bytes_up(size, num_workers, part) for part in parts]
+    return lambda fragment, version: usual[fragment]

@@ -153,12 +153,9 @@ class UpdateSchedule:
 
     def after_update(self) -> None:
         """Evaluate, or end the run, if that is due; call after every update."""
-        view = self._view
-        if view.samples >= self._from_samples or view.version >= self._from_version:
-            self._check()
-
-    def _check(self) -> None:
         view, rules = self._view, self._rules
+        if view.samples < self._from_samples and view.version < self._from_version:
+            return
         number = rules.evaluation_due(view)
         if number is not None:
             self._evaluate(number)

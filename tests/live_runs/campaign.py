@@ -232,12 +232,11 @@ class LivePlayer:
     def _fault(self) -> None:
         world = self._world
         drawn = self._draw()
-        pairs = world.waiting()
         roles = sorted(world.alive - {CLIENT})
         if drawn < 0.5 and roles:
             workers = [name for name in roles if worker_number(name) is not None]
             world.kill(self._one_of(workers if workers and self._draw() < 0.6 else roles))
-        elif drawn < 0.6 and pairs:
+        elif drawn < 0.6 and (pairs := world.repeatable()):
             world.repeat(self._one_of(pairs))
         elif drawn < 0.75 and roles:
             world.ask(msg.RoleLeaves("coordinator" if self._draw() < 0.5 else self._one_of(roles)))

@@ -249,8 +249,8 @@ class Checks:
         if taken != len(self._pushes) and not live.start:
             raise BrokenContract(f"{len(self._pushes)} pushes have come, and the run has taken {taken}")
         evaluates = not dead and EVALUATOR in run.peers.present
-        if evaluates and self.is_plain and live.evaluation.under_way:
-            raise BrokenContract(f"evaluations {live.evaluation.awaited} are awaited, and none is under way")
+        if evaluates and self.is_plain and (awaited := len(live.evaluation.queue)):
+            raise BrokenContract(f"{awaited} evaluations are awaited, and none is under way")
         for name, worker in workers.items():
             why = "" if dead else self._why_strayed(worker)
             if not why:

@@ -237,11 +237,14 @@ class World:
             self.checks.state(message.state, message.tensors, REPLICA)
             self._channels.send(REPLICA, COORDINATOR, msg.StateKept(message.tag))
 
+    def repeatable(self) -> list[tuple[str, str]]:
+        """Return the pairs whose newest message under way may be sent twice."""
+        pairs = [pair for pair in self.waiting() if pair[1] == COORDINATOR]
+        return [pair for pair in pairs if isinstance(self._channels.last(pair), _REPEATED)]
+
     def repeat(self, pair: tuple[str, str]) -> None:
-        """Send the newest message between two once more, if it is of a kind that may be."""
-        message = self._channels.last(pair)
-        if pair[1] == COORDINATOR and isinstance(message, _REPEATED):
-            self._channels.send(*pair, message)
+        """Send the newest message between two once more."""
+        self._channels.send(*pair, self._channels.last(pair))
 
     def _arrive_at_coordinator(self, sender: str, message: Message) -> None:
         if isinstance(message, PushMessage):

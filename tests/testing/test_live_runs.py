@@ -839,7 +839,7 @@ class DropsEvaluations(LiveRun):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.evaluation.begin_again = lambda: None  # type: ignore[method-assign]
+        self.evaluation.queue.begin_again = lambda: None  # type: ignore[method-assign]
 
 
 class ReleasesInMidMove(LiveRun):

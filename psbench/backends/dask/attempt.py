@@ -89,10 +89,8 @@ class Attempt:
         self._met = set[str]()  # roles that have met the coordinator: their death shows there
         self._said_gone = set[str]()
         self._there: dict[str, int] = {}
-        self._key, self._largest = (
-            RunKey(secrets.token_bytes(32)),
-            largest_message(workload.model_bytes, workload.profile.num_workers),
-        )
+        self._key = RunKey(secrets.token_bytes(32))
+        self._largest = largest_message(workload.model_bytes, workload.profile.num_workers)
         title = _UNNAMED.sub("_", workload.experiment.title)
         self._topic = f"psbench-{title}-{secrets.token_hex(8)}"
         self._limits = workload.experiment.connection
@@ -175,16 +173,8 @@ class Attempt:
         rest = {self.placed[role] for role in others} - {self.placed[COORDINATOR]}
         for i, address in enumerate(sorted(rest)):
             names = [role for role in others if self.placed[role] == address]
-            self._warming.append(
-                self.client.submit(
-                    tasks.warm_up,
-                    self._topic,
-                    names,
-                    workers=[address],
-                    pure=False,
-                    key=f"{self._topic}-warm-{i}",
-                )
-            )
+            placed = {"workers": [address], "pure": False, "key": f"{self._topic}-warm-{i}"}
+            self._warming.append(self.client.submit(tasks.warm_up, self._topic, names, **placed))
 
     def _servers(self) -> list[str]:
         """Return the parameter servers that have tasks of their own."""

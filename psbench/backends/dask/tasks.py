@@ -90,23 +90,16 @@ def serve(
         ClientSocket(address, key, name, patience_of(experiment.connection)) as coordinator,
     ):
         _announce(topic, name, socket)
-        _report(coordinator, lambda: _serve(experiment, sent, socket, coordinator, number, topic))
+        reach = _reporter(topic, name)
 
+        def work() -> None:
+            workload = _build(experiment, sent)
+            reach("data read")
+            server = ServerProcess(workload, socket, coordinator, number)
+            reach("met")
+            server.run()
 
-def _serve(
-    experiment: Experiment,
-    sent: Shipment | None,
-    socket: ServerSocket,
-    coordinator: ClientSocket,
-    number: int,
-    topic: str,
-) -> None:
-    reach = _reporter(topic, server_name(number))
-    workload = _build(experiment, sent)
-    reach("data read")
-    server = ServerProcess(workload, socket, coordinator, number)
-    reach("met")
-    server.run()
+        _report(coordinator, work)
 
 
 @_outliving

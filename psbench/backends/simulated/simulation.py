@@ -17,12 +17,7 @@ from typing import Any
 
 import torch
 
-from psbench.backends.checkpointing import (
-    actions_from_plain,
-    actions_to_plain,
-    released,
-    split_at_model,
-)
+from psbench.backends.checkpointing import actions_from_plain, actions_to_plain, released, split_at_model
 from psbench.backends.control import Control, Observer
 from psbench.backends.outcome import Outcome
 from psbench.backends.pushes import why_diverged, with_stats

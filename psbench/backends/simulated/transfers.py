@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from psbench.backends.pushes import bytes_of_pushes
 from psbench.backends.simulated.peer_links import PeerLinks
 from psbench.backends.simulated.workers import Resources
 from psbench.clusters import Network
@@ -42,8 +43,10 @@ class Transfers:
         Arrival of a push, and of a release that brings a model; see `Arrival`.
     answer : callable
         Arrival of a release that brings none; see `ShortArrival`.
-    bytes_up, bytes_down, first_bytes_down : int
-        Bytes of a push, of a release that brings a model, and of one that brings it whole.
+    bytes_of_push : callable
+        See `bytes_of_pushes`.
+    first_bytes_down : int
+        Bytes of a release that brings a model whole.
     idle_until : float, seconds
         Until then a hand-over or a reassignment is under way, and nothing is sent.
     collective_ends : float, seconds
@@ -72,11 +75,8 @@ class Transfers:
         self.message: ShortArrival = network.message
         self.answer: ShortArrival = network.message
         if placement.collective:
-            self.up, self.down, self.answer = (
-                self._when_all_are_ready,
-                self._in_collective,
-                self._beside_collective,
-            )
+            self.up, self.down = self._when_all_are_ready, self._in_collective
+            self.answer = self._beside_collective
         elif placement.peer_to_peer:  # models pass over `links`, and the rest takes no message of its own
             self.up = self.down = lambda worker, num_bytes, now: now
             self.answer = lambda worker, now: now
@@ -96,31 +96,18 @@ class Transfers:
         self.ranges = ranges
         composition, workload = self._composition, self._resources.workload
         size, n = workload.wire_size._replace(ranges=ranges), workload.profile.num_workers
-        codec, placement, vectors = (
-            composition.communication.codec,
-            composition.placement,
-            composition.vectors_of_a_push,
-        )
+        codec, placement = composition.communication.codec, composition.placement
         self._vector_bytes = size.of(codec, placement)
-        self._summed_bytes = size.of(codec, placement, None, vectors)
-        self.bytes_up = composition.bytes_up(size, n)
-        self.bytes_down = composition.bytes_down(size, n)
+        self.bytes_of_push = bytes_of_pushes(composition, size, n)
         self.first_bytes_down = composition.bytes_down(size, n, whole=True)
         fragments = composition.communication.fragments(size.layout)
-        self._fragments_up = [composition.bytes_up(size, n, each) for each in fragments]
-        self._fragments_down = [composition.bytes_down(size, n, fragment=each) for each in fragments]
-        self._fragment_vectors = [size.of(codec, placement, each) for each in fragments]
-
-    def bytes_of_push(self, fragment: int, version: int) -> int:
-        """Return the bytes of a push, of a fragment or of all entries (-1), made from that version."""
-        if self._exchanges:
-            size, n = self._resources.workload.wire_size, self._resources.workload.profile.num_workers
-            return self._composition.bytes_up(size, n, version=version)
-        return self.bytes_up if fragment < 0 else self._fragments_up[fragment]
+        self._bytes_down = [composition.bytes_down(size, n, fragment=each) for each in (*fragments, None)]
+        whole = size.of(codec, placement, None, composition.vectors_of_a_push)
+        self._summed_bytes = [*(size.of(codec, placement, each) for each in fragments), whole]
 
     def bytes_of_answer(self, fragment: int) -> int:
         """Return the bytes of a release that brings a fragment of the model, or all of it (-1)."""
-        return self.bytes_down if fragment < 0 else self._fragments_down[fragment]
+        return self._bytes_down[fragment]
 
     # ---------------------------------------------------------------- collectives
 
@@ -134,7 +121,7 @@ class Transfers:
             size, version = self._resources.workload.wire_size, self._resources.view.version
             sums = self._composition.sums(size, version)
         else:
-            sums = [(self._summed_bytes if fragment < 0 else self._fragment_vectors[fragment], False)]
+            sums = [(self._summed_bytes[fragment], False)]
         network, placement = self.network, self._placement
         network.advance(now)
         self.collective_ends = now + sum(

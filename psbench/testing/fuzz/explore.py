@@ -38,6 +38,8 @@ _ALWAYS = "tm"
 _AT_A_SWITCH, _SWITCH_CHANCE = "dcxj", 0.3
 #: chance that a worker dies between its vote and the answer, at every choice meanwhile
 _VOTER_DIES = 0.03
+#: chance that a worker whose push waits dies, at every choice meanwhile; it comes back with the next choice
+_PUSHER_DIES = 0.02
 #: moments at which the workers' priorities change
 _CHANGES = 3
 
@@ -72,6 +74,7 @@ class Explorer:
         self._order = rng.permutation(size).tolist() if rng.random() < 1 / 3 else None
         self._switching = (0, False)  # hand-overs so far, and whether another is under way
         self._soon = [kind for kind in _AT_A_SWITCH if kind not in left_out]
+        self._returns: Choice | None = None  # of a worker that has just died
         self._changes = set(rng.integers(1, max(2, events), _CHANGES).tolist())
 
     def next(self) -> Choice | None:
@@ -90,11 +93,23 @@ class Explorer:
             soon = Choice("d", rng.choice([*player.open_votes]))
             if player.can(soon):
                 return soon
+        if (soon := self._pusher_dies()) is not None and player.can(soon):
+            return soon
         if rng.random() < 0.3:
             choice = self._from_outside()
             if choice is not None:
                 return choice
         return self._of_worker() or self._from_outside() or self._anything()
+
+    def _pusher_dies(self) -> Choice | None:
+        """Return that a worker dies whose push waits, or that the one which has just died comes back."""
+        soon, self._returns = self._returns, None
+        pending = self._player.view.pending
+        if soon is None and pending and "d" in self._soon and self._rng.random() < _PUSHER_DIES:
+            worker = self._rng.choice([push.worker for push in pending.values()])
+            soon = Choice("d", worker)
+            self._returns = Choice("j", worker) if "j" in self._soon else None
+        return soon
 
     def _of_worker(self) -> Choice | None:
         workers = self._player.workers

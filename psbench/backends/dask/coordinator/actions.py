@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from psbench.backends.dask.coordinator.evaluation import Evaluation, await_state
+from psbench.backends.dask.coordinator.evaluation import HOLDERS, Evaluation
 from psbench.backends.dask.coordinator.measurements import Measurements
 from psbench.backends.dask.coordinator.pushes import PushIntake
 from psbench.backends.dask.coordinator.reduction import Reduction
-from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait
+from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait, answered
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.framing import State
@@ -20,6 +21,7 @@ from psbench.backends.dask.server.gossip import GossipStore
 from psbench.backends.dask.server.parameter_server import ParameterServerStore, as_lists
 from psbench.backends.dask.server.sharded import ShardedStore
 from psbench.backends.dask.server.store import key_of, model_of, state_of
+from psbench.backends.pushes import bytes_of_pushes
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
@@ -88,15 +90,7 @@ class ActionPerformer:
         """Take note of a composition that begins, or whose ranges have changed."""
         run = self._run
         composition = run.composition
-        parts = *composition.communication.fragments(size.layout), None
-        num_workers = run.workload.profile.num_workers
-        usual = [composition.bytes_up(size, num_workers, part) for part in parts]
-
-        def bytes_of_exchange(fragment: int, version: int) -> int:
-            return composition.bytes_up(size, num_workers, version=version)
-
-        exchanges = composition.aggregation.exchanges
-        bytes_up = bytes_of_exchange if exchanges else lambda fragment, version: usual[fragment]
+        bytes_up = bytes_of_pushes(composition, size, run.workload.profile.num_workers)
         self._pushes.compose(bytes_up, composition.reads)
         if run.rules.sees_movement:
             run.store.ask_movement(lambda _: None)  # it is measured from now on
@@ -179,7 +173,7 @@ class ActionPerformer:
     def _hand_over(self, handover: act.Handover) -> Script[None]:
         """Move the model from its old store to a new one, while every worker is idle."""
         run = self._run
-        state = yield from await_state(lambda then: run.store.gather(True, then))
+        state = yield from answered(partial(run.store.gather, True), HOLDERS)
         if handover.forgets_momentum:
             state = model_of(state)
         self._send_workers(msg.ChangeComposition(handover.to))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from psbench.backends.dask.coordinator.evaluation_queue import EvaluationQueue
-from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait
+from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait, answered
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.framing import State
 from psbench.backends.dask.protocol.roles import EVALUATOR
@@ -19,18 +19,27 @@ from psbench.core.log import Kind, plain_json
 from psbench.core.strategy import Strategy
 from psbench.core.view import Status
 
+#: whom it waits for who gathers a model
+HOLDERS = "the holders of the model"
+
 
 class Evaluation:
     """Has the model evaluated when that is due, and ends the run when a rule says so.
 
     The model is the run's result: the store's, or, where the workers' own models
     diverge between averages, their mean.
+
+    Attributes
+    ----------
+    queue : EvaluationQueue
+        The evaluations under way.
+    movement : float
+        How far the last update moved the model, if a rule reads that.
     """
 
     def __init__(self, run: RunState) -> None:
         self._run, self._view, self._averaging = run, run.view, run.averaging
-        self._queue = EvaluationQueue(run.out, run.workload.model_bytes)
-        #: how far the last update moved the model, if a rule reads that
+        self.queue = EvaluationQueue(run.out, run.workload.model_bytes)
         self.movement = math.inf
         self._schedule = UpdateSchedule(
             run.rules,
@@ -79,30 +88,24 @@ class Evaluation:
     def after_update(self) -> Script[None]:
         """Evaluate or end the run if the current version makes that due; wait if the evaluator is late."""
         if self._run.rules.sees_movement and self._schedule.may_be_due:
-            yield from self._await_movement()
+            self.movement = yield from answered(self._run.store.ask_movement, "the parameter server")
         self._schedule.after_update()
         if self._next_rate_depends:
             yield from self._await_all()
-        if self._queue.is_full:
-            yield Wait(lambda: not self._queue.is_full, lambda: EVALUATOR)
-
-    def _await_movement(self) -> Script[None]:
-        found: list[float] = []
-        self._run.store.ask_movement(found.append)
-        yield Wait(lambda: bool(found), lambda: "the parameter server")
-        self.movement = found[0]
+        if self.queue.is_full:
+            yield Wait(lambda: not self.queue.is_full, lambda: EVALUATOR)
 
     # ---------------------------------------------------------------- evaluations
 
     def evaluate(self, number: int) -> None:
         """Have the current version evaluated, while training goes on."""
         self._evaluated = self._progress
-        key = self._queue.expect(number, self._view)
+        key = self.queue.expect(number, self._view)
         self.gather(lambda state: self._send(key, state))
 
     def _send(self, key: int, state: State) -> None:
         self._measured[key] = self._spread
-        self._queue.send(key, state)
+        self.queue.send(key, state)
 
     def evaluate_start(self) -> Script[None]:
         """Have the model evaluated that training starts from, and wait for that."""
@@ -112,15 +115,15 @@ class Evaluation:
     def evaluate_last(self, state: State) -> Script[None]:
         """Have the model of the end evaluated, unless it was; wait for all evaluations."""
         if self._evaluated != self._progress and self._run.ending.status != "diverged":
-            self._send(self._queue.expect(-1, self._view), state)
+            self._send(self.queue.expect(-1, self._view), state)
         yield from self._await_all()
 
     def _await_all(self) -> Script[None]:
-        yield Wait(lambda: not self._queue, lambda: f"{EVALUATOR} ({len(self._queue)} evaluations)")
+        yield Wait(lambda: not self.queue, lambda: f"{EVALUATOR} ({len(self.queue)} evaluations)")
 
     def take(self, message: msg.EvaluationDone) -> None:
         """Take an evaluation: an event, unless it is before the first step or after the last."""
-        found = self._queue.take(message.key)
+        found = self.queue.take(message.key)
         if found is None:
             return  # of an evaluator that was given up
         number, version, epoch = found
@@ -143,24 +146,6 @@ class Evaluation:
         reason = self._run.rules.after_evaluation(values)
         if reason:
             self._run.ending.finish(reason)
-
-    def begin_again(self) -> None:
-        """Have another evaluator go on where the one before was lost."""
-        self._queue.begin_again()
-
-    def do_without(self) -> None:
-        """Go on without evaluations, as there is no evaluator."""
-        self._queue.do_without()
-
-    @property
-    def under_way(self) -> bool:
-        """Whether an evaluation is under way."""
-        return bool(self._queue)
-
-    @property
-    def awaited(self) -> list[int]:
-        """The numbers of the evaluations of the current version that are under way."""
-        return self._queue.numbers_at(self._view.version)
 
     # ---------------------------------------------------------------- models
 
@@ -190,11 +175,3 @@ class Evaluation:
         workers = self._view.workers
         here = [workers[w] for w in self._run.peers.workers() if w in workers]
         return {w.id for w in here if w.status not in (Status.NEW, Status.GONE)}
-
-
-def await_state(gather: Callable[[Then], None]) -> Script[State]:
-    """Return the state that is gathered, waiting for it."""
-    found: list[State] = []
-    gather(found.append)
-    yield Wait(lambda: bool(found), lambda: "the holders of the model")
-    return found[0]

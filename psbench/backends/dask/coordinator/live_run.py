@@ -24,14 +24,14 @@ from psbench.backends.dask.coordinator.checkpointing import (
     resume_workers,
     store_state,
 )
-from psbench.backends.dask.coordinator.evaluation import Evaluation, await_state
+from psbench.backends.dask.coordinator.evaluation import HOLDERS, Evaluation
 from psbench.backends.dask.coordinator.measurements import Measurements
 from psbench.backends.dask.coordinator.membership import Membership
 from psbench.backends.dask.coordinator.peers import Peers
 from psbench.backends.dask.coordinator.pushes import PushIntake
 from psbench.backends.dask.coordinator.reduction import Reduction
 from psbench.backends.dask.coordinator.replication import Replication
-from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait
+from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait, answered
 from psbench.backends.dask.coordinator.stopping import Stopping, computing
 from psbench.backends.dask.coordinator.timers import Timers
 from psbench.backends.dask.protocol import messages as msg
@@ -58,8 +58,8 @@ from psbench.training.workload import Workload
 _Handler: TypeAlias = Callable[[str, Any], None]
 _WorkerHandler: TypeAlias = Callable[[int, Any], None]
 
-#: seconds between looks at what is due, at the client's share of the log, and at which peers are dead
-_DUE_S, _LOG_S, _LOOK_S = 0.02, 0.1, 0.25
+#: seconds between looks at the client's share of the log, and at which peers are dead
+_LOG_S, _LOOK_S = 0.1, 0.25
 _RETIRED = "a server's Dask worker is being retired before training began"
 _NOT_BEGUN = "stopped by hand before training began"
 
@@ -125,10 +125,9 @@ class LiveRun:
         self.stopping = Stopping(run, self.checkpoints, self.membership)
         self._connection = experiment.connection
         self._waiting_since = -math.inf  # of the wait, or, in training, of the last message of a peer
-        self._next_due = self._next_log = self._next_look = -math.inf
+        self._next_log = self._next_look = -math.inf
         self._looks = 0  # answers to `Look` so far
         self._client_has_outcome = False
-        self._left = set[int]()  # workers whose leave the engine was given, until it has handled it
         self._of_workers = self._worker_handlers()
         self._of_anyone = self._handlers()
         self._script = self._whole()
@@ -152,8 +151,7 @@ class LiveRun:
         run.at(now)
         try:
             self._take(given)
-            if now >= self._next_due:
-                self._do_what_is_due()
+            self._do_what_is_due()
             if now >= self._next_log and not run.log_stream.held:
                 self._next_log = now + _LOG_S
                 run.log_stream.send()
@@ -291,9 +289,7 @@ class LiveRun:
             msg.AskClock: lambda name, _: run.out.send(name, msg.Clock(run.clock_s)),
             msg.Failed: self._fail,
             msg.PeerRefused: self._lose_refused,
-            msg.UsageReport: run.peers.set_usage,
-            msg.StampsReport: run.peers.set_stamps,
-            msg.ServedReport: run.peers.set_served,
+            **dict.fromkeys((msg.UsageReport, msg.StampsReport, msg.ServedReport), run.peers.report),
             msg.StateReply: lambda name, reply: run.store.reply(name, reply),
             msg.NumberReply: lambda name, reply: run.store.reply(name, reply),
             msg.RingVerdict: lambda name, reply: run.store.reply(name, reply),
@@ -346,7 +342,6 @@ class LiveRun:
     def _do_what_is_due(self) -> None:
         run = self.run
         now = run.clock_s
-        self._next_due = now + _DUE_S
         if run.training:
             run.events.extend(run.timers.due(run.now))
         if now >= self._next_look:
@@ -379,7 +374,7 @@ class LiveRun:
         if not (view.num_active or run.events or run.ending or self.membership.awaits_worker):
             raise WorkerLost(self._no_worker_left())
         busy = view.num_computing or run.ending or run.events or run.timers or run.engine.measuring
-        if view.num_active and not (busy or self.evaluation.under_way):  # a rule may act on one
+        if view.num_active and not (busy or self.evaluation.queue):  # a rule may act on one
             raise Deadlock(f"at {run.now:.3f} s no worker can ever go on; {view.waits()}")
 
     def _is_something_due(self) -> bool:
@@ -395,7 +390,7 @@ class LiveRun:
 
     def _handle(self, event: ev.Event) -> Script[None]:
         run = self.run
-        if type(event) is not ev.Push and not (self.membership.is_possible(event) or self._returns(event)):
+        if type(event) is not ev.Push and not self.membership.is_possible(event):
             return
         if self.pushes.diverges(event):
             return
@@ -410,11 +405,7 @@ class LiveRun:
         actions = run.engine.handle(event, now)
         if type(event) is ev.Leave:
             self.actions.halt(event.worker)
-            if run.engine.measuring:
-                self._left.add(event.worker)
         yield from self.answers.perform(actions)
-        if self._left and not run.engine.measuring:
-            self._left.clear()
         self.pushes.discard_void()
         if type(event) is ev.Evaluated:
             self.evaluation.end_after(event.values)
@@ -422,12 +413,6 @@ class LiveRun:
                 yield from self.replication.keep((), self.answers.state())
         elif not (run.view.num_active or self.membership.awaits_worker):
             raise WorkerLost(self._no_worker_left())
-
-    def _returns(self, event: ev.Event) -> bool:
-        """Return whether a worker joins again whose leave waits in the engine."""
-        return (
-            type(event) is ev.Join and event.worker in self._left and event.worker in self.run.peers.workers()
-        )
 
     def _no_worker_left(self) -> str:
         return f"every worker is gone at {self.run.now:.3f} s; none is left to train"
@@ -444,7 +429,7 @@ class LiveRun:
                 self.evaluation.take_late(event)
         run.events.clear()
         time_s = min(run.now, run.rules.deadline_s)
-        state = yield from await_state(self.evaluation.gather)
+        state = yield from answered(self.evaluation.gather, HOLDERS)
         yield from self.checkpoints.complete(self.pushes.position_after)
         for worker in run.peers.workers():
             run.peers.dismiss(worker_name(worker))

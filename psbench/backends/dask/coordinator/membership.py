@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from psbench.backends.dask.coordinator.checkpointing import CheckpointWriter, admit_worker
 from psbench.backends.dask.coordinator.evaluation import Evaluation
 from psbench.backends.dask.coordinator.measurements import Measurements
@@ -9,15 +11,8 @@ from psbench.backends.dask.coordinator.pushes import PushIntake
 from psbench.backends.dask.coordinator.replacements import Replacements
 from psbench.backends.dask.coordinator.replication import Replication
 from psbench.backends.dask.coordinator.run_state import RunState
+from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.instructions import Forget
-from psbench.backends.dask.protocol.messages import (
-    ChangeSpeed,
-    Incident,
-    PressWorker,
-    Ready,
-    StartTraining,
-    StopRun,
-)
 from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, REPLICA, worker_name, worker_number
 from psbench.core import events as ev
 from psbench.core.view import Status
@@ -51,38 +46,34 @@ class Membership:
         self._run.training = True
         rings = self._peers.rings
         for worker in self._peers.workers():
-            self._run.out.send(worker_name(worker), StartTraining(begin_s, rings))
+            self._run.out.send(worker_name(worker), msg.StartTraining(begin_s, rings))
             if worker in self._speeds:  # of a process that was replaced, too
-                self._run.out.send(worker_name(worker), ChangeSpeed(self._speeds[worker]))
+                self._run.out.send(worker_name(worker), msg.ChangeSpeed(self._speeds[worker]))
 
-    def press(self, press: PressWorker) -> None:
+    def press(self, press: msg.PressWorker) -> None:
         """Do to a worker what the user wants, as if the profile had it; the client hears what came of it."""
-        worker, run = press.worker, self._run
-        name, gone = worker_name(worker), {w.id for w in run.view.workers.values() if w.status is Status.GONE}
-        for event in run.coming():
-            if isinstance(event, ev.Leave | ev.Join):
-                (gone.add if type(event) is ev.Leave else gone.discard)(event.worker)
-        is_gone = worker in gone or worker not in run.view.workers
+        worker, run, coming = press.worker, self._run, [*self._run.coming()]
+        name, is_gone = worker_name(worker), self._is_gone(worker, coming)
         if not run.training:
             said = "cannot be pressed: training has not begun"
         elif worker not in self._peers.workers():
             said = "cannot be pressed: it has no process"
         elif press.what == "speed":
             factor = self._speeds[worker] = self._speeds.get(worker, 1.0) * press.factor
-            run.out.send(name, ChangeSpeed(factor))
+            run.out.send(name, msg.ChangeSpeed(factor))
             said = f"is {press.factor:g} times as fast by hand"
         elif press.what == "back":
             if is_gone:
                 run.events.append(ev.Join(worker))
             said = "is back by hand" if is_gone else "is there already"
-        elif is_gone or len(run.view.workers.keys() - gone) < 2:
+        elif is_gone or sum(not self._is_gone(each, coming) for each in run.view.workers) < 2:
             said = "is gone already" if is_gone else "is the last one: it cannot be lost"
         elif run.composition.placement.gathers:
             said = "cannot be lost by hand: its share of the model is nowhere else"
         else:
             run.events.append(ev.Leave(worker, "failed"))
             said = "is lost by hand"
-        run.out.send(CLIENT, Incident(f"{name} {said} at {run.now:.2f} s"))
+        run.out.send(CLIENT, msg.Incident(f"{name} {said} at {run.now:.2f} s"))
 
     def let_go(self, name: str) -> bool:
         """Remove a peer whose Dask worker is being retired; False if the run needs it."""
@@ -92,7 +83,7 @@ class Membership:
         needed = worker_number(name) is None or (run.has_store and run.composition.placement.gathers)
         if needed and name not in _HELPERS:
             return False
-        self._run.out.send(name, StopRun())
+        self._run.out.send(name, msg.StopRun())
         self.lose(name, "left, as its Dask worker is being retired,")
         return True
 
@@ -168,7 +159,7 @@ class Membership:
         if name in peers.known and name not in peers.gone and not peers.has_connected(name):
             self.lose(name)
 
-    def set_ready(self, name: str, ready: Ready) -> None:
+    def set_ready(self, name: str, ready: msg.Ready) -> None:
         """Take note that a role is ready, and begin with one that was lost or missing."""
         self._peers.set_ready(name, ready)
         self._peers.admit(name)
@@ -179,7 +170,7 @@ class Membership:
         elif worker is not None and self._run.has_store:
             self._run.store.join(worker)
         elif name == EVALUATOR:
-            self._evaluation.begin_again()
+            self._evaluation.queue.begin_again()
             self._measurements.begin_again()
         elif name == REPLICA:
             self._replication.begin()
@@ -198,7 +189,7 @@ class Membership:
         if name in self._peers.missing:
             self._peers.do_without(name)
         if name == EVALUATOR:
-            self._evaluation.do_without()
+            self._evaluation.queue.do_without()
 
     def changes_since_checkpoint(self, time_s: float) -> list[ev.Event]:
         """Return what a run that resumes at `time_s` must know: workers that are missing, or that are back.
@@ -226,6 +217,15 @@ class Membership:
         Another that has taken its place joins once, be it by itself or when the profile has it return.
         """
         if type(event) is ev.Join:
-            known = self._run.view.workers.get(event.worker)
-            return event.worker in self._peers.workers() and (known is None or known.status is Status.GONE)
+            waiting = self._run.engine.waiting_events
+            return event.worker in self._peers.workers() and self._is_gone(event.worker, waiting)
         return type(event) is not ev.Leave or event.worker in self._run.view.workers
+
+    def _is_gone(self, worker: int, coming: Iterable[ev.Event]) -> bool:
+        """Return whether a worker is not in the run once these events, which have happened, are handled."""
+        known = self._run.view.workers.get(worker)
+        gone = known is None or known.status is Status.GONE
+        for event in coming:
+            if isinstance(event, ev.Leave | ev.Join) and event.worker == worker:
+                gone = type(event) is ev.Leave
+        return gone

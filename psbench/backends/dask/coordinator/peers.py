@@ -25,9 +25,10 @@ class Peers:
         self._connected: set[str] = set()
         self._dismissed: set[str] = set()
         self.gone: set[str] = set()  #: names of those that are dead, or were refused
-        self.usage: dict[str, dict[str, Any]] = {}  #: what each worker has used, by its name
-        self.stamps: dict[str, dict[str, Any]] = {}  #: when its messages came and went, if that is asked for
-        self.served: dict[str, dict[str, Any]] = {}  #: what each server's time went into, if that is
+        self.usage = dict[str, dict[str, Any]]()  #: what each worker has used, by its name
+        self.stamps = dict[str, dict[str, Any]]()  #: when its messages came and went, if that is asked for
+        self.served = dict[str, dict[str, Any]]()  #: what each server's time went into, if that is
+        self._reports = {UsageReport: self.usage, StampsReport: self.stamps, ServedReport: self.served}
 
     def connect(self, name: str) -> None:
         """Take note of a peer's connection."""
@@ -59,17 +60,9 @@ class Peers:
         """Take note that a peer can begin."""
         self._ready[name] = ready
 
-    def set_usage(self, name: str, report: UsageReport) -> None:
-        """Take note of what a worker has used."""
-        self.usage[name] = vars(report)
-
-    def set_stamps(self, name: str, report: StampsReport) -> None:
-        """Take note of when a worker's messages came and went."""
-        self.stamps[name] = vars(report)
-
-    def set_served(self, name: str, report: ServedReport) -> None:
-        """Take note of a server's service."""
-        self.served[name] = vars(report)
+    def report(self, name: str, report: UsageReport | StampsReport | ServedReport) -> None:
+        """Take note of what a worker or server reports at the end."""
+        self._reports[type(report)][name] = vars(report)
 
     @property
     def present(self) -> list[str]:

@@ -122,3 +122,11 @@ class Wait:
 
 #: steps of a run in their order; it yields where it has to wait, and is resumed when the wait is over
 Script: TypeAlias = Generator[Wait, None, T]
+
+
+def answered(ask: Callable[[Callable[[T], None]], None], whom: str) -> Script[T]:
+    """Ask, wait for the answer, and return it; `whom` says in words who is asked."""
+    found: list[T] = []
+    ask(found.append)
+    yield Wait(lambda: bool(found), lambda: whom)
+    return found[0]

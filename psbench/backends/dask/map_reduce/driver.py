@@ -72,15 +72,8 @@ def run_map_reduce(
     with connected(experiment, len(roles), client, control.check) as client:
         wait_s, limits = experiment.recovery.wait_for_workers, experiment.connection
         with demand(client, limits) as wanted:
-            room = find_room(
-                client,
-                roles,
-                len(roles),
-                wait_s,
-                control.check,
-                limits=limits,
-                ask=wanted.ask,
-            )
+            least, ask_for = len(roles), wanted.ask
+            room = find_room(client, roles, least, wait_s, control.check, limits=limits, ask=ask_for)
         placed = place_with_resources(roles, room, limits.hosts)
         start_progress().place(placed)
         return _Driver(workload, log, control, observer, checkpoints, client, placed).run()
@@ -228,13 +221,7 @@ class _Driver:
             spread = self._ask("scatter", [model], broadcast=True, hash=False)[0]
             maps = [
                 self._submit(
-                    tasks.map_step,
-                    self._partitions[w],
-                    spread,
-                    job,
-                    push.samples,
-                    weight,
-                    on=worker_name(w),
+                    tasks.map_step, self._partitions[w], spread, job, push.samples, weight, on=worker_name(w)
                 )
                 for w, push, weight in zip(workers, pushes, self._weights, strict=True)
             ]

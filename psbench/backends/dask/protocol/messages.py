@@ -9,21 +9,42 @@ Over 400 lines because it is a list: every message stands in one place.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
 
-from psbench.backends.dask.protocol.decoder import Message, Tensors
+from pydantic import ConfigDict
+
+from psbench.backends.dask.protocol.decoder import STRICT, Message, Tensors
 from psbench.backends.dask.protocol.packed_messages import LogRows as LogRows
 from psbench.backends.dask.protocol.packed_messages import PushMessage as PushMessage
 from psbench.backends.dask.protocol.packed_messages import ReleaseMessage as ReleaseMessage
 from psbench.backends.dask.protocol.packed_messages import RingPiece as RingPiece
 from psbench.backends.dask.protocol.packed_messages import Summand as Summand
 from psbench.backends.dask.protocol.roles import Address
-from psbench.backends.dask.protocol.update import Update as Update
+from psbench.core.actions import Apply
 
 #: the worker, and the ticket that its push repeats
 PushKey: TypeAlias = tuple[int, int]
 #: for each server the ranges of entries that it holds: from (included), to (excluded)
 EntryRanges: TypeAlias = list[list[tuple[int, int]]]
+
+
+@dataclass
+class Update:
+    """How a version is made, its pushes aside; part of messages, see `Server.apply`."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    lr_scale: float
+    epoch: float
+    momentum_scale: float
+    numbers: dict[str, float]
+    fragment: int = -1
+
+    @classmethod
+    def of(cls, apply: Apply) -> Update:
+        """Return how the engine wants a version to be made."""
+        return cls(apply.lr_scale, apply.epoch, apply.momentum_scale, apply.numbers, apply.fragment)
 
 
 # -------------------------------------------------------------------- connecting, failing, ending

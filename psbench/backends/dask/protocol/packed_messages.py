@@ -51,53 +51,23 @@ class PushMessage(Message, kind=1):
     @classmethod
     def of(cls, push: Push, sent_s: float, is_finite: bool, payload: Tensor | None = None) -> PushMessage:
         """Return the message of a push."""
-        return cls(
-            push.ticket,
-            push.base_version,
-            push.samples,
-            push.steps,
-            push.compute_s,
-            sent_s,
-            push.loss,
-            is_finite,
-            push.overlapping,
-            push.stats,
-            payload,
-        )
+        step = push.ticket, push.base_version, push.samples, push.steps, push.compute_s
+        return cls(*step, sent_s, push.loss, is_finite, push.overlapping, push.stats, payload)
 
     def encode(self) -> tuple[bytes, Tensor | None]:
         """Pack the body."""
         flags = self.is_finite * _IS_FINITE + self.overlapping * _OVERLAPPING
-        body = _PUSH.pack(
-            self.ticket,
-            self.version,
-            self.samples,
-            self.steps,
-            self.compute_s,
-            self.sent_s,
-            self.loss,
-            flags,
-        )
+        step = self.ticket, self.version, self.samples, self.steps, self.compute_s
+        body = _PUSH.pack(*step, self.sent_s, self.loss, flags)
         return body + json.dumps(self.stats).encode() if self.stats else body, self.payload
 
     @classmethod
     def decode(cls, body: bytes, payload: Tensor | None) -> Self:
         """Unpack the body."""
-        ticket, version, samples, steps, compute_s, sent_s, loss, flags = _PUSH.unpack_from(body)
+        *facts, flags = _PUSH.unpack_from(body)
         stats = _STATISTICS.validate_json(body[_PUSH.size :]) if len(body) > _PUSH.size else None
-        return cls(
-            ticket,
-            version,
-            samples,
-            steps,
-            compute_s,
-            sent_s,
-            loss,
-            bool(flags & _IS_FINITE),
-            bool(flags & _OVERLAPPING),
-            stats,
-            payload,
-        )
+        is_finite, overlapping = bool(flags & _IS_FINITE), bool(flags & _OVERLAPPING)
+        return cls(*facts, is_finite, overlapping, stats, payload)
 
 
 class ReleaseMessage(Message, kind=2):
@@ -123,18 +93,8 @@ class ReleaseMessage(Message, kind=2):
     @classmethod
     def of(cls, release: Release, samples: int, payload: Tensor | None = None) -> ReleaseMessage:
         """Return the message of a release, under which the worker takes steps of so many samples."""
-        return cls(
-            release.ticket,
-            release.load,
-            samples,
-            release.send,
-            release.aggregate,
-            release.then,
-            release.epoch,
-            release.fragment,
-            release.orders,
-            payload,
-        )
+        what = release.ticket, release.load, samples, release.send, release.aggregate, release.then
+        return cls(*what, release.epoch, release.fragment, release.orders, payload)
 
     def encode(self) -> tuple[bytes, Tensor | None]:
         """Pack the body."""

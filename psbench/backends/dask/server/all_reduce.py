@@ -25,7 +25,7 @@ from psbench.backends.dask.protocol.messages import PushKey, ReleaseMessage, Sta
 from psbench.backends.dask.protocol.roles import worker_name, worker_number
 from psbench.backends.dask.server.store import (
     NO_CODEC,
-    ServerlessStore,
+    ParameterStore,
     StoreReply,
     Then,
     ThenCheckpoint,
@@ -65,7 +65,7 @@ class Request:
     worker: int = -1
 
 
-class AllReduceStore(ServerlessStore):
+class AllReduceStore(ParameterStore):
     """The store under All-Reduce: the workers' replicas.
 
     Parameters

@@ -9,13 +9,12 @@ from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.protocol.messages import ReleaseMessage
 from psbench.backends.dask.protocol.roles import worker_name
-from psbench.backends.dask.server.store import ServerlessStore, StoreReply, Then, state_of
+from psbench.backends.dask.server.store import ParameterStore, Then, state_of
 from psbench.core import actions as act
-from psbench.core.events import Push
 from psbench.training.workload import Workload
 
 
-class GossipStore(ServerlessStore):
+class GossipStore(ParameterStore):
     """The store where every worker has a model of its own; see `ParameterStore`.
 
     Parameters
@@ -30,7 +29,6 @@ class GossipStore(ServerlessStore):
     """
 
     kind = "gossip"
-    payload = distance_sq = ServerlessStore.refuse
 
     def __init__(self, out: Outbox, workload: Workload, workers: list[int], numbers: Iterator[int]) -> None:
         self._out, self._workload, self._numbers = out, workload, numbers
@@ -72,15 +70,3 @@ class GossipStore(ServerlessStore):
     def gather(self, states: bool, then: Then) -> None:
         """Call `then` with the model that all workers begin with; theirs are asked of them."""
         then(state_of(self._workload.server(), states))
-
-    def arrived(self, push: Push) -> None:
-        """Do nothing: the model stays with its worker, or is on its way to neighbours."""
-
-    def apply(self, apply: act.Apply) -> None:
-        """Do nothing: what becomes of the models is said by `mix`."""
-
-    def forget(self, worker: int) -> None:
-        """Do nothing: only the worker knows what it holds."""
-
-    def reply(self, sender: str, reply: StoreReply) -> None:
-        """Do nothing: nothing was asked."""

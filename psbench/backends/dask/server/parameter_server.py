@@ -22,6 +22,7 @@ from psbench.backends.dask.server.migration import exchange
 from psbench.backends.dask.server.parameter_slice import ParameterSlice
 from psbench.backends.dask.server.store import (
     NO_CODEC,
+    ParameterStore,
     StoreReply,
     Then,
     ThenCheckpoint,
@@ -48,7 +49,7 @@ class _Request:
     answers: dict[str, StateReply | NumberReply] = field(default_factory=dict)
 
 
-class ParameterServerStore:
+class ParameterServerStore(ParameterStore):
     """The orders to one or more parameter servers; the first is in this process, and answers like the others.
 
     Parameters

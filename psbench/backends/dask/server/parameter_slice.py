@@ -325,10 +325,6 @@ class ParameterSlice:
 
     # ---------------------------------------------------------------- measurements
 
-    def take_load(self) -> float:
-        """Return the seconds that went into serving since this was asked last."""
-        return self.busy.take()
-
     def products(self, keys: Sequence[PushKey], asked: Sequence[Product], part: Partition) -> State:
         """Return this slice's shares of scalar products; the pushes named must have arrived."""
         vectors = self.vectors(keys)

@@ -11,12 +11,7 @@ from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message, MessageRefused
 from psbench.backends.dask.protocol.messages import PushKey, ReleaseMessage
 from psbench.backends.dask.protocol.roles import worker_name
-from psbench.backends.dask.protocol.transport import (
-    Abandoned,
-    ClientSocket,
-    ServerSocket,
-    Stopped,
-)
+from psbench.backends.dask.protocol.transport import Abandoned, ClientSocket, ServerSocket, Stopped
 from psbench.backends.dask.server.adder import Adder
 from psbench.backends.dask.server.lost_payloads import LostPayloads
 from psbench.backends.dask.server.parameter_slice import ParameterSlice

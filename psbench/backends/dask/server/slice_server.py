@@ -9,7 +9,6 @@ from torch import Tensor
 
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
-from psbench.backends.dask.protocol.framing import State
 from psbench.backends.dask.protocol.messages import PushKey
 from psbench.backends.dask.protocol.transport import ServerSocket
 from psbench.backends.dask.server.migration import SliceMigration
@@ -51,12 +50,14 @@ class SliceServer:
             msg.ForgetWorker: lambda order: self.own.forget(order.worker),
             msg.WorkerGone: lambda _: None,
             msg.HoldVersion: lambda order: self.own.hold(order.version, order.in_use),
-            msg.SendState: lambda order: _state(order.tag, state_of(self.own.server, order.states)),
+            msg.SendState: lambda order: msg.StateReply(order.tag, state_of(self.own.server, order.states)),
             msg.SendSliceState: self._send_slice_state,
-            msg.SendPayload: lambda order: _state(order.tag, self.own.payload(order.key)),
-            msg.MeasureDistance: self._measure_distance,
+            msg.SendPayload: lambda order: msg.StateReply(order.tag, self.own.payload(order.key)),
+            msg.MeasureDistance: lambda order: msg.NumberReply(
+                order.tag, self.own.distance_sq(order.version)
+            ),
             msg.MeasureProducts: self._measure_products,
-            msg.MeasureLoad: lambda order: msg.NumberReply(order.tag, self.own.take_load()),
+            msg.MeasureLoad: lambda order: msg.NumberReply(order.tag, self.own.busy.take()),
             msg.MeasureMovement: self._measure_movement,
             msg.GiveEntries: self._give,
             msg.TakeEntries: self._take,
@@ -97,12 +98,9 @@ class SliceServer:
     def _send_slice_state(self, order: msg.SendSliceState) -> Message:
         return msg.StateReply(order.tag, self.own.checkpoint(order.keys), self.own.codec_counters)
 
-    def _measure_distance(self, order: msg.MeasureDistance) -> Message:
-        return msg.NumberReply(order.tag, self.own.distance_sq(order.version))
-
     def _measure_products(self, order: msg.MeasureProducts) -> Message:
         asked = [Product(*product) for product in order.products]
-        return _state(order.tag, self.own.products(order.keys, asked, self._part))
+        return msg.StateReply(order.tag, self.own.products(order.keys, asked, self._part))
 
     def _measure_movement(self, order: msg.MeasureMovement) -> Message:
         server = self.own.server
@@ -113,12 +111,8 @@ class SliceServer:
         """Send the entries that leave this server; those to come are in the next order."""
         after = partitions_of(order.ranges)[self._number]
         self._migration, self._part = SliceMigration(self.own, self._part, after, order.keys), after
-        return _state(order.tag, self._migration.given)
+        return msg.StateReply(order.tag, self._migration.given)
 
     def _take(self, order: msg.TakeEntries) -> Message:
         self._migration.take(order.tensors)
-        return _state(order.tag, {})
-
-
-def _state(tag: int, state: State) -> msg.StateReply:
-    return msg.StateReply(tag, state)
+        return msg.StateReply(order.tag, {})

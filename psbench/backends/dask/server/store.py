@@ -7,7 +7,7 @@ stores are `parameter_server`, and without a server `all_reduce` and `gossip`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Never, Protocol, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from psbench.backends.dask.protocol.framing import State
 from psbench.backends.dask.protocol.messages import NumberReply, PushKey, RingVerdict, StateReply
@@ -34,12 +34,19 @@ def key_of(push: Push) -> PushKey:
     return push.worker, push.ticket
 
 
-class ParameterStore(Protocol):
-    """What the coordinator asks of a placement."""
+class ParameterStore:
+    """What the coordinator asks of a placement.
+
+    What stands here is done without servers: payloads stay with the workers, so that little is to be done for
+    them, and what only servers have is refused.
+    """
+
+    kind: ClassVar[str]  #: in messages
 
     @property
     def waiting(self) -> Collection[PushKey]:
         """The pushes whose payloads the servers keep: arrived, and neither applied nor discarded."""
+        return ()
 
     def arrived(self, push: Push) -> None:
         """Take note of a push; its payload is where it is to be applied."""
@@ -49,44 +56,56 @@ class ParameterStore(Protocol):
 
     def release(self, release: act.Release, samples: int) -> None:
         """Let a worker go on, with steps of so many samples."""
+        raise NotImplementedError
 
     def discard(self, key: PushKey) -> None:
         """Drop the payload of a push."""
 
     def gather(self, states: bool, then: Then) -> None:
         """Call `then` with the current version's state, at once or when it has arrived."""
+        raise NotImplementedError
 
     def checkpoint(self, keys: Sequence[PushKey], then: ThenCheckpoint) -> None:
         """Call `then` with all that a checkpoint holds of the current version, and of those pushes.
 
         Its other argument says how many models (`draws`) and `aggregates` stochastic codecs have encoded.
         """
+        self.gather(True, lambda state: then(state, dict(NO_CODEC)))
 
     def payload(self, push: Push, then: Then) -> None:
         """Call `then` with what a push carries: parameters (or a gradient) and buffers."""
+        raise self._refusal()
 
     def hold(self, version: int, in_use: Iterable[int]) -> None:
         """Keep the current version, for distances from it, and drop those not in use."""
 
     def distance_sq(self, push: Push, then: ThenNumber) -> None:
         """Call `then` with the squared distance from the current version to the one a push started from."""
+        raise self._refusal()
 
     def products(
         self, names: Sequence[str], pending: Mapping[int, Push], then: Callable[[str, float], None]
     ) -> None:
         """Call `then` with the name and the number of each scalar product."""
+        raise self._refusal()
 
     def loads(self, then: Callable[[list[float]], None]) -> None:
         """Call `then` with the seconds that each server was busy serving since this was asked last."""
+        raise self._refusal()
 
     def reassign(self, ranges: Ranges, then: Callable[[], None]) -> None:
         """Move entries to the servers that are to hold them, and call `then`; no message is under way."""
+        raise self._refusal()
 
     def ask_movement(self, then: ThenNumber) -> None:
         """Call `then` with how far the last update moved the model; see `Server.movement`.
 
         What an update moves is measured from the first call on.
         """
+        raise self._refusal()
+
+    def _refusal(self) -> ProtocolError:
+        return ProtocolError(f"{self.kind} has no servers to ask, and no common model of theirs")
 
     def reply(self, sender: str, reply: StoreReply) -> None:
         """Take the answer to a request of this store or of one before it."""
@@ -96,36 +115,11 @@ class ParameterStore(Protocol):
 
     def leave(self, worker: int, ticket: int) -> None:
         """Remove a worker that is dead, and had this ticket last."""
+        raise NotImplementedError
 
     def join(self, worker: int) -> None:
         """Reckon with a worker that was dead or missing; it has no model yet."""
-
-
-class ServerlessStore:
-    """What stores without servers share: payloads stay with the workers."""
-
-    waiting: Collection[PushKey] = ()
-    kind: ClassVar[str]  #: in messages
-
-    def discard(self, key: PushKey) -> None:
-        """See `ParameterStore`; nothing is to be done."""
-
-    def hold(self, version: int, in_use: Iterable[int]) -> None:
-        """See `ParameterStore`; nothing is to be done."""
-
-    def gather(self, states: bool, then: Then) -> None:
-        """See `ParameterStore`."""
         raise NotImplementedError
-
-    def checkpoint(self, keys: Sequence[PushKey], then: ThenCheckpoint) -> None:
-        """See `ParameterStore`; workers have all else, and share no stochastic codecs."""
-        self.gather(True, lambda state: then(state, dict(NO_CODEC)))
-
-    def refuse(self, *args: Any, **kwargs: Any) -> Never:
-        """Raise ProtocolError: what is asked for only servers have."""
-        raise ProtocolError(f"{self.kind} has no servers to ask, and no common model of theirs")
-
-    products = loads = reassign = ask_movement = refuse
 
 
 def state_of(server: Server, states: bool) -> State:

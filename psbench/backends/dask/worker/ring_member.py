@@ -21,17 +21,11 @@ from psbench.backends.dask.protocol.messages import RingPiece, StartRing, Summan
 from psbench.backends.dask.protocol.roles import Address, worker_name
 from psbench.backends.dask.protocol.transport import ClientSocket, ServerSocket
 from psbench.backends.dask.protocol.wire import PeerPatience
-from psbench.backends.dask.server.store import state_of
+from psbench.backends.dask.server.parameter_server import of_part
+from psbench.backends.dask.server.store import slice_of, state_of
 from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
-from psbench.backends.dask.worker.ring_all_reduce import (
-    Receive,
-    Send,
-    all_gather,
-    all_reduce,
-    reduce_scatter,
-)
-from psbench.backends.dask.worker.share import share_of
-from psbench.backends.partition import even_ranges, ring_shares
+from psbench.backends.dask.worker.ring_all_reduce import Receive, Send, all_gather, all_reduce, reduce_scatter
+from psbench.backends.partition import Partition, even_ranges, ring_shares
 from psbench.core.arithmetic import Pushed
 from psbench.strategies.codecs import decode, encode, over_the_wire
 from psbench.strategies.codecs.base import Packed
@@ -130,7 +124,7 @@ class RingMember:
         self._members = order.members
         self._whole, place = self.replica.parameters, order.members.index(self.worker)
         own = ring_shares(len(self._whole), len(order.members))[place]
-        self.replica = share_of(self.replica, own)
+        self.replica = _share_of(self.replica, Partition((own,)))
 
     def set_addresses(self, rings: Mapping[int, Address | None]) -> None:
         """Take where the members listen; one that listens elsewhere now is another process."""
@@ -363,3 +357,12 @@ class RingMember:
                 self._give_verdict(message.ring)
             elif message is not None:
                 self.mailbox.defer(message)
+
+
+def _share_of(replica: Server, part: Partition) -> Server:
+    """Return a server of these entries of a replica, with their part of its states, and all buffers."""
+    state = slice_of(replica.tensors(), part, first=True)
+    optimizer, batch = of_part(replica.spec, part), replica.global_batch
+    made = Server(state["parameters"], state["buffers"], optimizer, batch, replica.aggregation)
+    made.load_states(state)
+    return made

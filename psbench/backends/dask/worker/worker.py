@@ -64,19 +64,16 @@ class Worker:
         self.workload, self.worker = workload, worker
         self.servers = [coordinator, *servers]  # the first server is in the coordinator's process
         self.mailbox = Mailbox(coordinator)
-        without_server = workload.experiment.strategy.compositions[0].placement.peer_to_peer
-        member, patience = (
-            GossipMember if without_server else self.member_class,
-            patience_of(workload.experiment.connection),
-        )
+        compositions = self._compositions = workload.experiment.strategy.compositions
+        member = GossipMember if compositions[0].placement.peer_to_peer else self.member_class
+        patience = patience_of(workload.experiment.connection)
         self.member = None if socket is None else member(worker, self.mailbox, socket, key, patience)
         self.trainer, self.evaluator = workload.trainer(), workload.evaluator()
         self.loop: WorkerLoop | None = None  # begins with a release
         self._optimizer = workload.optimizers[1]
-        if any(each.communication.local for each in workload.experiment.strategy.compositions):
-            self._optimizer.of_entries(torch.ones(1)).of_tensors([(1,)]).update(
-                torch.zeros(1)
-            )  # the first of torch's takes seconds: no step's
+        if any(each.communication.local for each in compositions):
+            # the first update of torch's takes seconds: no step's
+            self._optimizer.of_entries(torch.ones(1)).of_tensors([(1,)]).update(torch.zeros(1))
         self._ring_address: Address | None = None if socket is None else socket.address
         self.lr = 0.0
         self.composition: Strategy
@@ -341,15 +338,12 @@ class Worker:
 
     def _hand_over(self, order: msg.ChangeComposition) -> None:
         """Go on under another composition, with the residual unless its units differ."""
-        new, residual = (
-            self.workload.experiment.strategy.compositions[order.composition],
-            self.exchange.residual,
-        )
+        new, residual = self._compositions[order.composition], self.exchange.residual
         self._compose(order.composition, None if new.forgets_residual(self.composition) else residual)
 
     def _compose(self, index: int, residual: Tensor | None = None) -> None:
         """Begin under a composition: with servers, or with a replica of this worker's own."""
-        self.composition = composition = self.workload.experiment.strategy.compositions[index]
+        self.composition = composition = self._compositions[index]
         self.trainer.unassign()
         if self._corruptions is not None:
             self._corruptions.forget()
