@@ -753,10 +753,8 @@ def test_a_press_that_brings_nobody_back_keeps_no_planned_failure_off(begins: bo
     if begins:
         settle(run)
     assert run.live.run.training is begins
-    given = run.live.handle(Received("client", msg.PressWorker(1, "back", 1.0)), run.now)
-    why = "is there already" if begins else "cannot be pressed: training has not begun"
-    assert why in str(given)
-    run.perform(given)
+    run.ask(msg.PressWorker(1, "back", 1.0))
+    run.arrive(("client", "coordinator"))
     run.heal(looks=True)
     assert [run.log.text(text) for text in run.log.of_kind(Kind.LEAVE)["text"]] == ["failed"]
     assert run.log.of_kind(Kind.JOIN)["worker"].tolist() == [0, 1, 1]
