@@ -308,6 +308,22 @@ def test_a_run_that_is_stopped_in_a_ring_ends_with_the_version_before() -> None:
     assert float(run.outcome.tensors["parameters"][0]) == 0.0
 
 
+def test_a_switch_in_which_a_run_is_stopped_is_in_no_checkpoint() -> None:
+    switch = {"name": "strategy_switch", "first": "bsp", "second": "asp", "rule": "manual", "cost_s": 5.0}
+    run = world(workload(switch))
+    settle(run)
+    run.ask(msg.RequestSwitch(None))
+    while run.live.wait is run.live.training_wait:
+        run.let_all_happen()
+    assert run.live.wait is not None
+    assert run.live.wait.whom() == "the time that a switch takes"
+    run.ask(msg.RequestStop(False))
+    run.heal()
+    assert run.outcome is not None
+    assert (run.outcome.status, run.outcome.facts["unanswered"]) == ("stopped", True)
+    assert run.checks.stored_versions == []
+
+
 def all_connected(of: Workload) -> LiveRun:
     """Return a run whose processes are all ready, at its first release."""
     names = ["worker 0", "worker 1", "evaluator", "client"]

@@ -93,8 +93,8 @@ class Explorer:
             soon = Choice("d", rng.choice([*player.open_votes]))
             if player.can(soon):
                 return soon
-        if (soon := self._pusher_dies()) is not None and player.can(soon):
-            return soon
+        if (of_pusher := self._pusher_dies()) is not None and player.can(of_pusher):
+            return of_pusher
         if rng.random() < 0.3:
             choice = self._from_outside()
             if choice is not None:

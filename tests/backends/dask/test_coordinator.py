@@ -23,6 +23,7 @@ from psbench.backends.dask.protocol.instructions import (
 )
 from psbench.backends.dask.protocol.messages import ReleaseMessage
 from psbench.backends.dask.protocol.transport import Received
+from psbench.backends.stamps import CoordinatorStamps
 from psbench.errors import ServerLost
 from psbench.experiment import Experiment
 from psbench.training.workload import Workload
@@ -114,3 +115,15 @@ def test_orders_to_the_first_server_are_carried_out_here(workload: Workload) -> 
 def test_what_ends_a_run_before_its_time_is_raised(workload: Workload) -> None:
     with pytest.raises(ServerLost, match="server 1 is gone"):
         coordinator(workload, [End(ServerLost("server 1 is gone"))]).run()
+
+
+def test_stamps_hear_from_pushes_how_long_a_step_was(workload: Workload) -> None:
+    one = coordinator(workload, [], [], [End()])
+    heard = []
+    one._stamps = CoordinatorStamps(2)
+    one._stamps.has = lambda worker, step_s: heard.append((worker, step_s)) or False
+    one.socket.waiting = 0
+    push, vote = msg.PushMessage(0, 0, 12, 3, 6.0, 0.0, 1.0), msg.VoteMessage(1, 0.5, 4, 2.0)
+    one.socket.coming = [Received("worker 1", push), Received("worker 0", vote)]
+    one.run()
+    assert heard == [(1, 2.0), (0, None)]

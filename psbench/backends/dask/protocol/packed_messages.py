@@ -66,8 +66,8 @@ class PushMessage(Message, kind=1):
         """Unpack the body."""
         *facts, flags = _PUSH.unpack_from(body)
         stats = _STATISTICS.validate_json(body[_PUSH.size :]) if len(body) > _PUSH.size else None
-        told = {"is_finite": bool(flags & _IS_FINITE), "overlapping": bool(flags & _OVERLAPPING)}
-        return cls(*facts, **told, stats=stats, payload=payload)
+        facts += bool(flags & _IS_FINITE), bool(flags & _OVERLAPPING), stats, payload
+        return cls(*facts)
 
 
 class ReleaseMessage(Message, kind=2):
