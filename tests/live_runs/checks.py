@@ -356,6 +356,7 @@ class Checks:
 
     def _check_evaluations(self, rows: Any, epochs: list[float], outcome: msg.RunOutcome) -> None:
         seen: dict[int, int] = {}
+        late = set[int]()  # versions whose evaluations came after the end, which have no number
         for row in rows[rows["kind"] == Kind.EVALUATED]:
             number, version = int(row["id"]), int(row["version"])
             values = json.loads(self._log.text(row["text"]))
@@ -365,20 +366,23 @@ class Checks:
                 )
             if not math.isclose(values["epoch"], epochs[version], abs_tol=1e-9):
                 raise BrokenContract(f"version {version} is evaluated at epoch {values['epoch']:g}")
-            if number >= 0 and number in seen:
+            if number in seen:
                 raise BrokenContract(f"evaluation {number} is of versions {seen[number]} and {version}")
-            seen[number] = version
+            if number < 0:
+                late.add(version)
+            else:
+                seen[number] = version
         if self._incidents[EVALUATOR] or outcome.status == "diverged":
             return
         every, last = self._experiment.evaluate_every, len(epochs) - 1
-        if last not in seen.values():
-            raise BrokenContract(f"version {last}, the last, is not evaluated: {seen}")
+        if last not in {*seen.values(), *late}:
+            raise BrokenContract(f"version {last}, the last, is not evaluated: {seen}, {late}")
         for version in range(1, last):
             number = int(epochs[version] / every + 1e-9)
             soon = range(version, version + self._experiment.num_workers)
-            is_seen = any(seen[each] in soon for each in seen if each >= number or each < 0)
+            is_seen = not late.isdisjoint(soon) or any(seen[each] in soon for each in seen if each >= number)
             if number > int(epochs[version - 1] / every + 1e-9) and not is_seen:
-                raise BrokenContract(f"evaluation {number} is due at version {version}: {seen}")
+                raise BrokenContract(f"evaluation {number} is due at version {version}: {seen}, {late}")
 
     def _check_stop(self, epochs: list[float], outcome: msg.RunOutcome) -> None:
         """Check that a rule ended the run, and not later than it should."""

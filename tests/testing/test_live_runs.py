@@ -324,6 +324,24 @@ def test_a_switch_in_which_a_run_is_stopped_is_in_no_checkpoint() -> None:
     assert run.checks.stored_versions == []
 
 
+def test_evaluations_that_come_after_the_end_count_each_for_its_version() -> None:
+    """The check kept the last of them only, and missed the others."""
+    run = world(workload("bsp", evaluate_every=0.01))
+    settle(run)
+    while not run.live.run.ending:
+        for name in run.busy():
+            run.end_step(name)
+        settle(run, without="evaluator")
+    run.heal()
+    log = run.log.of_kind(Kind.EVALUATED)
+    assert list(zip(log["id"].tolist(), log["version"].tolist(), strict=True)) == [
+        (0, 0),
+        (-1, 2),
+        (-1, 4),
+        (-1, 6),
+    ]
+
+
 def all_connected(of: Workload) -> LiveRun:
     """Return a run whose processes are all ready, at its first release."""
     names = ["worker 0", "worker 1", "evaluator", "client"]
