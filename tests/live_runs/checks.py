@@ -374,12 +374,14 @@ class Checks:
                 seen[number] = version
         if self._incidents[EVALUATOR] or outcome.status == "diverged":
             return
-        every, last = self._experiment.evaluate_every, len(epochs) - 1
+        every, last, start = self._experiment.evaluate_every, len(epochs) - 1, self._live.start
+        resumed = start.checkpoint.state["engine"]["view"]["version"] if start else 0
         if last not in {*seen.values(), *late}:
             raise BrokenContract(f"version {last}, the last, is not evaluated: {seen}, {late}")
         for version in range(1, last):
             number = int(epochs[version] / every + 1e-9)
-            soon = range(version, version + self._experiment.num_workers)
+            soon = {*range(version, version + self._experiment.num_workers)}
+            soon |= {resumed} if version < resumed else set()  # if it was under way at the checkpoint
             is_seen = not late.isdisjoint(soon) or any(seen[each] in soon for each in seen if each >= number)
             if number > int(epochs[version - 1] / every + 1e-9) and not is_seen:
                 raise BrokenContract(f"evaluation {number} is due at version {version}: {seen}, {late}")

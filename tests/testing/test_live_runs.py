@@ -651,6 +651,21 @@ def test_events_that_waited_are_in_a_checkpoint() -> None:
     ]
 
 
+def test_an_evaluation_under_way_at_a_checkpoint_is_of_the_version_that_goes_on() -> None:
+    """It was of an earlier version, and lost: patience did without it."""
+    of = workload("bsp", evaluate_every=0.01)
+    run = world(of)
+    settle(run)
+    while run.live.run.view.version < 3:
+        for name in run.busy():
+            run.end_step(name)
+        settle(run, without="evaluator")
+    again = resumed_from_now(run, of)
+    again.heal()
+    log = again.log.of_kind(Kind.EVALUATED)
+    assert list(zip(log["id"].tolist(), log["version"].tolist(), strict=True))[:2] == [(0, 0), (1, 3)]
+
+
 def test_who_failed_as_planned_and_was_lost_later_is_back_when_resumed() -> None:
     """It was taken to be away as planned, and was never admitted again."""
     of = workload("asp", cluster=FAILS, **LONG)

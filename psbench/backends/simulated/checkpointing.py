@@ -69,13 +69,3 @@ def payloads_in(tensors: Mapping[str, Tensor], pending: Mapping[int, Push]) -> d
         for number in pending
         if f"{number}/payload" in found
     }
-
-
-def version_tensors(held: Mapping[int, Tensor]) -> dict[str, Tensor]:
-    """Return the versions that are held for distances, named by version."""
-    return {f"version/{version}": tensor for version, tensor in held.items()}
-
-
-def versions_in(tensors: Mapping[str, Tensor]) -> dict[int, Tensor]:
-    """Return what `version_tensors` was given."""
-    return {int(version): tensor for version, tensor in under("version/", tensors).items()}

@@ -11,15 +11,13 @@ from typing import Any
 
 from torch import Tensor
 
-from psbench.backends.checkpointing import named
+from psbench.backends.checkpointing import named, under
 from psbench.backends.local_steps import Model
 from psbench.backends.partition import fragments_of
 from psbench.backends.simulated.checkpointing import (
     payload_tensors,
     payloads_in,
     restore_workers,
-    version_tensors,
-    versions_in,
     worker_states,
 )
 from psbench.backends.simulated.event_queue import MEMBERSHIP, TIMER, WORK, Entry, EventQueue
@@ -104,17 +102,10 @@ class SimulatedCluster:
         times = StepTimes(workload.profile, workload.streams)
         corruptions = Corruptions.of_profile(workload.profile, workload.streams)
         self._cores = SharedCores(workload.profile.cores) if workload.profile.cores else None
+        links = None if workload.profile.link_time is None else LinkTimes(workload.profile, workload.streams)
+        computing = self.trainer, self.evaluator, self.steps
         self.resources = Resources(
-            workload,
-            view,
-            self.server,
-            times,
-            self.trainer,
-            self.evaluator,
-            self.steps,
-            corruptions,
-            self._cores,
-            None if workload.profile.link_time is None else LinkTimes(workload.profile, workload.streams),
+            workload, view, self.server, times, *computing, corruptions, self._cores, links
         )
         self.under_way: dict[int, Push] = {}
         self.payloads: dict[int, Model] = {}
@@ -391,7 +382,7 @@ class SimulatedCluster:
         state |= {"codecs": codecs} if codecs else {}
         state |= {"links": transfers.links.state_dict()} if self._peer_to_peer else {}
         tensors |= named("codecs/", codec_tensors) | payload_tensors(self.payloads)
-        tensors |= version_tensors(self._measurements.held)
+        tensors |= named("version/", {str(version): t for version, t in self._measurements.held.items()})
         if self.server.aggregate is not None:
             tensors["aggregate"] = self.server.aggregate
         made = Checkpoint.of(self.server, {**facts, **state})
@@ -409,7 +400,7 @@ class SimulatedCluster:
         self.server.load(tensors)
         self.server.aggregate, self.server.movement = tensors.get("aggregate"), state["movement"]
         self.payloads = payloads_in(tensors, view.pending)
-        self._measurements.held = versions_in(tensors)
+        self._measurements.held = {int(version): t for version, t in under("version/", tensors).items()}
         transfers.collective_ends, transfers.idle_until = state["ring_ends_s"], state["handed_over_s"]
         transfers.without_replica.update(state.get("without_replica", ()))
         transfers.network.load_state_dict(state["network"])

@@ -91,6 +91,6 @@ class Answers:
             "network": {"up_free_s": now, "down_free_s": now, "carried_bytes": 0.0},
             "stop_rules": run.rules.state_dict(),
             "next_push": self._pushes.next_number,
-            "awaited": self._evaluation.queue.numbers_at(run.view.version),
+            "awaited": self._evaluation.queue.numbers,
             "movement": self._evaluation.movement,
         }

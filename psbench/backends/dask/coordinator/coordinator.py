@@ -13,20 +13,8 @@ from typing import Any
 
 from psbench.backends.dask.coordinator.checkpointing import Start
 from psbench.backends.dask.coordinator.live_run import LiveRun
+from psbench.backends.dask.protocol import instructions as ins
 from psbench.backends.dask.protocol.decoder import MessageRefused
-from psbench.backends.dask.protocol.instructions import (
-    FIRST_SERVER,
-    Answer,
-    End,
-    Forget,
-    Input,
-    Instruction,
-    Look,
-    Looked,
-    Refused,
-    Send,
-    Tick,
-)
 from psbench.backends.dask.protocol.messages import Ping, ReportMessage, RunOutcome, VoteMessage
 from psbench.backends.dask.protocol.packed_messages import PushMessage, ReleaseMessage, Summand
 from psbench.backends.dask.protocol.roles import worker_number
@@ -63,16 +51,16 @@ class Coordinator:
         self._socket = socket
         self.live, self.first_server = LiveRun(workload, expected, start), FirstServer(workload, socket)
         self._adder = Adder(socket.send)
-        self._answers: deque[Input] = deque()  # of this process itself, before all messages
+        self._answers: deque[ins.Input] = deque()  # of this process itself, before all messages
         self._pushes, self._handled_s, self._other_s = 0, 0.0, 0.0
         self._stamps: CoordinatorStamps | None = None
         if workload.experiment.connection.stamps:
             self._stamps = CoordinatorStamps(workload.experiment.num_workers)
-        self._performers: dict[type[Instruction], Callable[[Any], None]] = {
-            Send: self._send,
-            Answer: self._answer,
-            Forget: lambda order: self._socket.forget(order.name),
-            Look: self._look,
+        self._performers: dict[type[ins.Instruction], Callable[[Any], None]] = {
+            ins.Send: self._send,
+            ins.Answer: lambda order: self._stamped(order, self.first_server.answer),
+            ins.Forget: lambda order: self._socket.forget(order.name),
+            ins.Look: self._look,
         }
 
     def run(self) -> None:
@@ -93,12 +81,12 @@ class Coordinator:
             if row is not None:
                 row[4] = time.monotonic()
             for instruction in instructions:
-                if type(instruction) is End:
+                if type(instruction) is ins.End:
                     if instruction.error is not None:
                         raise instruction.error
                     return
                 self._performers[type(instruction)](instruction)
-                if row is not None and type(instruction) is Send and instruction.to == FIRST_SERVER:
+                if row is not None and type(instruction) is ins.Send and instruction.to == ins.FIRST_SERVER:
                     row[5] = time.monotonic()
             if row is not None and self._stamps is not None:
                 if is_push:
@@ -111,7 +99,7 @@ class Coordinator:
             else:
                 self._other_s += self._serving_s - began
 
-    def _row(self, given: Input, stamps: CoordinatorStamps) -> list[float] | None:
+    def _row(self, given: ins.Input, stamps: CoordinatorStamps) -> list[float] | None:
         """Begin the row of a push, a vote or a report that has stamps; None of anything else."""
         if type(given) is not Received or not isinstance(given.message, _STAMPED):
             return None
@@ -136,7 +124,7 @@ class Coordinator:
         serving = self._serving_s - self._other_s
         return {"pushes": self._pushes, "handled_s": self._handled_s, "serving_s": serving}
 
-    def _next(self) -> Input:
+    def _next(self) -> ins.Input:
         if self._answers:
             return self._answers.popleft()
         try:
@@ -145,37 +133,33 @@ class Coordinator:
             while found is not None and type(found.message) is Summand:  # of no concern to the run
                 self._adder.take(found.sender, found.message)
                 found = self._socket.receive(_TICK_S)
-            return found or Tick()
+            return found or ins.Tick()
         except MessageRefused as error:
-            return Refused(error.sender)
+            return ins.Refused(error.sender)
 
-    def _answer(self, order: Answer) -> None:
-        if self._stamps is None:
-            self.first_server.answer(order.to, order.message)
-        else:
-            self._stamped(order, self._stamps, self.first_server.answer)
-
-    def _look(self, order: Look) -> None:
+    def _look(self, order: ins.Look) -> None:
         # a message to a dead process cannot be sent
         dead = tuple(name for name in order.names if not self._socket.send(name, Ping()))
-        self._answers.append(Looked(dead, self._socket.strangers))
+        self._answers.append(ins.Looked(dead, self._socket.strangers))
 
-    def _stamped(self, order: Send | Answer, stamps: CoordinatorStamps, send: Callable[..., object]) -> None:
+    def _stamped(self, order: ins.Send | ins.Answer, send: Callable[..., object]) -> None:
         """Send a message; a release asks for a worker's stamps, if they are to be."""
-        message, worker = order.message, worker_number(order.to)
-        if type(message) is ReleaseMessage and worker is not None:
-            message.stamped = stamps.begins(worker)
+        message, stamps = order.message, self._stamps
+        if stamps is None or type(message) is not ReleaseMessage:
             send(order.to, message)
-            if message.stamped:
-                stamps.answered(worker, message.ticket)
-        else:
-            send(order.to, message)
+            return
+        worker = worker_number(order.to)
+        assert worker is not None
+        message.stamped = stamps.begins(worker)
+        send(order.to, message)
+        if message.stamped:
+            stamps.answered(worker, message.ticket)
 
-    def _send(self, order: Send) -> None:
-        if order.to == FIRST_SERVER:
+    def _send(self, order: ins.Send) -> None:
+        if order.to == ins.FIRST_SERVER:
             answer = self.first_server.carry_out(order.message)
             if answer is not None:
-                self._answers.append(Received(FIRST_SERVER, answer))
+                self._answers.append(Received(ins.FIRST_SERVER, answer))
             return
         if isinstance(order.message, RunOutcome):
             order.message.facts["coordinator"] = self._load()
@@ -183,7 +167,4 @@ class Coordinator:
                 peers = self.live.run.peers
                 self._stamps.workers, self._stamps.servers = peers.stamps, peers.served
                 order.message.facts["stamps"] = self._stamps.facts()
-        if self._stamps is None:
-            self._socket.send(order.to, order.message)
-        else:
-            self._stamped(order, self._stamps, self._socket.send)
+        self._stamped(order, self._socket.send)

@@ -56,9 +56,10 @@ class EvaluationQueue:
             self._pending[key] = PendingEvaluation(number, view.version, view.epoch)
         return key
 
-    def numbers_at(self, version: int) -> list[int]:
-        """Return the numbers of the evaluations of a version that are under way."""
-        return [each.number for each in self._pending.values() if each.version == version]
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of the evaluations under way."""
+        return [each.number for each in self._pending.values()]
 
     def send(self, key: int, state: State) -> None:
         """Send the model that was expected."""

@@ -241,8 +241,8 @@ class LiveRun:
         timers, evaluations = events_from_plain(state["events"], state["time_s"])
         for at, event in timers:
             run.timers.add(at, event)
-        for number in state.get("awaited", ()):
-            self.evaluation.evaluate(number)
+        if awaited := state.get("awaited"):  # the model of an earlier version is gone: the next one is this
+            self.evaluation.evaluate(max(awaited))
         run.events.extend(evaluations)
         reason = run.rules.after_update(view, state["movement"])
         if self.actions.keeps_steps or not reason:

@@ -161,8 +161,7 @@ class Membership:
 
     def set_ready(self, name: str, ready: msg.Ready) -> None:
         """Take note that a role is ready, and begin with one that was lost or missing."""
-        self._peers.set_ready(name, ready)
-        self._peers.admit(name)
+        self._peers.admit(name, ready)
         self._replacements.find(name, self._run.now)
         worker = worker_number(name)
         if worker is not None and self._run.training:

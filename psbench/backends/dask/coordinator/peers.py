@@ -36,8 +36,9 @@ class Peers:
         if worker_number(name) is None:
             self.gone.discard(name)
 
-    def admit(self, name: str) -> None:
-        """Take note that a peer is there, be it that it was missing or lost."""
+    def admit(self, name: str, ready: Ready) -> None:
+        """Take note that a peer can begin, be it that it was missing or lost."""
+        self._ready[name] = ready
         self.gone.discard(name)
         if name not in self._expected:
             self._expected.append(name)
@@ -55,10 +56,6 @@ class Peers:
     def has_connected(self, name: str) -> bool:
         """Whether a peer has connected, and its death would show."""
         return name in self._connected
-
-    def set_ready(self, name: str, ready: Ready) -> None:
-        """Take note that a peer can begin."""
-        self._ready[name] = ready
 
     def report(self, name: str, report: UsageReport | StampsReport | ServedReport) -> None:
         """Take note of what a worker or server reports at the end."""

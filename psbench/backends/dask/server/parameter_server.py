@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeAlias
 
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.framing import State
 from psbench.backends.dask.protocol.instructions import Outbox
-from psbench.backends.dask.protocol.messages import (
-    EntryRanges,
-    NumberReply,
-    PushKey,
-    ReleaseMessage,
-    StateReply,
-)
+from psbench.backends.dask.protocol.messages import NumberReply, PushKey, ReleaseMessage, StateReply
 from psbench.backends.dask.protocol.roles import server_name, worker_name
 from psbench.backends.dask.server.migration import exchange
 from psbench.backends.dask.server.parameter_slice import ParameterSlice
@@ -40,13 +35,15 @@ from psbench.optimization.optimizer import Optimizer
 from psbench.training.products import add_up, product_of
 from psbench.training.workload import Workload
 
+_Reply: TypeAlias = StateReply | NumberReply
+
 
 @dataclass
 class _Request:
     """What every server is asked for: their answers by name, and what to do when all are there."""
 
-    then: Callable[[list[StateReply | NumberReply]], None]
-    answers: dict[str, StateReply | NumberReply] = field(default_factory=dict)
+    then: Callable[[list[_Reply]], None]
+    answers: dict[str, _Reply] = field(default_factory=dict)
 
 
 class ParameterServerStore(ParameterStore):
@@ -157,7 +154,7 @@ class ParameterServerStore(ParameterStore):
         """Put together what the servers' checkpoints hold of the current version, and of those pushes."""
         now = self._parts
 
-        def put_together(answers: list[StateReply | NumberReply]) -> None:
+        def put_together(answers: list[_Reply]) -> None:
             counters = answers[0].codec_counters if isinstance(answers[0], StateReply) else None
             then(join(_states(answers), now), counters or dict(NO_CODEC))
 
@@ -168,7 +165,7 @@ class ParameterServerStore(ParameterStore):
         key = key_of(push)
         self._ask(lambda tag: msg.SendPayload(tag, key), self._joined(then))
 
-    def _joined(self, then: Then) -> Callable[[list[StateReply | NumberReply]], None]:
+    def _joined(self, then: Then) -> Callable[[list[_Reply]], None]:
         now = self._parts
         return lambda answers: then(join(_states(answers), now))
 
@@ -189,7 +186,7 @@ class ParameterServerStore(ParameterStore):
             product_of(name, self._layout, self._aggregation, pending) for name in names
         ]
 
-        def take(answers: list[StateReply | NumberReply]) -> None:
+        def take(answers: list[_Reply]) -> None:
             for i, name in enumerate(names):
                 then(name, add_up(state[str(i)] for state in _states(answers)))
 
@@ -222,9 +219,7 @@ class ParameterServerStore(ParameterStore):
             partial(self._hand_out, before, then),
         )
 
-    def _hand_out(
-        self, before: list[Partition], then: Callable[[], None], given: list[StateReply | NumberReply]
-    ) -> None:
+    def _hand_out(self, before: list[Partition], then: Callable[[], None], given: list[_Reply]) -> None:
         tag = next(self._numbers)
         self._requests[tag] = _Request(lambda _: then())
         for name, received in zip(self._servers, exchange(_states(given), before, self._parts), strict=True):
@@ -235,7 +230,7 @@ class ParameterServerStore(ParameterStore):
     def _ask(
         self,
         request: Callable[[int], Message],
-        then: Callable[[list[StateReply | NumberReply]], None],
+        then: Callable[[list[_Reply]], None],
     ) -> None:
         """Ask the servers for their parts of something."""
         tag = next(self._numbers)
@@ -257,11 +252,11 @@ class ParameterServerStore(ParameterStore):
             self._out.send(name, message)
 
 
-def _states(answers: Iterable[StateReply | NumberReply]) -> list[State]:
+def _states(answers: Iterable[_Reply]) -> list[State]:
     return [answer.tensors for answer in answers if isinstance(answer, StateReply)]
 
 
-def _numbers(answers: Iterable[StateReply | NumberReply]) -> list[float]:
+def _numbers(answers: Iterable[_Reply]) -> list[float]:
     return [answer.number for answer in answers if isinstance(answer, NumberReply)]
 
 
@@ -271,7 +266,7 @@ def _key_in(name: str) -> PushKey:
     return int(worker), int(ticket)
 
 
-def as_lists(ranges: Ranges) -> EntryRanges:
+def as_lists(ranges: Ranges) -> msg.EntryRanges:
     """Return ranges as a message holds them."""
     return [[(start, end) for start, end in own] for own in ranges]
 
