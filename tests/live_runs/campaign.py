@@ -190,13 +190,15 @@ def _play_on(world: World, rng: np.random.Generator, choices: int) -> None:
 
 
 class LivePlayer:
-    """Draws what happens next; each schedule has faults of its own, most of them few."""
+    """Draws what happens next; each schedule has a few faults, at moments of its own."""
 
     def __init__(self, world: World, rng: np.random.Generator) -> None:
         self._world, self._rng = world, rng
         self._drawn: list[float] = []  # many at once: one by one they would take a tenth of a schedule
-        self._faults = self._one_of((0, 1, 1, 2, 3))
-        self._fault_rate = self._one_of((0.01, 0.05, 0.2))
+        span = self._one_of((15, 50, 150))  # a run begins after some 20 choices
+        self._moments = {1 + int(self._draw() * span) for _ in range(self._one_of((0, 1, 1, 2, 3)))}
+        self._choices = 0
+        self._repeats = False  # the next message that may be sent twice; of a replica, a receipt
         self._favourite = self._one_of((0.0, 0.5))  # how often one pair is served before all others
 
     def _draw(self) -> float:
@@ -211,9 +213,13 @@ class LivePlayer:
     def choose(self) -> None:
         """Let something happen."""
         world = self._world
-        if self._faults and self._draw() < self._fault_rate:
-            self._faults -= 1
+        self._choices += 1
+        if self._choices in self._moments:
             self._fault()
+            return
+        if self._repeats and (found := self._repeatable()):
+            self._repeats = False
+            world.repeat(self._one_of(found), self._one_of((1, 4)))  # of several the last comes late
             return
         pairs, busy = world.waiting(), world.busy()
         drawn = self._draw()
@@ -229,15 +235,19 @@ class LivePlayer:
         else:
             world.end_step(self._one_of(busy))
 
+    def _repeatable(self) -> list[tuple[str, str]]:
+        pairs = self._world.repeatable()
+        return [pair for pair in pairs if pair[0] == REPLICA] if REPLICA in self._world.alive else pairs
+
     def _fault(self) -> None:
         world = self._world
         drawn = self._draw()
         roles = sorted(world.alive - {CLIENT})
-        if drawn < 0.5 and roles:
+        if drawn < 0.45 and roles:
             workers = [name for name in roles if worker_number(name) is not None]
             world.kill(self._one_of(workers if workers and self._draw() < 0.6 else roles))
-        elif drawn < 0.6 and (pairs := world.repeatable()):
-            world.repeat(self._one_of(pairs))
+        elif drawn < 0.6:
+            self._repeats = True
         elif drawn < 0.75 and roles:
             world.ask(msg.RoleLeaves("coordinator" if self._draw() < 0.5 else self._one_of(roles)))
         elif drawn < 0.82:

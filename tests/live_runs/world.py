@@ -242,9 +242,10 @@ class World:
         pairs = [pair for pair in self.waiting() if pair[1] == COORDINATOR]
         return [pair for pair in pairs if isinstance(self._channels.last(pair), _REPEATED)]
 
-    def repeat(self, pair: tuple[str, str]) -> None:
-        """Send the newest message between two once more."""
-        self._channels.send(*pair, self._channels.last(pair))
+    def repeat(self, pair: tuple[str, str], times: int) -> None:
+        """Send the newest message between two so many times more."""
+        for _ in range(times):
+            self._channels.send(*pair, self._channels.last(pair))
 
     def _arrive_at_coordinator(self, sender: str, message: Message) -> None:
         if isinstance(message, PushMessage):
