@@ -651,7 +651,7 @@ def test_events_that_waited_are_in_a_checkpoint() -> None:
     ]
 
 
-def test_an_evaluation_under_way_at_a_checkpoint_is_of_the_version_that_goes_on() -> None:
+def test_an_evaluation_under_way_at_a_checkpoint_is_of_what_goes_on() -> None:
     """It was of an earlier version, and lost: patience did without it."""
     of = workload("bsp", evaluate_every=0.01)
     run = world(of)
