@@ -34,6 +34,7 @@ from psbench.strategies.communication.osp import OSP
 from psbench.strategies.communication.selsync import SelSync
 from psbench.strategies.consistency.dssp import DSSP
 from psbench.strategies.consistency.elastic_bsp import ElasticBSP
+from psbench.strategies.consistency.grace import Grace
 from psbench.strategies.consistency.k_async import KASP
 
 
@@ -132,6 +133,9 @@ UNKNOWN = {
     "dssp grants one step too many": Fault(DSSP, "_may_go_on", "left - 1", "left"),
     "a dropped worker is readmitted twice": Fault(
         EngineMembership, "_readmit", "if not self._view.workers[readmit.worker].dropped", "if False"
+    ),
+    "one that rejoins goes although its push waits": Fault(
+        Grace, "on_join", 'hold_if_pending(worker, view, "grace period")', "[Release(worker)]"
     ),
     "one that rejoins is not sent a whole model": Fault(
         EngineMembership, "_add", "self._processor.needs_full_model.add(worker)", "pass"
@@ -267,6 +271,7 @@ UNDER: dict[str, Any] = {
     "a timer of an old composition is taken": _SWITCH | {"first": _DROPS, "second": _DROPS},
     "dssp grants one step too many": {"consistency": {"name": "dssp", "lower": 0, "upper": 4}},
     "a dropped worker is readmitted twice": _DROPS,
+    "one that rejoins goes although its push waits": _GRACE,
     "one that rejoins is not sent a whole model": {
         "consistency": "ssp",
         "communication": {"name": "every_step", "codec_down": "one_bit"},

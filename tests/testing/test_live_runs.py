@@ -957,6 +957,14 @@ class HoldsNoLog(LiveRun):
         self.run.log_stream.__class__ = NeverHeld
 
 
+class AcceptsAnyReceipt(LiveRun):
+    """A receipt of an earlier state counts for the one that the replica is taking."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.replication.take_receipt = lambda _: self.replication._take_off()  # type: ignore[method-assign]
+
+
 class PlansNoFailure(LiveRun):
     """The failures that a cluster plans do not happen."""
 
@@ -971,7 +979,7 @@ CANARIES = [
     # found after hundreds of schedules
     *(
         pytest.param(each, marks=pytest.mark.nightly)
-        for each in (AsksTheDead, DropsEvaluations, PlansNoFailure, HoldsNoLog)
+        for each in (AsksTheDead, DropsEvaluations, PlansNoFailure, HoldsNoLog, AcceptsAnyReceipt)
     ),
 ]
 
