@@ -386,7 +386,7 @@ def test_a_switch_by_hand_and_then_a_stop() -> None:
     assert kinds(done).count(Kind.SWITCH_REQUESTED) == 1
 
 
-def test_three_strategies_in_a_row_by_rule_by_time_and_back_by_hand() -> None:
+def test_three_strategies_in_a_row_by_time_by_rule_and_back_by_hand() -> None:
     asked: list[str] = []
 
     def on_rows(done: ThreadedRun, client: Any) -> None:
@@ -397,15 +397,17 @@ def test_three_strategies_in_a_row_by_rule_by_time_and_back_by_hand() -> None:
         if handed_over == 3:
             client.send(RequestStop(checkpoint=False))
 
+    # the time is that of the first: a busy machine may not have switched before by the other rule
     pair = {"name": "strategy_switch", "first": "all_reduce", "second": "asp"}
-    pair |= {"rule": {"name": "after", "fraction": 1e-7, "whole_epochs": False}}
-    then = [{"to": "bsp", "rule": {"name": "at_time", "at_s": 0.3}, "momentum": "keep"}]
+    pair |= {"rule": {"name": "at_time", "at_s": 0.3}}
+    after = {"name": "after", "fraction": 1e-7, "whole_epochs": False}
+    then = [{"to": "bsp", "rule": after, "momentum": "keep"}]
     spec = experiment(pair | {"then": then}, stop={"epochs": 10**6})
     done = ThreadedRun(spec).run(on_rows)
     assert done.outcome.status == "stopped"
     assert done.log.of_kind(Kind.HANDOVER)["id"].tolist() == [1, 2, 0]
     asked_at = done.log.of_kind(Kind.SWITCH_REQUESTED)
-    assert asked_at["id"].tolist() == [2, 0]
+    assert asked_at["id"].tolist() == [1, 0]
     assert asked_at["time_s"][0] >= 0.3
 
 
