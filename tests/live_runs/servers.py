@@ -112,6 +112,11 @@ class FakeServer:
         """The version of the slice."""
         return version_of(self._own.parameters, f"the slice of server {self.number}")
 
+    @property
+    def waits(self) -> bool:
+        """Whether an order waits for what has not come."""
+        return bool(self._orders)
+
     def carry_out(self, order: Message) -> Message | None:
         """Carry out an order now, and return the answer if there is one."""
         missing = [key for key in _named(order) if key not in self._own.payloads]

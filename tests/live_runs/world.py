@@ -421,12 +421,16 @@ class World:
         raise BrokenContract(f"the run does not end: it waits for {wait.whom() if wait else 'nothing'}")
 
     def settle(self) -> None:
-        """Let all messages arrive, and check that run and processes agree."""
+        """Let all messages arrive, and check that run and processes agree.
+
+        A server may still wait for the payload of a process that died, until it is lost.
+        """
         while (pairs := self.waiting()) and self.end is None:
             self.arrive(pairs[0])
         if self.end is None:
             self._tell(Tick())
-        if self.end is None and not self.waiting():
+        waits = self.waiting() or any(server.waits for server in self.servers.values())
+        if self.end is None and not waits:
             self.checks.settled(self.workers, self._unnoticed - self.live.run.peers.gone)
 
     def let_all_happen(self) -> None:
