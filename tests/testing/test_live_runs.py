@@ -732,6 +732,20 @@ def test_a_late_replica_is_not_for_the_next_in_a_place(dies_first: bool) -> None
     assert out.take() == []
 
 
+def test_a_receipt_of_an_earlier_state_is_not_that_of_the_last() -> None:
+    run = world(workload("asp", recovery={"replicas": 1}))
+    settle(run)
+    run.end_step("worker 0")
+    settle(run, without="replica")
+    wait = run.live.wait
+    assert wait is not None
+    assert wait.whom() == "replica (to keep the state)"
+    run.live.handle(Received("replica", msg.StateKept(-1)), run.now)
+    assert run.live.wait is wait
+    settle(run)
+    assert run.live.wait is run.live.training_wait
+
+
 def test_an_answer_that_waits_is_not_for_the_next_in_a_place() -> None:
     """A process that had just connected under a dead worker's name was given its release."""
     run = world(workload("asp", recovery={"min_workers": 1, "replicas": 1}))
