@@ -59,7 +59,17 @@ def page(context: Any, jupyter: Jupyter) -> Iterator[Page]:
 @pytest.fixture
 def panel(tmp_path: Path) -> Iterator[Panel]:
     """A panel without a browser, which leaves no thread behind."""
+    before = {*threading.enumerate()}
     lab = Panel(BRIEF, folder=tmp_path / "runs")
     yield lab
     lab.close()
-    assert [t.name for t in threading.enumerate() if t.name.startswith("psbench")] == []
+    assert [t.name for t in {*threading.enumerate()} - before if t.name.startswith("psbench")] == []
+
+
+@pytest.fixture(scope="module")
+def brief(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Panel]:
+    """A panel after one run, for tests that look at it."""
+    with closing(Panel(BRIEF, folder=tmp_path_factory.mktemp("brief") / "runs")) as lab:
+        lab.click(BRIEF)
+        assert lab.wait(120)
+        yield lab

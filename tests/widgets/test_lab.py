@@ -33,28 +33,24 @@ def test_a_press_runs_what_came_with_it(panel: Panel) -> None:
     assert panel.status["trouble"] == ""
 
 
-def test_the_digest_is_that_of_the_script(panel: Panel, capsys: pytest.CaptureFixture[str]) -> None:
-    panel.click(BRIEF)
-    assert panel.wait(120)
+def test_the_digest_is_that_of_the_script(brief: Panel, capsys: pytest.CaptureFixture[str]) -> None:
     exec(as_python(BRIEF), {})
-    assert capsys.readouterr().out.strip() == panel.runs[0]["digest"]
+    assert capsys.readouterr().out.strip() == brief.runs[0]["digest"]
 
 
-def test_charts_show_the_whole_log(panel: Panel) -> None:
-    panel.click(BRIEF)
-    assert panel.wait(120)
-    done = panel.finished[0]
+def test_charts_show_the_whole_log(brief: Panel) -> None:
+    done = brief.finished[0]
     assert (
-        len([r for r in rows(panel, "train_loss") if r["train_loss"] is not None]) == done.summary()["steps"]
+        len([r for r in rows(brief, "train_loss") if r["train_loss"] is not None]) == done.summary()["steps"]
     )
     epochs = [e["epoch"] for e in done.log.evaluations()]
-    assert [r["epoch"] for r in rows(panel, "val_accuracy")] == pytest.approx(epochs, rel=1e-5)
-    assert sum(r["applied"] for r in rows(panel, "share")) == done.summary()["pushes"]["committed"]
-    recorded = Recorded(panel.last("films")["films"][0])
+    assert [r["epoch"] for r in rows(brief, "val_accuracy")] == pytest.approx(epochs, rel=1e-5)
+    assert sum(r["applied"] for r in rows(brief, "share")) == done.summary()["pushes"]["committed"]
+    recorded = Recorded(brief.last("films")["films"][0])
     assert recorded.phases >= {"compute", "wait"}
     assert recorded.spans == len(metrics.timeline(done.log))
-    assert {r["reason"] for r in rows(panel, "idle")} >= {"staleness bound"}
-    assert max(r["value"] for r in rows(panel, "lead")) == done.summary()["clock_lead_max"] == 3
+    assert {r["reason"] for r in rows(brief, "idle")} >= {"staleness bound"}
+    assert max(r["value"] for r in rows(brief, "lead")) == done.summary()["clock_lead_max"] == 3
 
 
 def test_a_switch_is_marked_in_every_curve(panel: Panel) -> None:
@@ -80,14 +76,12 @@ def test_chart_specifications_are_valid_vega_lite(panel: Panel, name: str) -> No
 
 
 @pytest.mark.parametrize("x", list(charts.AXES))
-def test_curves_are_drawn_against_any_axis(panel: Panel, x: str) -> None:
-    panel.click(BRIEF)
-    assert panel.wait(120)
-    panel.say("axis", x=x)
-    panel.wait(60)
-    assert f'"field": "{x}"' in json.dumps(panel._figures.charts["val_loss"].spec)
-    assert f'"field": "{x}"' in json.dumps(panel._runner.comparison.charts[0].spec)
-    assert all(x in row for row in rows(panel, "val_loss"))
+def test_curves_are_drawn_against_any_axis(brief: Panel, x: str) -> None:
+    brief.say("axis", x=x)
+    brief.wait(60)
+    assert f'"field": "{x}"' in json.dumps(brief._figures.charts["val_loss"].spec)
+    assert f'"field": "{x}"' in json.dumps(brief._runner.comparison.charts[0].spec)
+    assert all(x in row for row in rows(brief, "val_loss"))
 
 
 def test_several_seeds_become_an_interval(panel: Panel) -> None:
