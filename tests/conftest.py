@@ -15,6 +15,9 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 # no test asks for more than one thread, and two workers of a test run must not fight for the cores
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# nothing of what a collection makes is garbage before it ends
+gc.disable()
+
 # a job that a shell starts in the background ignores Ctrl-C, and so would the processes that tests interrupt
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -81,6 +84,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """Keep what is loaded by now out of every search for garbage: a seventh of the CPU of small tests."""
     given(strategies.none())(lambda _: None)()  # Hypothesis looks for what refers to numpy's random numbers
+    gc.enable()
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)

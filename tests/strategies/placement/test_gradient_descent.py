@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression
 from vectors import pushed
 
 from psbench.checkpoints.file import Checkpoint
@@ -100,6 +99,8 @@ def test_mini_batches_make_other_models_than_gradient_descent():
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["map_reduce", "bsp"])
 def test_it_converges_to_the_solution_of_scikit_learn(strategy):
+    from sklearn.linear_model import LogisticRegression  # takes a second, of every process that collects this
+
     done = run(descent(strategy, stop={"tolerance": 1e-7, "updates": 5000}))
     assert done.meta["reason"] == "an update moved the model by less than 1e-07"
     x, labels = samples(done.experiment)
