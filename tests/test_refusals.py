@@ -253,6 +253,7 @@ class SteadyAndLucky(ScriptedCluster):
 HERMES = {"name": "hermes_gup", "alpha": -0.9, "beta": 0.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("waiting", ["bsp", {"name": "ssp", "staleness_bound": 2}, {"name": "k_asp", "k": 2}])
 def test_who_may_never_push(waiting):
     """Worker 0 waits for the others for ever, who compute on and have nothing to say."""

@@ -103,6 +103,7 @@ def test_the_contract_of_a_rule_with_whims():
     check_strategy(Whim, clusters=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hook", ["on_push", "on_applied"])
 @pytest.mark.parametrize(
     "first", ["bsp", "asp", "ssp", "k_bsp", "backup_workers", "all_reduce", "local_sgd", "osp"]

@@ -209,6 +209,7 @@ def test_what_is_right_passes(part):
     check_strategy(part, clusters=1, events=40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CATALOGUE))
 def test_so_does_the_arithmetic_of_every_published_strategy(name):
     for composition in make_strategy(name).compositions:

@@ -82,6 +82,7 @@ def test_muon_is_torchs_on_matrices_and_adamw_elsewhere():
         assert torch.equal(vector, torch.cat([first.reshape(-1), bias, kernel.reshape(-1)]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lars", "lamb", pytest.param("muon", marks=NO_MUON)])
 def test_replicas_and_a_server_take_the_same_steps_and_slices_are_refused(name):
     toy = {"optimizer": {"name": name, "weight_decay": 0.01}, "stop": {"updates": 5}}
