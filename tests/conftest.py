@@ -32,7 +32,8 @@ settings.load_profile("same")
 
 #: of the cluster: enough for three workers, two servers and the evaluator
 PROCESSES = 6
-#: what uses the fixture `scheduler`, the cluster of processes; one test process runs all of it
+#: what uses the fixture `scheduler`, the cluster of processes, or starts such processes itself: one test process
+#: runs all of it, so that one fork server imports torch and Dask
 ON_THE_CLUSTER = (
     *(
         f"tests/backends/dask/test_{name}.py"
@@ -46,10 +47,13 @@ ON_THE_CLUSTER = (
             "own_objects",
             "real_cluster",
             "recovery",
+            "retirement",
         )
     ),
+    "tests/backends/simulated/test_pool.py",
+    "tests/data/test_several.py",
+    "tests/runs/sweeps/test_execution.py",
     "tests/strategies/placement/test_gradient_descent.py::test_a_live_run_ends_at_the_same_update",
-    "tests/runs/sweeps/test_execution.py::test_tasks_of_a_cluster",
     "tests/test_regression.py::test_live_it_is_the_same_model",
 )
 
