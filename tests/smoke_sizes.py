@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import forked_kernels
+import forked
+import pytest
 
 from psbench.system.insides import defer_grammar
 
@@ -45,13 +46,20 @@ def small(source: str, sizes: Mapping[str, str]) -> str:
 
 
 def pytest_configure(config: Any) -> None:
-    """Have the notebooks' kernels forked; once, in the process that starts those that run tests."""
+    """Have processes forked; once, in the process that starts those that run tests."""
     if sys.platform != "linux" or hasattr(config, "workerinput"):
         return
     folder = tempfile.TemporaryDirectory()
-    kernels = forked_kernels.use(Path(folder.name))
+    forks = forked.use(Path(folder.name))
     config.add_cleanup(folder.cleanup)
-    config.add_cleanup(kernels.communicate)  # which closes its standard input, and so ends it
+    config.add_cleanup(forks.communicate)  # which closes its standard input, and so ends it
+
+
+@pytest.hookimpl(optionalhook=True)  # not there with -p no:xdist
+def pytest_xdist_setupnodes(specs: list[Any]) -> None:
+    """Have those that run tests forked, too."""
+    for spec in specs if sys.platform == "linux" else ():
+        spec.python = forked.PYTHON
 
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:
