@@ -9,6 +9,8 @@ PYTEST ?= $(BIN)/python -m pytest -q -n 4 --dist loadscope --durations=25
 # notebooks at small sizes
 SMALL := PSBENCH_SMOKE=1 PYTHONPATH=tests:$$PYTHONPATH
 export OMP_NUM_THREADS ?= 1
+# those that run tests are as many as there are cores: none of them starts others beside them for a sweep
+quick unit: export PSBENCH_CORES := 1
 # compiled files spare each of the many processes that tests start half a second
 unexport PYTHONDONTWRITEBYTECODE
 

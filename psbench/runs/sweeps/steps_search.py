@@ -97,7 +97,8 @@ def find_initial_steps(
     Examples
     --------
     >>> from psbench.testing import toy_experiment
-    >>> found = find_initial_steps(toy_experiment("adacomm"), candidates=(1, 4), runs=1)
+    >>> experiment = toy_experiment("adacomm")
+    >>> found = find_initial_steps(experiment, candidates=(1, 4), runs=1, processes=1)
     >>> sorted(found.losses), found.initial_steps in (1, 4)
     ([1, 4], True)
     """
