@@ -7,7 +7,6 @@ The same script and the same messages as in a notebook, some seconds sooner: wha
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections import deque
@@ -17,10 +16,10 @@ from typing import Any
 from psbench_widgets import Lab
 from psbench_widgets.look import STATIC, themes
 
-from .jupyter import LONG_S, seldom_asking
+from .jupyter import LONG_S, PICTURES, seldom_asking
 
-#: whether screenshots are taken, which no test looks at
-PICTURES = os.environ.get("PSBENCH_PICTURES") != "0"
+#: between two looks at a page: each is a message there and back, through three processes
+PAUSE_MS = 100
 #: about the room that a notebook cell has beside JupyterLab's file browser and the cell's prompt
 BESIDE = 380
 LOOK = {
@@ -164,14 +163,14 @@ class Direct:
                 return
             if time.monotonic() > until:
                 raise TimeoutError(condition)
-            self.web.wait_for_timeout(30)
+            self.web.wait_for_timeout(PAUSE_MS)
 
     def settle(self, ms: int = 400) -> None:
         """Let charts draw and answers arrive."""
         until = time.monotonic() + ms / 1000
         while time.monotonic() < until:
             self.flush()
-            self.web.wait_for_timeout(30)
+            self.web.wait_for_timeout(PAUSE_MS)
         self.flush()
 
     def over(self, words: str) -> None:

@@ -23,6 +23,8 @@ FLAGS = [
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 ]
 ROOT = Path(__file__).parents[2]
+#: whether screenshots are taken, which no test looks at
+PICTURES = os.environ.get("PSBENCH_PICTURES") != "0"
 #: what a browser or a kernel has for anything that a test waits for, on however busy a machine
 LONG_S = 240
 
@@ -246,6 +248,12 @@ class Page:
                 return
             if time.monotonic() > until:
                 raise TimeoutError(f"{shows} is not there after the page was loaded anew")
+
+    def shot(self, path: Path, after_ms: int = 0) -> None:
+        """Write a screenshot, of what there is after some time."""
+        if PICTURES:
+            self.page.wait_for_timeout(after_ms)
+            self.page.screenshot(path=path)
 
     def restart_kernel(self) -> None:
         """Restart the kernel as a user does, by the menu."""

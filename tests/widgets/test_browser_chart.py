@@ -54,6 +54,6 @@ def test_rows_arrive_survive_a_reload_and_stay_at_home(page: Page, screenshots: 
     web.wait_for_function("() => document.querySelectorAll('.psb-chart')[1].dataset.rows === '2'")
     web.locator(".psb-chart-toggle").first.click()
     assert "every" in (web.locator(".psb-chart caption").first.text_content() or "")
-    web.screenshot(path=screenshots / "live-chart.png")
+    page.shot(screenshots / "live-chart.png")
     assert page.errors == []
     assert page.strangers == []

@@ -108,6 +108,7 @@ def test_a_regression_is_run_and_its_loss_is_drawn(panel: Direct, screenshots: P
     web.locator('.psb-section-data [data-field="layout"]').select_option(label="year prediction msd")
     web.locator(".psb-section-model .psb-select").first.select_option("linear")
     panel.settle(300)
+    pick(web, "data", "samples", "2000")
     pick(web, "optimizer", "lr", "0.01")
     pick(web, "stop", "epochs", "2")
     panel.wait(YAML, argument="year_prediction")

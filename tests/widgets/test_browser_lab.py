@@ -136,7 +136,7 @@ def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, scr
     assert bar == pytest.approx(top, abs=2)
     assert main < top - 300
     assert web.is_visible(".psb-meter")
-    web.screenshot(path=screenshots / "lab-scrolled-light.png")
+    page.shot(screenshots / "lab-scrolled-light.png")
     web.evaluate(SCROLL, 0)
     assert "running 1: strategy_switch · digits · mlp · c2" in (web.text_content(".psb-echo") or "")
 
@@ -150,7 +150,7 @@ def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, scr
     web.wait_for_function(
         "() => document.querySelector('.psb-words').textContent.includes(' asp: no worker waits')"
     )
-    web.screenshot(path=screenshots / "lab-running-light.png")
+    page.shot(screenshots / "lab-running-light.png")
 
     page.reload(shows=".psb-main")
     web.evaluate(SCROLL, 0)  # JupyterLab may show the cell that was used last
@@ -169,7 +169,7 @@ def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, scr
     wait_over(web, "run 2 finished")
     wait_rows(web, "val_accuracy", 8)
     assert rows(web, "val_accuracy") == 9
-    web.screenshot(path=screenshots / "lab-watch-light.png")
+    page.shot(screenshots / "lab-watch-light.png")
 
     web.click(".psb-tab-compare")
     web.wait_for_selector(".psb-comparison tbody tr:nth-child(2)")
@@ -183,13 +183,11 @@ def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, scr
     web.wait_for_function(
         "() => document.querySelector('.psb-compare .psb-chart svg').textContent.includes('epochs')"
     )
-    web.screenshot(path=screenshots / "lab-compare-light.png")
+    page.shot(screenshots / "lab-compare-light.png")
     page.theme("JupyterLab Dark")
-    web.wait_for_timeout(1500)
-    web.screenshot(path=screenshots / "lab-compare-dark.png")
+    page.shot(screenshots / "lab-compare-dark.png", after_ms=1500)
     web.click(".psb-tab-watch")
-    web.wait_for_timeout(800)
-    web.screenshot(path=screenshots / "lab-watch-dark.png")
+    page.shot(screenshots / "lab-watch-dark.png", after_ms=800)
 
     web.click(".psb-tab-take")
     # that such a script has the digest of its run is tested without a browser
@@ -222,7 +220,7 @@ def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, scr
     still = web.locator(KEPT_PICTURE)
     still.wait_for()
     assert still.evaluate("(image) => image.naturalWidth") > 600
-    web.screenshot(path=screenshots / "lab-reopened.png")
+    page.shot(screenshots / "lab-reopened.png")
     assert page.errors == []
     assert page.strangers == []
 

@@ -34,9 +34,9 @@ def test_charts_of_a_saved_notebook_are_drawn_in_the_colours_of_the_theme(
     title.scroll_into_view_if_needed()
     assert page.page.locator(".jp-RenderedImage").count() == 0  # the picture is for those who cannot draw
     light = colour(page, AXIS_TITLE)
-    page.page.screenshot(path=screenshots / "notebook-light.png")
+    page.shot(screenshots / "notebook-light.png")
     page.theme("JupyterLab Dark")
-    page.page.screenshot(path=screenshots / "notebook-dark.png")
+    page.shot(screenshots / "notebook-dark.png")
     assert colour(page, AXIS_TITLE) != light
     assert page.errors == []
     assert page.strangers == []

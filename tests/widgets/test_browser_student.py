@@ -22,12 +22,21 @@ from psbench.results.run import Run
 from psbench_widgets import Lab
 from psbench_widgets.opening import EXPERIMENT, FILE, recorded
 
-from .direct import BESIDE, PICTURES, Direct
+from .direct import BESIDE, Direct
+from .jupyter import PICTURES
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
 
 WIDTHS = {705: 768, 1024: 768, 1920: 1080, 1366: 768}
 MOST_PRESSES = 12
+#: names of runs, of which some are long
+NAMES = [
+    "a slow network: bsp, bandwidth 1000 Mbit/s, no failures",
+    "ssp -> asp at 0.16 s -> k_asp at 0.3 s",
+    "one slow worker: ssp, bound 10",
+    "a worker that dies: strategy_switch",
+    "data that differs: ssp, speed [1, 1, 1, 0.33]",
+]
 AUDIT = (Path(__file__).parent / "audit.js").read_text()
 SHOWN = """() => { const bottom = document.getElementById('scroll').getBoundingClientRect().bottom;
  const places = ['.psb-run', '.psb-why', '.psb-timeline-canvas', '.psb-slot[data-key=val_accuracy] svg'];
@@ -269,6 +278,15 @@ def the_start_of_a_live_run_is_a_table(panel: Direct, screenshots: Path, width: 
     panel.settle()
 
 
+def test_runs_are_renamed(panel: Direct) -> None:
+    for number, name in enumerate(NAMES, 1):
+        panel.lab._on_message(panel.lab, {"kind": "rename", "number": number, "name": name}, [])
+    panel.lab.wait(60)
+    panel.settle()
+    shown = panel.web.locator(".psb-name").all_text_contents()
+    assert [name for name in NAMES if name not in shown] == []
+
+
 # what overlaps depends on the width, and what is hard to read on the theme
 @pytest.mark.parametrize("tab", ["watch", "compare"])
 @pytest.mark.parametrize(("width", "theme"), [*((width, "light") for width in WIDTHS), (1366, "dark")])
@@ -279,7 +297,7 @@ def test_no_text_overlaps_is_cut_off_or_hard_to_read(
     panel.web.click(f".psb-tab-{tab}")
     panel.shot(screenshots / f"lab-{tab}-{width}-{theme}.png")
     assert panel.web.evaluate(AUDIT) == []
-    assert panel.web.evaluate(CUT) == []  # not even the name of a fork of a fork
+    assert panel.web.evaluate(CUT) == []  # no name either, however long
     if tab == "compare":  # what has no room is in a fold, and nothing needs scrolling sideways
         assert panel.web.evaluate(WIDER) == []
         heads = set(panel.web.locator(".psb-comparison-place th[scope=col]").all_text_contents())
