@@ -32,8 +32,8 @@ settings.load_profile("same")
 
 #: of the cluster: enough for three workers, two servers and the evaluator
 PROCESSES = 6
-#: what uses the fixture `scheduler`, the cluster of processes, or starts such processes itself: one test process
-#: runs all of it, so that one fork server imports torch and Dask
+#: what uses the fixture `scheduler`, the cluster of processes, or starts such processes itself: one test
+#: process runs all of it, so that one fork server imports torch and Dask
 ON_THE_CLUSTER = (
     *(
         f"tests/backends/dask/test_{name}.py"
