@@ -28,7 +28,7 @@ _COMMAND = [sys.executable, "-IS", __file__]
 PYTHON = shlex.join(_COMMAND)
 _IMPORTED = (
     *("torch", "altair", "pandas", "sklearn.linear_model", "scipy.stats", "distributed"),
-    *("datasets", "torch._dynamo", "torchvision"),
+    *("torch._dynamo", "torchvision"),  # what pytest would rewrite, such as anyio, must not be among them
     *("ipykernel.kernelapp", "psbench_widgets.lab"),
 )
 
