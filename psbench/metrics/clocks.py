@@ -85,28 +85,29 @@ def clock_lead(log: EventLog) -> pd.DataFrame:
     See `Clocks` for joining, leaving and hand-overs. Between such changes the slowest clock is c from where
     the last worker reached c: no row is visited one by one.
     """
-    return _frame(_leads(log.rows(), Clocks()))
+    rows, clock, lead = _leads(log.rows(), Clocks())
+    return table({"time_s": rows["time_s"], "worker": rows["worker"], "clock": clock, "lead": lead})
 
 
 def leads(rows: Rows, clocks: Clocks) -> Array:
     """Return the lead at the start of every step among new rows of a log, and move the clocks past them."""
-    found = [lead for _, _, lead in _leads(rows, clocks)]
-    return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+    return _leads(rows, clocks)[2]
 
 
-def _leads(rows: Rows, clocks: Clocks) -> list[tuple[Rows, Array, Array]]:
-    """Return the step starts of rows, their clocks and leads, in stretches with the same workers."""
+def _leads(rows: Rows, clocks: Clocks) -> tuple[Rows, Array, Array]:
+    """Return the step starts of rows, their clocks and leads."""
     rows = pick(rows, *Clocks.BREAKS, Kind.PUSH, Kind.RELEASE)
     breaks = positions(rows, *Clocks.BREAKS).tolist()
-    begin = 0
-    found: list[tuple[Rows, Array, Array]] = []
+    begin, none = 0, np.zeros(0, dtype=np.int64)
+    found = [(rows[:0], none, none)]
     for stop in [*breaks, len(rows)]:
         if stop > begin:
             found.append(_between(rows[begin:stop], clocks.of))
         if stop < len(rows):
             clocks.change(rows[stop])
         begin = stop + 1
-    return found
+    starts, clock, lead = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return starts, clock, lead
 
 
 def _between(rows: Rows, clocks: dict[int, int]) -> tuple[Rows, Array, Array]:
@@ -153,14 +154,3 @@ def _count_within(code: Array, flag: Array) -> Array:
     counted = np.empty(len(code), dtype=np.int64)
     counted[order] = total - np.cumsum(before)
     return counted
-
-
-def _frame(found: list[tuple[Rows, Array, Array]]) -> pd.DataFrame:
-    import pandas as pd
-
-    parts = [
-        table({"time_s": r["time_s"], "worker": r["worker"], "clock": c, "lead": lead})
-        for r, c, lead in found
-    ]
-    empty = table({"time_s": np.zeros(0), "worker": np.zeros(0, int), "clock": [], "lead": []})
-    return pd.concat(parts, ignore_index=True) if parts else empty.astype({"clock": int, "lead": int})

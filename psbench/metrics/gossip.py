@@ -34,16 +34,12 @@ def heard_of(log: EventLog, until_s: float = np.inf) -> pd.DataFrame:
         A row for each pair of workers: `worker`, `of`, `made` (gradients of `of`), `heard`, `missing`. Empty
         for a run with a server.
     """
-    known = next((known for _, known in reversed([*_history(log, until_s)])), None)
-    rows = (
-        []
-        if known is None
-        else [
-            (worker, of, known.made[of], int(own[of]), known.made[of] - int(own[of]))
-            for worker, own in sorted(known.heard.items())
-            for of in sorted(known.made)
-        ]
-    )
+    rows = [
+        (worker, of, known.made[of], int(own[of]), known.made[of] - int(own[of]))
+        for _, known in [*_history(log, until_s)][-1:]
+        for worker, own in sorted(known.heard.items())
+        for of in sorted(known.made)
+    ]
     return table(rows, columns=("worker", "of", "made", "heard", "missing"))
 
 

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 #: in the place of the base version of a push that has not arrived
 _NEVER = np.iinfo(np.int64).min
 FATES = ("committed", "discarded", "buffered")
+#: by column of `pushes`, that of a push's row
+_COLUMNS = {
+    **{"push": "id", "worker": "worker", "time_s": "time_s", "base_version": "version"},
+    **{name: name for name in ("samples", "steps", "bytes", "compute_s", "send_s", "loss")},
+}
 
 
 def pushes(log: EventLog) -> pd.DataFrame:
@@ -47,20 +52,7 @@ def pushes(log: EventLog) -> pd.DataFrame:
     version[applied] = apply["version"]
     applied_s = np.full(len(push), np.nan)
     applied_s[applied] = apply["time_s"]
-    named = {"push": "id", "base_version": "version"}
-    columns = (
-        "push",
-        "worker",
-        "time_s",
-        "base_version",
-        "samples",
-        "steps",
-        "bytes",
-        "compute_s",
-        "send_s",
-        "loss",
-    )
-    frame = table({name: np.ascontiguousarray(push[named.get(name, name)]) for name in columns})
+    frame = table({name: np.ascontiguousarray(push[column]) for name, column in _COLUMNS.items()})
     frame["fate"] = categorical(fate, FATES)
     frame["applied_s"] = applied_s
     missing = version < 0
@@ -219,15 +211,12 @@ class BatchSizes:
 
 def _index_of(known: Array, wanted: Array) -> Array:
     """Return the position in `known` of each id of `wanted`."""
-    order = np.argsort(known, kind="stable")
-    ordered = known[order]
-    if (ordered[1:] == ordered[:-1]).any():
+    if len(np.unique(known)) < len(known):
         raise DataError("this log has two pushes with the same id: it is not the log of one run")
-    place = np.searchsorted(ordered, wanted)
-    lost = np.append(ordered, -1)[place] != wanted
-    if lost.any():
+    if (lost := ~np.isin(wanted, known)).any():
         raise _never_arrived(int(wanted[lost][0]))
-    return order[place]
+    order = np.argsort(known)
+    return order[np.searchsorted(known, wanted, sorter=order)]
 
 
 def _never_arrived(push: int) -> DataError:

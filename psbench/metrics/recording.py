@@ -447,9 +447,9 @@ def _by_lead(worker: Array, start: Array, leads: Table) -> Iterator[tuple[str, A
     found = order[at] if len(keys) else np.zeros(len(start), dtype=np.int64)
     said = np.full((len(start), 2), -1)
     said[known] = np.stack([leads["lead"], leads["bound"]], axis=1)[found[known]]
-    for lead, bound in np.unique(said, axis=0).tolist():
-        which = (said == (lead, bound)).all(axis=1)
-        yield (_ahead(lead, bound) if lead >= 0 else STALENESS), which
+    pairs, place = np.unique(said, axis=0, return_inverse=True)
+    for number, (lead, bound) in enumerate(pairs.tolist()):
+        yield (_ahead(lead, bound) if lead >= 0 else STALENESS), place.reshape(-1) == number
 
 
 def _pushes(rows: Rows) -> Table:

@@ -18,13 +18,19 @@ if TYPE_CHECKING:
 PHASES = ("pull", "compute", "send", "wait", "cancelled")
 _PULL, _COMPUTE, _SEND, _WAIT, _CANCELLED = range(5)
 
-#: reasons that no part gives
-_NONE, _ANSWER, _UNFINISHED, _HANDOVER, _LOST = "", "answer", "not finished", "hand-over", "left"
+#: reasons that no part gives, by numbers that no text has; the empty text is number 0 of every log
+_NONE, _ANSWER, _UNFINISHED, _HANDOVER, _LOST = range(0, -5, -1)
+_OURS = {_ANSWER: "answer", _UNFINISHED: "not finished", _HANDOVER: "hand-over", _LOST: "left"}
 
 _OWN = (Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.RELEASE, Kind.HOLD, Kind.CANCEL)
 _SPEAKS = (Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.REPORT)
 _EVENTS = (*_SPEAKS, Kind.TIMER, Kind.EVALUATED, Kind.SWITCH_REQUESTED)
 _END = 255  # what follows a worker's last row
+#: what a step was that ended in no push, and why, by what followed
+_UNPUSHED = (
+    *((Kind.VOTE, _COMPUTE, _NONE), (_END, _COMPUTE, _UNFINISHED)),
+    *((Kind.CANCEL, _CANCELLED, _NONE), (Kind.LEAVE, _CANCELLED, _LOST)),
+)
 
 
 def timeline(log: EventLog) -> pd.DataFrame:
@@ -76,7 +82,7 @@ def sends_beside(log: EventLog) -> pd.DataFrame:
     arrived = pushes["time_s"]
     begun = arrived - pushes["send_s"]
     computes = np.append(pushes["compute_s"][1:].astype(np.float64), np.inf)
-    computes[np.append(pushes["worker"][1:] != pushes["worker"][:-1], True)] = np.inf  # no next push: unknown
+    computes[:-1][pushes["worker"][1:] != pushes["worker"][:-1]] = np.inf  # no next push: unknown
     ended = np.minimum(arrived, begun + computes)
     kept = np.isin(pushes["text"], _overlapping(log, pushes)) & (ended > begun)
     count = int(kept.sum())
@@ -121,7 +127,6 @@ def spans_of(log: EventLog, rows: Rows, whom: bool = True) -> Spans:
     _add_overlaps(own, spans)
     _add_waits(own, spans)
     _add_work(own, spans)
-    _add_lost(own, spans)
     return Spans(*(np.concatenate(part) for part in zip(*spans.parts, strict=True)))
 
 
@@ -140,9 +145,7 @@ class _Own:
         self.told_to_push = (self.kind == Kind.RELEASE) & (here["id"] == 1)
         self.text = here["text"]
         self.goes_on = (self.kind == Kind.PUSH) & np.isin(self.text, _overlapping(log, here))
-        pushes = positions(rows, Kind.PUSH)
-        #: the pushes with whose arrival a ring or tree ended
-        self.collective = pushes[np.isin(rows["text"][pushes], _with_word(log, rows[pushes], COLLECTIVE))]
+        self.collective = _ends_of_collectives(log, rows)
         #: rows whose span is drawn by `_add_overlaps`
         self.overlapped = np.zeros(len(here), dtype=bool)
         self.start = here["time_s"].copy()
@@ -154,8 +157,8 @@ class _Own:
 
         self.next, self.stop = following(self.kind, _END), following(self.start, end_of(rows))
         self.next_place = following(place, -1)
-        self.compute = np.append(here["compute_s"][1:], 0).astype(float)[: len(here)]
-        self.send = np.append(here["send_s"][1:], 0).astype(float)[: len(here)]
+        # of the next row, which is read only where that is a push of the same worker
+        self.compute, self.send = (np.roll(here[name], -1).astype(float) for name in ("compute_s", "send_s"))
         self.handover = _handover_cost(rows, place, self.kind == Kind.RELEASE)
         self.rows = rows
 
@@ -172,20 +175,13 @@ class _Parts:
         phase: int,
         start: Array,
         stop: Array,
-        text: Array | str,
-        other: Array | None = None,
+        reason: Array | int,
+        other: Array | int = -1,
     ) -> None:
-        n = len(worker)
-        reason = np.full(n, _RESERVED[text]) if isinstance(text, str) else text.astype(np.int64)
-        other = np.full(n, -1) if other is None else other
         keep = stop > start
-        columns = (worker, np.full(n, phase), start, stop, reason, other)
-        self.parts.append(tuple(column[keep] for column in columns))
-
-
-# reasons of our own have negative numbers, so that they cannot meet a text's number
-_RESERVED = {_NONE: 0, _ANSWER: -1, _UNFINISHED: -2, _HANDOVER: -3, _LOST: -4}
-_OURS = {number: text for text, number in _RESERVED.items()}
+        more = (np.broadcast_to(each, keep.shape) for each in (phase, reason, other))
+        phases, reasons, others = (column[keep].astype(np.int64) for column in more)
+        self.parts.append((worker[keep], phases, start[keep], stop[keep], reasons, others))
 
 
 def reason_text(log: EventLog, number: int) -> str:
@@ -204,18 +200,11 @@ def _add_waits(own: _Own, spans: _Parts) -> None:
     held = (own.kind == Kind.HOLD) & ~own.overlapped
     spoke = np.isin(own.kind, (Kind.JOIN, Kind.PUSH, Kind.VOTE, Kind.CANCEL)) & (own.next != Kind.PUSH)
     spoke &= ~own.overlapped
-    for where, text in ((held, own.text), (spoke, _ANSWER)):
-        i = np.flatnonzero(where)
-        stop = own.stop[i] - _collective_s(own, i)
-        spans.add(
-            own.worker[i],
-            _WAIT,
-            own.start[i],
-            stop,
-            text[i] if not isinstance(text, str) else text,
-            _ended_by(own, i),
-        )
-        spans.add(own.worker[i], _PULL, stop, own.stop[i], _NONE)
+    i = np.flatnonzero(held | spoke)
+    stop = own.stop[i] - _collective_s(own, i)
+    reason = np.where(held[i], own.text[i].astype(np.int64), _ANSWER)
+    spans.add(own.worker[i], _WAIT, own.start[i], stop, reason, _ended_by(own, i))
+    spans.add(own.worker[i], _PULL, stop, own.stop[i], _NONE)
     i = np.flatnonzero(own.handover > 0)
     stop = np.minimum(own.start[i] + own.handover[i], own.stop[i])
     spans.add(own.worker[i], _WAIT, own.start[i], stop, _HANDOVER)
@@ -243,6 +232,12 @@ def _ended_by(own: _Own, i: Array) -> Array:
     return np.where(other == own.worker[i], -1, other)
 
 
+def _ends_of_collectives(log: EventLog, rows: Rows) -> Array:
+    """Return the places of the pushes with whose arrival a ring or tree ended."""
+    pushes = positions(rows, Kind.PUSH)
+    return pushes[np.isin(rows["text"][pushes], _with_word(log, rows[pushes], COLLECTIVE))]
+
+
 def _overlapping(log: EventLog, rows: Rows) -> list[int]:
     """Return the texts of pushes whose workers went on."""
     return _with_word(log, pick(rows, Kind.PUSH), "goes_on")
@@ -267,9 +262,9 @@ def _add_overlaps(own: _Own, spans: _Parts) -> None:
 def _add_exchange(own: _Own, first: int, last: int, spans: _Parts) -> None:
     """Add one exchange: computing, then what of the exchange was not over by then."""
 
-    def add(phase: int, start: float, stop: float, text: Array | str = _NONE, place: int = first) -> None:
-        other = _ended_by(own, np.array([place])) if phase == _WAIT else None
-        spans.add(own.worker[first : first + 1], phase, np.array([start]), np.array([stop]), text, other)
+    def add(phase: int, start: float, stop: float, reason: int = _NONE, place: int = first) -> None:
+        other = _ended_by(own, np.array([place])) if phase == _WAIT else -1
+        spans.add(own.worker[first : first + 1], phase, np.array([start]), np.array([stop]), reason, other)
 
     begun = own.sent[first]
     if own.next[last] != Kind.PUSH:  # it is not known when the worker stopped
@@ -283,8 +278,8 @@ def _add_exchange(own: _Own, first: int, last: int, spans: _Parts) -> None:
     add(_COMPUTE, begun, idle)
     add(_SEND, idle, min(own.start[first], ended))
     for row in range(first, last):
-        text = own.text[row : row + 1] if own.kind[row] == Kind.HOLD else _ANSWER
-        add(_WAIT, max(idle, own.start[row]), min(own.stop[row], ended), text, row)
+        reason = int(own.text[row]) if own.kind[row] == Kind.HOLD else _ANSWER
+        add(_WAIT, max(idle, own.start[row]), min(own.stop[row], ended), reason, row)
     add(_PULL, max(idle, own.start[last]), ended)
     if not own.goes_on[last + 1]:  # else the worker computes meanwhile, in the next exchange
         add(_SEND, ended, own.start[last + 1])
@@ -300,9 +295,9 @@ def _add_work(own: _Own, spans: _Parts) -> None:
     stop = own.stop[i] - (own.send[i] - send)
     _add_steps(own.worker[i], begin[i], stop, own.compute[i], send, spans)
     released = (own.kind == Kind.RELEASE) & ~own.overlapped
-    for following, text in ((Kind.VOTE, _NONE), (_END, _UNFINISHED)):
+    for following, phase, reason in _UNPUSHED:
         i = np.flatnonzero(released & (own.next == following))
-        spans.add(own.worker[i], _COMPUTE, begin[i], own.stop[i], text)
+        spans.add(own.worker[i], phase, begin[i], own.stop[i], reason)
 
 
 def _add_steps(worker: Array, start: Array, stop: Array, compute: Array, send: Array, spans: _Parts) -> None:
@@ -315,19 +310,12 @@ def _add_steps(worker: Array, start: Array, stop: Array, compute: Array, send: A
     spans.add(worker, _SEND, send_from, stop, _NONE)
 
 
-def _add_lost(own: _Own, spans: _Parts) -> None:
-    released = (own.kind == Kind.RELEASE) & ~own.overlapped
-    for following, text in ((Kind.CANCEL, _NONE), (Kind.LEAVE, _LOST)):
-        i = np.flatnonzero(released & (own.next == following))
-        spans.add(own.worker[i], _CANCELLED, own.start[i] + own.handover[i], own.stop[i], text)
-
-
 def _handover_cost(rows: Rows, place: Array, released: Array) -> Array:
     """Return the seconds by which a hand-over in the same answer delays each release, 0 for most."""
     cost = np.zeros(len(place))
+    events = np.append(positions(rows, *_EVENTS), len(rows))
     for switch in positions(rows, Kind.HANDOVER).tolist():
-        later = positions(rows[switch + 1 :], *_EVENTS)
-        until = switch + 1 + int(later[0]) if len(later) else len(rows)
+        until = events[np.searchsorted(events, switch)]
         cost[released & (place > switch) & (place < until)] = rows["compute_s"][switch]
     return cost
 
@@ -366,9 +354,8 @@ def continuing(log: EventLog, rows: Rows) -> tuple[Rows, dict[int, float]]:
 
 def _collective_just_over(log: EventLog, rows: Rows) -> list[int]:
     """Return the place of the push with which a collective operation has just ended: releases may follow."""
-    pushes = positions(rows, Kind.PUSH)
-    ends = pushes[np.isin(rows["text"][pushes], _with_word(log, rows[pushes], COLLECTIVE))]
-    return ends[-1:].tolist() if len(ends) and rows["time_s"][ends[-1]] == rows["time_s"][-1] else []
+    ends = _ends_of_collectives(log, rows)[-1:]
+    return ends[rows["time_s"][ends] == rows["time_s"][-1:]].tolist()
 
 
 def _by_worker(rows: Rows, place: Array) -> list[Array]:

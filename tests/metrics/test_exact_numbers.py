@@ -15,6 +15,7 @@ from psbench.metrics import (
     evaluations,
     idle,
     idle_fraction,
+    local_steps_ratio,
     messages,
     pushes,
     rule_values,
@@ -202,6 +203,8 @@ def test_votes_are_compute_and_what_follows_them_is_send():
     log.add(Kind.VOTE, 1.0, 0)
     log.add(Kind.HOLD, 1.0, 0, text="vote")
     log.add(Kind.VOTE, 2.0, 1)
+    unanswered = {"local": 0, "synchronous": 0, "lssr": 0.0, "saving": None}
+    assert local_steps_ratio(log) == unanswered
     log.add(Kind.RELEASE, 2.0, 0, id=1)
     log.add(Kind.PUSH, 2.5, 0, 0, 0, 4, 1, compute_s=1.0, send_s=0.5)
     assert [(phase, stop) for phase, _, stop, _, _ in spans_of(log, 0)] == [
