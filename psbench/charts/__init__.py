@@ -8,7 +8,6 @@ from psbench.charts.colours import PHASES, REASONS, STRATEGIES, CurveLook, looks
 from psbench.charts.curves import AXES, VALUES, axes_of, curve, with_seeds
 from psbench.charts.display import Sheet, stack, with_warnings
 from psbench.charts.distributions import (
-    counts,
     histogram,
     load_chart,
     rule_chart,
@@ -64,7 +63,6 @@ __all__ = [
     "batch_size_chart",
     "comparison_chart",
     "comparison_figures",
-    "counts",
     "curve",
     "curves",
     "gossip_figures",

@@ -8,7 +8,6 @@ from typing import Any
 import altair as alt
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from psbench.charts.colours import looks
 from psbench.charts.names import TITLES
@@ -35,26 +34,17 @@ QUANTITIES = {
 _WHOLE = "datum.value % 1 ? '' : format(datum.value, ',d')"
 
 
-def counts(values: npt.NDArray[np.int64], label: str, bins: int = 40) -> pd.DataFrame:
-    """Return how often each whole number occurs, in at most `bins` equal bins.
+def bars(counts: npt.NDArray[np.int64], bins: int = 40) -> dict[str, npt.NDArray[Any]]:
+    """Return the bars of a histogram, at most `bins` equal ones, from how often 0, 1, 2, ... occur.
 
     Returns
     -------
-    DataFrame
-        `label`, `value` and `last` (the first and the last number of the bin), `low` and `high` (the ends of
-        its bar, which is drawn half a step to each side), `count`, `share` (of all values).
+    dict of column to array
+        `value` and `last` (the first and the last number of the bin), `low` and `high` (the ends of its bar,
+        which is drawn half a step to each side), `count`, `share` (of all values).
 
     Examples
     --------
-    >>> counts(np.array([0, 0, 1, 5]), "ssp")["value"].tolist()[-1]
-    5
-    """
-    return pd.DataFrame({"label": label, **bars(np.bincount(values.astype(np.intp)), bins)})
-
-
-def bars(counts: npt.NDArray[np.int64], bins: int = 40) -> dict[str, npt.NDArray[Any]]:
-    """Return the bars of `counts` from how often 0, 1, 2, ... occur.
-
     >>> bars(np.array([2, 1, 0, 0, 0, 1]))["share"].tolist()
     [0.5, 0.25, 0.0, 0.0, 0.0, 0.25]
     """
@@ -78,7 +68,7 @@ def histogram(
     Parameters
     ----------
     data : DataFrame or name of a streamed data set
-        As `counts` returns it, for one or a few labels.
+        Columns `label` and those of `bars`, for one or a few labels.
     quantity : "staleness" or "lead"
     labels, strategies : sequence of str, optional
         As for `curve`.

@@ -71,8 +71,6 @@ class Line:
             for name, values in self._last.items():
                 self.columns[name] += values
             self._last = {}
-            self._every = 1
-            self._count = len(self)
 
     def news(self) -> tuple[bool, Columns]:
         """Return whether all points are new, and the points since the last call (all, in that case)."""

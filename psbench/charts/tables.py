@@ -23,11 +23,8 @@ def label_of(run: RunRecord) -> str:
 def evaluation_table(run: RunRecord, label: str, seed: int = 0) -> pd.DataFrame:
     """Return a run's evaluations: `label`, `seed`, `point` (0, 1, ...), the axes, and the values."""
     frame = metrics.evaluations(run.log)
-    frame.insert(0, "label", label)
-    frame.insert(1, "seed", seed)
-    frame.insert(2, "point", np.arange(len(frame)))
-    kept = [n for n in ("label", "seed", "point", *AXES) if n in frame]
-    return frame[[*kept, *evaluated(frame)]]
+    frame = frame.assign(label=label, seed=seed, point=np.arange(len(frame)))
+    return frame[["label", "seed", "point", *AXES, *evaluated(frame)]]
 
 
 def evaluated(frame: pd.DataFrame) -> list[str]:

@@ -16,6 +16,7 @@ import pytest
 from psbench import charts, metrics
 from psbench.charts import colours, learning
 from psbench.charts.colours import OTHERS, _free
+from psbench.charts.distributions import bars
 from psbench.errors import ParameterError
 from psbench.runs.execution import run
 from psbench.strategies import CATALOGUE
@@ -198,8 +199,12 @@ def test_a_window_of_a_timeline_is_readable(runs):
     assert charts.window(many)["worker"].nunique() <= 24
 
 
+def bars_of(values):
+    return pd.DataFrame({"label": "ssp", **bars(np.bincount(values), bins=40)})
+
+
 def test_histograms_count_everything_once():
-    table = charts.counts(np.array([0, 0, 1, 99]), "asp", bins=40)
+    table = bars_of([0, 0, 1, 99])
     assert table["count"].sum() == 4
     assert table["share"].sum() == pytest.approx(1)
     assert table["value"].iloc[-1] <= 99 <= table["last"].iloc[-1]
@@ -208,7 +213,7 @@ def test_histograms_count_everything_once():
 
 @pytest.mark.parametrize("largest", [5, 99])
 def test_a_bar_stands_on_the_numbers_it_counts_and_reaches_no_further(largest):
-    table = charts.counts(np.arange(largest + 1), "ssp", bins=40)
+    table = bars_of(range(largest + 1))
     assert (table["low"] == table["value"] - 0.5).all()
     assert (table["high"] == table["last"] + 0.5).all()
     assert (table["value"].to_numpy()[1:] == table["last"].to_numpy()[:-1] + 1).all()  # no number in two bars

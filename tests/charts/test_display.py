@@ -113,6 +113,7 @@ def test_a_figure_of_a_paper_has_the_size_font_and_units_of_one(runs, tmp_path):
         sheet.save(tmp_path / "figure.pdf")
         svg = (tmp_path / "figure.svg").read_text()
         numbers = re.search(r'width="(\S+)in" height="(\S+)in" viewBox="0 0 (\S+) ([\d.]+)"', svg).groups()
+        assert svg.count('in" height="') == 1  # what is drawn within keeps its size
         size, high, scale, tall = map(float, numbers)
         assert (size, high) == (inches, pytest.approx(inches * tall / scale, abs=1e-4))
         points = {float(n) * inches * 72 / scale for n in re.findall(r'font-size="([\d.]+)px"', svg)}
