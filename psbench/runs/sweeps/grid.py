@@ -218,4 +218,4 @@ def check(cells: Iterable[Cell]) -> None:
 def _key(spec: Mapping[str, Any]) -> str:
     """Return what decides whether a run can begin; of the optimizer only its kind, which takes memory."""
     read = {name: value for name, value in spec.items() if name not in _UNCHECKED}
-    return json.dumps(read | {"optimizer": spec["optimizer"]["name"]}, sort_keys=True)
+    return json.dumps(read | {"optimizer": spec["optimizer"]["name"]})

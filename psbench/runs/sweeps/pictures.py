@@ -10,10 +10,12 @@ import pandas as pd
 
 from psbench.charts import looks
 from psbench.charts.display import Sheet, stack
+from psbench.charts.pieces import layered, look_scale
+from psbench.charts.source import height_of
 from psbench.charts.ticks import parameter_axis
 from psbench.errors import ParameterError
 from psbench.results.comparison_table import as_text
-from psbench.runs.sweeps.table import smaller_is_better, title_of
+from psbench.runs.sweeps.table import parameter_in_words, smaller_is_better, title_of
 
 #: pixels of a row of a heat map
 _ROW = 34
@@ -57,15 +59,8 @@ def _heat(rows: pd.DataFrame, x: str, y: str, value: str, title: str) -> alt.Lay
         .mark_text(fontStyle="italic")
         .encode(text=alt.Text("text:N")),
     ]
-    height = _ROW * max(data["y"].nunique(), 1)
-    return alt.LayerChart(
-        layer=[known, *texts],
-        data=data,
-        width="container",
-        height=height,
-        title=title,
-        description=f"{title} over {x} and {y}: a heat map",
-    )
+    described = f"{title} over {x} and {y}: a heat map"
+    return layered([known, *texts], data, title, described, height_of(data, "y", _ROW))
 
 
 def _is_dark(values: pd.Series[float], reverse: bool) -> pd.Series[bool]:
@@ -102,20 +97,16 @@ def _curves(rows: pd.DataFrame, x: str, value: str, by: str | None, title: str) 
     labels = list(dict.fromkeys(data["label"]))
     # a variant such as "ssp (staleness_bound 3)" looks like its strategy
     found = looks(labels, [label.split(" ")[0] for label in labels])
-    scales = {
-        name: alt.Scale(domain=labels, range=[getattr(look, name) for look in found.values()])
-        for name in ("colour", "dash", "shape")
-    }
+    scales = {channel: look_scale(found, channel) for channel in ("colour", "dash", "shape")}
     legend = None if by is None else alt.Legend(title=None, symbolSize=120)
-    base = alt.Chart().encode(
-        x=parameter_axis(data["x"], x), color=alt.Color("label:N", scale=scales["colour"], legend=legend)
-    )
+    along = parameter_axis(data["x"], x)
+    base = alt.Chart().encode(x=along, color=alt.Color("label:N", scale=scales["colour"], legend=legend))
     form = "~%" if value.endswith("accuracy") else "~g"
     axis = alt.Axis(format=form, tickCount=6)
     y = alt.Y("value:Q", title=title_of(value), scale=alt.Scale(zero=False, padding=6), axis=axis)
     tooltip = [
         alt.Tooltip("label:N"),
-        alt.Tooltip("x", title=x),
+        alt.Tooltip(along.shorthand, title=x),
         alt.Tooltip("value:Q", format=".4~g"),
         alt.Tooltip("half:Q", title="± (95 %)", format=".2~g"),
     ]
@@ -128,22 +119,15 @@ def _curves(rows: pd.DataFrame, x: str, value: str, by: str | None, title: str) 
         base.mark_point(filled=True, size=60, opacity=1).encode(y=y, shape=shape, tooltip=tooltip),
     ]
     lost = len(every) - len(data)
-    said = [f"{lost} of {len(every)} settings failed, diverged or did not get there with every seed"]
-    said = said if lost else []
-    return alt.LayerChart(
-        layer=layers,
-        data=data,
-        width="container",
-        height=260,
-        title=alt.TitleParams(title, subtitle=said) if said else title,
-        description=f"{title} against {x}" + (f" by {by}" if by else ""),
-    )
+    said = f"{lost} of {len(every)} settings failed, diverged or did not get there with every seed"
+    described = f"{title} against {x}" + (f" by {by}" if by else "")
+    return layered(layers, data, alt.Title(title, subtitle=[said]) if lost else title, described, 260)
 
 
 def _curve_table(rows: pd.DataFrame, x: str, value: str, by: str | None) -> pd.DataFrame:
     """Return `x`, `label`, `value`, `half`, `low` and `high`, the ends of the interval."""
     data = _plain(rows, value, [x] if by is None else [x, by], numbers=True)
-    data["label"] = title_of(value) if by is None else data.pop("y").map(_name)
+    data["label"] = title_of(value) if by is None else data.pop("y").map(parameter_in_words)
     data["half"] = data["half"].fillna(0.0)
     data["low"], data["high"] = data["value"] - data["half"], data["value"] + data["half"]
     if value.endswith("accuracy"):  # an interval of few seeds may reach beyond what there is
@@ -171,15 +155,12 @@ def _apart(
 def _plain(rows: pd.DataFrame, value: str, axes: Sequence[str], *, numbers: bool = False) -> pd.DataFrame:
     """Return `x`, `y`, `value` and `half` (of the interval); what is not finite is missing."""
     columns = {
-        name: rows[path] if numbers else rows[path].map(_name) for name, path in zip("xy", axes, strict=False)
+        name: rows[path] if numbers else rows[path].map(parameter_in_words)
+        for name, path in zip("xy", axes, strict=False)
     }
     finite = rows[value].where(rows[value].abs() < float("inf"))
     half = rows[f"{value}_ci"].astype(float)
     return pd.DataFrame({**columns, "value": finite.astype(float), "half": half}).reset_index(drop=True)
-
-
-def _name(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _words(record: dict[Any, Any], value: str) -> str:

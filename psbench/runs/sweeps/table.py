@@ -60,29 +60,17 @@ def _row(outcome: CellOutcome, paths: Mapping[str, None], target: Target | None)
     if outcome.error:
         return row | dict.fromkeys(RESULTS)
     summary = outcome.summary
-    idle = summary["idle_fraction"]
-    measured = {
-        **{name: summary["final"].get(name) for name in ("val_accuracy", "train_accuracy", "val_loss")},
-        "train_loss": summary["final"]["train_loss"],
-        "best_val_accuracy": summary["best_val_accuracy"],
-        **_own(outcome),
+    final, idle = summary["final"], summary["idle_fraction"]
+    learnt = {name: final[name] for name in ("val_accuracy", "train_accuracy", "val_loss", "train_loss")}
+    learnt |= {"best_val_accuracy": summary["best_val_accuracy"], **_own(outcome)}
+    row |= dict.fromkeys(learnt) if summary["status"] == "diverged" else learnt
+    return row | {
+        **{name: summary[name] for name in ("time_s", "epochs", "updates", "wall_s")},
+        "time_to_target_s": None if target is None else _time_to(outcome, target),
+        "staleness_mean": summary["staleness"]["mean"],
+        "idle_fraction": sum(idle) / len(idle) if idle else None,
+        "megabytes": sum(summary["bytes"].values()) / 1e6,
     }
-    if summary["status"] == "diverged":
-        measured = dict.fromkeys(measured)
-    return (
-        row
-        | measured
-        | {
-            "time_s": summary["time_s"],
-            "time_to_target_s": None if target is None else _time_to(outcome, target),
-            "epochs": summary["epochs"],
-            "updates": summary["updates"],
-            "staleness_mean": summary["staleness"]["mean"],
-            "idle_fraction": sum(idle) / len(idle) if idle else None,
-            "megabytes": sum(summary["bytes"].values()) / 1e6,
-            "wall_s": summary["wall_s"],
-        }
-    )
 
 
 def _own(outcome: CellOutcome) -> dict[str, Any]:
@@ -152,7 +140,7 @@ def cells_as_text(
     names = [name for name in known if any(as_text(record, name) != "–" for record in records)]
     if "val_accuracy" in names:  # the loss is for what has no accuracy
         names = [name for name in names if name != "val_loss"]
-    columns = [[path, *map(_parameter, table[path])] for path in paths]
+    columns = [[path, *map(parameter_in_words, table[path])] for path in paths]
     columns.append(["seeds", *map(_seeds, records)])
     columns += [
         [title_of(name), *(as_text(record, name, deviation=False) for record in records)] for name in names
@@ -174,10 +162,11 @@ def own_results(table: pd.DataFrame, paths: Sequence[str]) -> list[str]:
     return [str(name) for name in table if name not in known and not str(name).endswith(derived)]
 
 
-def _parameter(value: Any) -> str:
-    return (
-        "–" if value is None or value != value else f"{value:g}" if isinstance(value, float) else str(value)
-    )
+def parameter_in_words(value: Any) -> str:
+    """Return a parameter's value as charts and tables show it; a dash where a setting has none."""
+    if value is None or value != value:
+        return "–"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _seeds(record: Mapping[Any, Any]) -> str:

@@ -191,7 +191,7 @@ def data_of(chart):
 def test_the_heat_map_has_the_table_s_means_by_short_name(swept):
     spec, data = data_of(swept.heatmap("lr", "strategy"))
     assert len(spec["vconcat"]) == 1
-    assert data["value"].tolist() == swept.table()["val_accuracy"].tolist()
+    assert data["value"].tolist() == pytest.approx(swept.table()["val_accuracy"].tolist(), rel=1e-5)
     assert data["x"].tolist() == ["0.01", "0.1"] * 2
     assert data["text"].str.contains("%").all()
     assert sorted(data) == ["dark", "half", "text", "value", "x", "y"]
@@ -216,8 +216,10 @@ def test_lines_have_the_intervals_over_seeds(swept):
     _, data = data_of(swept.lines("lr", "val_loss", by="strategy"))
     table = swept.table()
     assert set(data["label"]) == {"bsp", "asp"}
-    assert data["value"].tolist() == table["val_loss"].tolist()
-    assert (data["high"] - data["value"]).tolist() == pytest.approx(table["val_loss_ci"].tolist())
+    assert data["value"].tolist() == pytest.approx(table["val_loss"].tolist(), rel=1e-5)
+    halves = table["val_loss_ci"].to_numpy()
+    assert (data["high"] - data["value"]).to_numpy() == pytest.approx(halves, rel=1e-3)
+    assert (data["value"] - data["low"]).to_numpy() == pytest.approx(halves, rel=1e-3)
 
 
 def test_a_further_parameter_has_a_chart_for_each_value_or_is_chosen(swept):
