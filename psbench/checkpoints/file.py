@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,17 +72,13 @@ class Checkpoint:
         """
         import torch
 
-        try:
-            with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as content:
-                _check_size(Path(path), content)
-                arrays = {name: content[name] for name in content.files}
+        with _content(Path(path)) as content:
+            _check_size(Path(path), content)
+            arrays = {name: content[name] for name in content.files}
             state = _plain_state(arrays.pop("state"))
             same = json.loads(str(arrays.pop(_SAME, "{}")))
             tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-            tensors |= {name: tensors[first] for name, first in same.items()}
-        except _UNREADABLE as error:
-            raise DataError(f"{path}: is not a checkpoint that can be read ({error})") from None
-        return cls(tensors, state)
+            return cls(tensors | {name: tensors[first] for name, first in same.items()}, state)
 
     @staticmethod
     def state_of(path: Path) -> dict[str, Any]:
@@ -91,11 +89,14 @@ class Checkpoint:
         DataError
             If the file is missing, cut short, or no checkpoint.
         """
-        try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
-                return _plain_state(content["state"])
-        except _UNREADABLE as error:
-            raise DataError(f"{path}: is not a checkpoint that can be read ({error})") from None
+        with _content(path) as content:
+            return _plain_state(content["state"])
+
+    @classmethod
+    def run_id_of(cls, path: Path) -> str | None:
+        """Read the identity of the run that a checkpoint is of; None if it has none."""
+        found: str | None = cls.state_of(path).get("run_id")
+        return found
 
 
 #: names of tensors that are equal to another, by that one's name
@@ -105,6 +106,16 @@ _UNREADABLE = (
     *(OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile, zlib.error),
     *(MemoryError, RecursionError, NotImplementedError, OverflowError),
 )
+
+
+@contextmanager
+def _content(path: Path) -> Iterator[Any]:
+    """Open a checkpoint; what is wrong with what is read of it is a `DataError`."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
+            yield content
+    except _UNREADABLE as error:
+        raise DataError(f"{path}: is not a checkpoint that can be read ({error})") from None
 
 
 def _plain_state(array: npt.NDArray[Any]) -> dict[str, Any]:

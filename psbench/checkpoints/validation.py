@@ -13,7 +13,7 @@ from torch import Tensor
 
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.state import CheckpointState
-from psbench.core.log import ROW, EventLog, Kind
+from psbench.core.log import EventLog, Kind
 from psbench.core.specification import problem
 from psbench.errors import DataError, SpecError, in_short
 from psbench.experiment import Experiment
@@ -164,8 +164,6 @@ def _check_tensor(path: Path, name: str, tensor: Tensor, model: tuple[int, ...])
         expected = torch.float64
     if tensor.dtype != expected:
         raise DataError(f"{path}: tensor {name!r} has numbers of type {tensor.dtype}, expected {expected}")
-    if name == "log" and (tensor.dim() != 1 or tensor.numel() % ROW.itemsize):
-        raise DataError(f"{path}: its log has {tensor.numel()} bytes, not whole rows of {ROW.itemsize}")
     if name.startswith((OPTIMIZER, AGGREGATION)) and tensor.shape not in (model, torch.Size([])):
         raise DataError(
             f"{path}: tensor {name!r} has shape {tuple(tensor.shape)}, and the model's is {tuple(model)}"

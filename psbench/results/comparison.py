@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pandas as pd
-
-from psbench.core.target import Aim, Target, plain_target, target_of
+from psbench.core.target import Aim, Target, target_of
 from psbench.errors import ParameterError
 from psbench.metrics import clock_of, end_of, evaluations
-from psbench.results import remarks
-from psbench.results.budget import budgets, by_value, no_speed_up
-from psbench.results.comparison_table import cells_of, measured, table_of
+from psbench.results.compared import FEW, Compared
 from psbench.results.equal import cut_equal
 from psbench.results.groups import differences, group
-from psbench.results.paired import in_words, paired_tests
 from psbench.results.run import Run
-from psbench.results.text import ShownTable
 
 if TYPE_CHECKING:
     from psbench.charts import Sheet
@@ -28,200 +21,10 @@ if TYPE_CHECKING:
 
 #: strategies in which all workers wait for each other: the usual baselines
 _BASELINES = ("all_reduce", "bsp")
-#: fields of which the budget is made; `budget` says where they differ
-_BUDGET = ("stop", "batch_size")
-#: fields that make accuracies and losses those of another task
-_TASK = ("data", "model")
-#: letters of a remark on what differs; what is longer is in the table
-_LONGEST = 200
-#: true of most first looks, so that charts leave it to the table
-_FEW = "fewer than three seeds: differences may be chance"
 
 
-@dataclass(frozen=True, repr=False)
-class Comparison(ShownTable):
-    """Runs grouped by strategy; the members of a group differ in their seed only.
-
-    Attributes
-    ----------
-    groups : dict of label to list of Run
-    baseline : str
-        The label that speed-ups refer to.
-    target : float, Target or None
-        For the time to target: a validation accuracy, or a bound of another metric.
-    notes : mapping of label to sequence of str
-        Runs that were given twice, or are no further seeds; see `groups.group`.
-    test : bool
-        Whether the remarks say which differences are real; see `tests`.
-    equal : str
-        At what equal amount the runs were cut, in words; empty if they are whole.
-    early : sequence of str
-        Which runs were evaluated long before that.
-    axis : str
-        What curves are drawn against unless another axis is asked for: what is equal, or time.
-    """
-
-    groups: dict[str, list[Run]]
-    baseline: str
-    target: float | Target | None
-    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    test: bool = False
-    equal: str = ""
-    early: Sequence[str] = ()
-    axis: str = "time"
-
-    @cached_property
-    def summaries(self) -> dict[str, list[dict[str, Any]]]:
-        """The summary of each run, in the order of `groups`."""
-        return {label: [run.summary() for run in runs] for label, runs in self.groups.items()}
-
-    @property
-    def aim(self) -> Target | None:
-        """The target, whatever it is of."""
-        return target_of(self.target)
-
-    @property
-    def runs(self) -> list[Run]:
-        """All runs."""
-        return [run for runs in self.groups.values() for run in runs]
-
-    @property
-    def strategies(self) -> dict[str, str]:
-        """The strategy that each label stands for."""
-        return {label: str(runs[0].meta.get("strategy") or label) for label, runs in self.groups.items()}
-
-    @cached_property
-    def differences(self) -> dict[str, dict[str, str]]:
-        """What is not the same in all groups, beside the strategy: field -> label -> value in words."""
-        return differences(self.groups)
-
-    @property
-    def budget(self) -> str:
-        """What every run was given, in words; says so if the budgets differ."""
-        return self.equal or budgets(self.groups)
-
-    @property
-    def no_speed_up(self) -> dict[str, str]:
-        """Why there is no speed-up of a group, by label; see `budget.no_speed_up`."""
-        base = self.groups[self.baseline]
-        found = {label: no_speed_up(runs, base, self.equal) for label, runs in self.groups.items()}
-        return {label: reason for label, reason in found.items() if reason}
-
-    @property
-    def warnings(self) -> list[str]:
-        """What a reader must know before believing a difference."""
-        found = [f"{self.budget}: compare with care"] if "unequal" in self.budget else []
-        found += self.early
-        if task := [name for name in _TASK if name in self.differences]:
-            found.append(f"not the same {' and '.join(task)}: accuracies and losses are of different tasks")
-        few = [label for label, runs in self.groups.items() if len(runs) < 3]
-        if few and len(self.groups) > 1:
-            found.append(_FEW if len(few) == len(self.groups) else f"{', '.join(few)}: {_FEW}")
-        if self.aim is not None and not any(self.aim.column in evaluations(r.log) for r in self.runs):
-            found.append(f"no run has a {self.aim.called}, so none can reach the target")
-        return found + remarks.of_runs(
-            (label, summary["seed"], summary["warnings"])
-            for label, summaries in self.summaries.items()
-            for summary in summaries
-        )
-
-    @property
-    def remarks(self) -> list[str]:
-        """What the table's numbers mean, and the warnings."""
-        said = "unequal" in self.budget  # by a warning
-        lines = [*([] if said else [self.budget]), *self._differing(), *self._clocks()]
-        if len(self.groups) > 1:
-            lines += self._speed_ups()
-        if any(len(runs) > 1 for runs in self.groups.values()):
-            lines.append(remarks.of_interval(deviation=True))
-        if self.aim is not None:
-            lines += remarks.of_target(self.aim, self.table().to_dict("records"))
-        if self.test:
-            lines += in_words(self.tests(), self.baseline)
-        lines += [f"{label}: {text}" for label, texts in self.notes.items() for text in texts]
-        return [*lines, *self._rates(), *(f"warning: {text}" for text in self.warnings)]
-
-    def _rates(self) -> list[str]:
-        """Say which learning rate each strategy had, and in which runs, where that differs."""
-        found: dict[str, dict[str, list[str]]] = {}
-        for label, runs in self.groups.items():  # a switching strategy names those of its two strategies
-            for rate in filter(None, (runs[0].meta.get("lr_convention") or "").split("; ")):
-                found.setdefault(rate.partition(":")[0], {}).setdefault(rate, []).append(label)
-        return [
-            f"learning rate of {rate}" + (f" ({', '.join(labels)})" if len(of) > 1 else "")
-            for of in found.values()
-            for rate, labels in of.items()
-        ]
-
-    def _differing(self) -> list[str]:
-        """Say which fields differ beside the strategy, and where; the budget has a line of its own."""
-        lines = []
-        for name, values in self.differences.items():
-            words = by_value(values)
-            if len(words) > _LONGEST:
-                words = f"{len(set(values.values()))} values, in its column"
-            if name not in _BUDGET:
-                lines.append(f"not the same {name.replace('_', ' ')}: {words}")
-        return lines
-
-    def _speed_ups(self) -> list[str]:
-        """Say what speed-ups refer to, and why some, or all, are missing."""
-        missing = self.no_speed_up
-        others = [label for label in self.groups if label != self.baseline]
-        lines = [] if all(label in missing for label in others) else [f"speed-up against {self.baseline}"]
-        reasons = {
-            reason: [label for label in others if missing.get(label) == reason] for reason in missing.values()
-        }
-        return lines + [
-            f"no speed-up of {', '.join(labels)} against {self.baseline}: {reason}"
-            for reason, labels in reasons.items()
-            if labels
-        ]
-
-    def _clocks(self) -> list[str]:
-        clocks = sorted({clock_of(run.meta) for run in self.runs} - {""})
-        if len(clocks) > 1:
-            return [
-                "virtual and wall-clock seconds do not compare: they have columns and charts of their own"
-            ]
-        return ["times are wall-clock seconds"] if clocks == ["wall"] else []
-
-    def table(self) -> pd.DataFrame:
-        """Return one row per strategy, with means over seeds.
-
-        `{column}_ci` is the half-width of the 95 % interval and `{column}_sd` the standard deviation; both
-        are missing with one seed. What is not the same for all (`differences`) has a column in words.
-        `speed_up` is missing where backend, cluster, data, model or budget are not the baseline's, or runs
-        are not complete or ended because a time was over (`no_speed_up`). Where some seeds did not reach the
-        target, `time_to_target_s` is missing, `time_to_target_reached` says how many did, and
-        `time_to_target_at_least_s` is the least that the mean can be.
-
-        Times are in seconds, `bytes` in MB (1e6, with the data that workers are sent), fractions 0 to 1.
-        Where some runs are simulated and some live, `virtual_time_s` and `wall_time_s` stand in the place of
-        `time_s`, and likewise for `time_to_target_s`.
-        """
-        return table_of(self.groups, self.summaries, self.baseline, self.aim, self.no_speed_up)
-
-    def tests(self) -> pd.DataFrame:
-        """Return which differences from the baseline are real, seed by seed; see `paired.paired_tests`."""
-        numbers = {
-            label: {
-                run.experiment.seed: measured(run, summary, self.aim)
-                for run, summary in zip(runs, self.summaries[label], strict=True)
-            }
-            for label, runs in self.groups.items()
-        }
-        return paired_tests(numbers, self.baseline, self.no_speed_up)
-
-    def frame(self, table: str = "curves") -> pd.DataFrame:
-        """Return a table of all runs below each other (`Run.frame`), each row with its `label` and `seed`."""
-        from psbench.results.frames import frame_of_groups
-
-        return frame_of_groups(self.groups, table)
-
-    def cells(self) -> tuple[list[str], list[list[str]]]:
-        """Return headings and rows as text, without columns that are empty everywhere."""
-        return cells_of(self.table(), list(self.differences))
+class Comparison(Compared):
+    """A comparison with its charts and its report."""
 
     def chart(
         self, *names: str, x: str | None = None, width: Width | None = None, style: Style = "screen"
@@ -236,40 +39,13 @@ class Comparison(ShownTable):
         sheet = comparison_chart(
             self.groups, self.strategies, *names, x=x or self.axis, width=pixels_of(style, width)
         )
-        return styled(sheet, [text for text in self.warnings if not text.endswith(_FEW)], style, width)
+        return styled(sheet, [text for text in self.warnings if not text.endswith(FEW)], style, width)
 
     def report(self, path: str | Path) -> Path:
         """Write a report that opens without internet; see `report.write_report`."""
         from psbench.results.page import write_page
 
         return write_page(Path(path), self)
-
-    def renamed(self, labels: Mapping[str, str]) -> Comparison:
-        """Return the comparison with other labels; a label that is not named keeps its own."""
-        return replace(
-            self,
-            groups={labels.get(label, label): runs for label, runs in self.groups.items()},
-            baseline=labels.get(self.baseline, self.baseline),
-            notes={labels.get(label, label): texts for label, texts in self.notes.items()},
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the comparison as plain data: table, budget, warnings and the summaries of all runs."""
-        frame = self.table().astype(object)
-        return {
-            "budget": self.budget,
-            "baseline": self.baseline,
-            "target": None if self.aim is None else plain_target(self.aim),
-            "differences": self.differences,
-            "table": frame.where(frame.notna(), None).to_dict("records"),
-            "notes": {label: list(texts) for label, texts in self.notes.items()},
-            "warnings": self.warnings,
-            **({"tests": self.tests().to_dict("records")} if self.test else {}),
-            "runs": self.summaries,
-        }
-
-    def __repr__(self) -> str:
-        return f"<Comparison of {', '.join(self.groups)}: {len(self.runs)} runs>"
 
 
 def comparison_of(

@@ -42,8 +42,7 @@ def resumed_run_id(checkpoint: Path, home: Path, folder: Path | None) -> str | N
     """
     if folder is None or folder.resolve() != home.resolve():
         return new_run_id()
-    found: str | None = Checkpoint.state_of(checkpoint).get("run_id")
-    return found
+    return Checkpoint.run_id_of(checkpoint)
 
 
 def comment(run_id: str | None) -> str:
@@ -64,18 +63,13 @@ def run_id_in_json(path: Path) -> str | None:
     return found
 
 
-def _run_id_in_checkpoint(path: Path) -> str | None:
-    found: str | None = Checkpoint.state_of(path).get("run_id")
-    return found
-
-
 #: the files that make a folder that of a run. A specification alone does not: users put theirs there
 _READERS: dict[str, Callable[[Path], str | None]] = {
     "run.json": run_id_in_json,
     "log.parquet": run_id_of_log,
     "log.json": run_id_of_log,
-    "model.npz": _run_id_in_checkpoint,
-    "checkpoints/*.npz": _run_id_in_checkpoint,
+    "model.npz": Checkpoint.run_id_of,
+    "checkpoints/*.npz": Checkpoint.run_id_of,
 }
 
 

@@ -4,70 +4,20 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import pandas as pd
 from markupsafe import Markup
 
 from psbench import charts
 from psbench.errors import SpecError
 from psbench.metrics import repeatability
+from psbench.results.compared import Compared
 from psbench.results.comparison_table import COLUMNS, FOLDED
 from psbench.results.html import page, swatch
 from psbench.results.run import Run
 from psbench.system.files import atomic_write, check_writable
-
-
-class Compared(Protocol):
-    """What a report reads of a comparison (`Comparison`), which writes reports itself."""
-
-    @property
-    def groups(self) -> Mapping[str, Sequence[Run]]:
-        """Runs by label."""
-
-    @property
-    def baseline(self) -> str:
-        """The label that speed-ups refer to."""
-
-    @property
-    def runs(self) -> list[Run]:
-        """All runs."""
-
-    @property
-    def strategies(self) -> dict[str, str]:
-        """The strategy that each label stands for."""
-
-    @property
-    def summaries(self) -> dict[str, list[dict[str, Any]]]:
-        """The summary of each run."""
-
-    @property
-    def budget(self) -> str:
-        """What every run was given."""
-
-    @property
-    def no_speed_up(self) -> dict[str, str]:
-        """Why there is no speed-up of a group."""
-
-    @property
-    def remarks(self) -> list[str]:
-        """What the numbers mean, and the warnings."""
-
-    @property
-    def warnings(self) -> list[str]:
-        """What a reader must know before believing a difference."""
-
-    @property
-    def axis(self) -> str:
-        """What curves are drawn against."""
-
-    def table(self) -> pd.DataFrame:
-        """Return one row per label."""
-
-    def cells(self) -> tuple[list[str], list[list[str]]]:
-        """Return the table as headings and rows of text."""
 
 
 def write_page(path: Path, comparison: Compared) -> Path:

@@ -13,12 +13,7 @@ from psbench.core.imports import is_there
 from psbench.core.log import EventLog
 from psbench.errors import DataError, SpecError
 from psbench.experiment import Experiment
-from psbench.results.identity import (
-    check_folder,
-    comment,
-    remove_files_of_others,
-    run_id_in_yaml,
-)
+from psbench.results.identity import check_folder, comment, remove_files_of_others, run_id_in_yaml
 from psbench.results.storage import read_log, run_id_of_log, write_log_to
 from psbench.system.files import atomic_write, why_missing
 
@@ -254,7 +249,7 @@ def _check_one_run(folder: Path, run_id: str | None) -> None:
     # a user may have removed the line that names the run
     found["experiment.yaml"] = run_id_in_yaml(folder / "experiment.yaml") or run_id
     if (folder / "model.npz").is_file():
-        found["model.npz"] = Checkpoint.state_of(folder / "model.npz").get("run_id")
+        found["model.npz"] = Checkpoint.run_id_of(folder / "model.npz")
     for name, other in found.items():
         if other != run_id:
             raise DataError(
