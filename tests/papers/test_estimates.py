@@ -1,12 +1,14 @@
 """Estimates against scipy, and censored times by hand."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from psbench.papers.estimates import RunMeasure, estimate
+from psbench.papers.verdict import ALPHA
 
 
 def measured(*values, given=math.nan):
@@ -40,6 +42,11 @@ def test_the_ratio_of_deviations_has_the_f_test():
     assert (found.mean, found.below(1.0)) == pytest.approx((math.sqrt(ratio), stats.f.cdf(ratio, 4, 4)))
     assert stats.f.cdf(ratio / found.low**2, 4, 4) == pytest.approx(0.975)
     assert stats.f.sf(ratio / found.high**2, 4, 4) == pytest.approx(0.975)
+    # the power of equality: the share of ratios, where there is no difference, that pass both tests
+    drawn = [replace(found, ratio=math.sqrt(f)) for f in stats.f.ppf((np.arange(2000) + 0.5) / 2000, 4, 4)]
+    passed = [max(each.above(1 / 4), each.below(4.0)) <= ALPHA for each in drawn]
+    assert found.equal_power(4.0, ALPHA) == pytest.approx(np.mean(passed), abs=1e-3)
+    assert found.equal_power(1.1, ALPHA) == 0.0
 
 
 def test_a_censored_time_is_no_zero_and_no_time():
@@ -98,6 +105,8 @@ def test_two_seeds_are_the_fewest_and_say_how_many_would_be_enough():
     found = estimate("difference", measured(1.0, 1.4), measured(0.0, 0.1))
     assert found.limit(0.95)[0] < found.mean < found.limit(0.95)[1]
     assert found.equal_power(100.0, 0.05) > 0
+    shift = 0.6 / (0.3 / 2)  # pairs of 1.0 and 1.3, whose mean has an error of half of what they differ by
+    assert found.power(0.6, 0.05) == pytest.approx(stats.nct.sf(stats.t.ppf(0.95, 1), 1, shift))
     enough = found.seeds_for(lambda other: other.power(0.5, 0.05))
     assert enough is not None
     assert found.with_seeds(enough).power(0.5, 0.05) >= 0.8 > found.with_seeds(enough - 1).power(0.5, 0.05)

@@ -287,3 +287,4 @@ def test_suspicion_is_welchs_one_sided_test():
     assert suspicious(sync, better, less_is_better=False) is None
     assert suspicious(sync, better, less_is_better=True) == pytest.approx(p)
     assert suspicious([0.97], sync, less_is_better=False) is None  # one run says nothing
+    assert suspicious([0.97, 0.971], [0.95, 0.951], less_is_better=False) < 0.001
