@@ -282,12 +282,20 @@ def test_equal_tensors_are_stored_once(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr("psbench.checkpoints.file.check_memory", lambda needed, *_: asked.append(needed))
     one = torch.arange(100_000, dtype=torch.float32)
-    path = Checkpoint({"a": one, "b": one.clone(), "c": one + 1}, {}).save(tmp_path / "x.npz")
+    tensors = {"a": one, "b": one.clone(), "c": one + 1}
+    # of the same bytes, and not equal
+    tensors |= {
+        "row": torch.zeros(4),
+        "square": torch.zeros(2, 2),
+        "whole": torch.zeros(4, dtype=torch.int32),
+    }
+    path = Checkpoint(tensors, {}).save(tmp_path / "x.npz")
     assert path.stat().st_size < 2.2 * 400_000
     loaded = Checkpoint.load(path).tensors
     assert 800_000 <= asked[0] < 810_000
-    assert torch.equal(loaded["b"], one)
-    assert torch.equal(loaded["c"], one + 1)
+    for name, tensor in tensors.items():
+        assert (loaded[name].dtype, loaded[name].shape) == (tensor.dtype, tensor.shape)
+        assert torch.equal(loaded[name], tensor)
 
 
 @pytest.mark.parametrize("ordered", [True, False])
