@@ -199,6 +199,15 @@ def test_a_window_of_a_timeline_is_readable(runs):
     assert charts.window(many)["worker"].nunique() <= 24
 
 
+@pytest.mark.parametrize("labels", [["asp"], ["asp", "ssp"]])
+def test_points_are_drawn_where_there_are_sixty_a_line_at_most(labels):
+    for more, drawn in ((0, True), (1, False)):
+        count = 60 * len(labels) + more
+        rows = {"label": np.resize(labels, count), "time_s": np.arange(count), "val_loss": 1.0}
+        spec = charts.spec(charts.curve(pd.DataFrame(rows), "val_loss", labels=labels))
+        assert ("point" in [layer["mark"]["type"] for layer in spec["layer"]]) == drawn
+
+
 def bars_of(values):
     return pd.DataFrame({"label": "ssp", **bars(np.bincount(values), bins=40)})
 

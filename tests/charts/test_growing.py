@@ -43,6 +43,7 @@ def test_tables_do_not_depend_on_how_a_log_is_divided(done: Run, pieces: int) ->
         assert {column: charts.plain(ours[column]) for column in ours} == {
             column: charts.plain(theirs[column]) for column in theirs
         }
+        assert GrowingTables("own", done.meta).totals(name) == {}
     for name, line in whole.curves.lines.items():
         assert found.curves.lines[name].columns == line.columns
     assert found.curves.marks == whole.curves.marks
