@@ -13,6 +13,7 @@ import pandas as pd
 from psbench import charts
 from psbench.charts import Figure
 from psbench.charts.colours import BLUE, VERMILLION
+from psbench.charts.pieces import look_scale
 from psbench.metrics import interval
 from psbench.papers.outcome import Reproduction
 from psbench.papers.records import PaperRecord
@@ -208,13 +209,8 @@ def _strategy(found: Reproduction, experiment: str) -> str:
 
 def _looks(found: Reproduction, labels: Mapping[str, str]) -> tuple[alt.Scale, alt.Scale]:
     """Return colours and dashes of the experiments' strategies; a family may differ in the dash alone."""
-    texts = list(labels.values())
-    known = charts.looks(texts, [_strategy(found, name) for name in labels])
-    drawn = [known[text] for text in texts]
-    return (
-        alt.Scale(domain=texts, range=[look.colour for look in drawn]),
-        alt.Scale(domain=texts, range=[look.dash for look in drawn]),
-    )
+    known = charts.looks(labels.values(), [_strategy(found, name) for name in labels])
+    return look_scale(known), look_scale(known, "dash")
 
 
 _DRAWN = {"curves": _curves, "bars": _bars, "points": _points, "sweep": _sweep}

@@ -18,15 +18,8 @@ from psbench.papers.schema import Paper, Scale
 
 #: in the order in which `--all` runs them
 NAMES = (
-    "strategy_switch",
-    "hermes",
-    "adacomm",
-    "thesis",
-    "sharding",
-    "dbs_sgd",
-    "sync_switch",
-    "halos",
-    "asyncdiloco",
+    *("strategy_switch", "hermes", "adacomm", "thesis", "sharding"),
+    *("dbs_sgd", "sync_switch", "halos", "asyncdiloco"),
 )
 
 #: of a paper: what was run, what is claimed, the printed numbers

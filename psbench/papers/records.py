@@ -57,14 +57,9 @@ class PaperRecord:
 
 def record_of(cell: PaperCell, run: Run, summary: Mapping[str, Any]) -> PaperRecord:
     """Return the record of a cell's run, whose summary has been made."""
+    own = ("key", "paper", "experiment", "seed", "role", "label", "spec")
     return PaperRecord(
-        key=cell.key,
-        paper=cell.paper,
-        experiment=cell.experiment,
-        seed=cell.seed,
-        role=cell.role,
-        label=cell.label,
-        spec=cell.spec,
+        **{name: getattr(cell, name) for name in own},
         status=summary["status"],
         measures=measures.measure(run, summary, cell.target_of, cell.target),
         curve=measures.curve(run),

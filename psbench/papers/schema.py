@@ -18,27 +18,13 @@ SCALES: tuple[Scale, ...] = get_args(Scale)
 #: how two experiments, or one, make the number that is compared; the neutral value says "no effect"
 Form: TypeAlias = Literal["value", "speed_up", "ratio", "difference", "sd_ratio"]
 NEUTRAL: dict[str, float | None] = {
-    "value": None,
-    "speed_up": 1.0,
-    "ratio": 1.0,
-    "difference": 0.0,
-    "sd_ratio": 1.0,
+    **{"value": None, "speed_up": 1.0, "ratio": 1.0, "difference": 0.0, "sd_ratio": 1.0}
 }
 
 #: factors from our units to those printed
 UNITS: dict[str, float] = {
-    "x": 1.0,
-    "%": 100.0,
-    "points": 100.0,
-    "s": 1.0,
-    "min": 1 / 60,
-    "1": 1.0,
-    "loss": 1.0,
-    "samples": 1.0,
-    "versions": 1.0,
-    "epochs": 1.0,
-    "examples/s": 1.0,
-    "MB/s": 1.0,
+    **{"x": 1.0, "%": 100.0, "points": 100.0, "s": 1.0, "min": 1 / 60, "1": 1.0, "loss": 1.0},
+    **dict.fromkeys(("samples", "versions", "epochs", "examples/s", "MB/s"), 1.0),
 }
 
 
@@ -157,13 +143,9 @@ class Guess(_Data):
     @property
     def unit(self) -> str:
         """Its unit, which the name of the field ends with; empty for a share."""
-        return (
-            "Mbit/s"
-            if self.path.endswith("_mbit_s")
-            else "s"
-            if "seconds" in self.path or self.path.endswith("_s")
-            else ""
-        )
+        if self.path.endswith("_mbit_s"):
+            return "Mbit/s"
+        return "s" if "seconds" in self.path or self.path.endswith("_s") else ""
 
 
 class _Settings(_Data):
