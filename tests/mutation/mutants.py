@@ -24,7 +24,7 @@ _SIGNS = {
     **{ast.BitAnd: "&", ast.BitOr: "|"},
 }
 #: functions that say what a chart looks like: that is looked at, and not computed
-_LOOKS = re.compile(r"\balt\.")
+_LOOKS = re.compile(r"\balt\.|gridColor")
 
 
 @dataclass(frozen=True)
@@ -112,12 +112,16 @@ def _inside(function: ast.FunctionDef) -> Iterator[Any]:
             continue  # a docstring
         if isinstance(node, ast.keyword) and node.arg == "strict":
             continue  # of `zip`: asked for everywhere, and true wherever the tests pass
+        if isinstance(node, ast.arg):
+            continue  # of a function within: its annotation is not computed
         if hasattr(node, "lineno"):
             yield node
         if isinstance(node, ast.AnnAssign):
             todo += [node.value] if node.value is not None else []
         else:
-            todo += list(ast.iter_child_nodes(node))
+            todo += [
+                each for each in ast.iter_child_nodes(node) if each is not getattr(node, "returns", None)
+            ]
 
 
 def _faults(node: ast.AST, text: str) -> Iterator[str]:

@@ -26,6 +26,13 @@ def last(values, default=0):
     return found
 
 
+def same(value):
+    def inner(given: int | None) -> int | None:
+        return given
+
+    return inner(value)
+
+
 class Box:
     @cached_property
     def half(self):
