@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from statistics import fmean
 
+import numpy as np
 import pytest
 from oracles.small_runs import CHANGING, FOUR
 from oracles.story import Row, rows_of
 
 import psbench as ps
 from psbench import metrics
+from psbench.metrics.axes import Axes
 from psbench.results.run import Run
 from psbench.testing import toy_experiment
 
@@ -125,3 +127,10 @@ def test_how_many_gradients_others_lack_along_a_run(run: Run) -> None:
     step = max(1, len(expected) // 7)
     assert few["time_s"].tolist() == found["time_s"].tolist()[::step]
     assert max(most for _, _, most in expected) > 0
+
+
+def test_updates_of_all_workers_are_counted_however_a_log_is_divided(run: Run) -> None:
+    rows = run.log.rows()
+    whole, growing = Axes().read(rows).version.tolist(), Axes()
+    assert whole[-1] == run.summary()["updates"]
+    assert [version for part in np.array_split(rows, 9) for version in growing.read(part).version] == whole
