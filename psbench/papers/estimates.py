@@ -157,7 +157,7 @@ class MeanEstimate(Estimate):
 
     def power(self, effect: float, level: float) -> float:
         """See the base: the noncentral t distribution."""
-        shift = abs(self._scaled(effect) - self._scaled(NEUTRAL[self.form] or 0.0))
+        shift = abs(self._scaled(effect))  # what is neutral is 0 on either scale
         if self.seeds < 2 or not math.isfinite(self.error) or not shift:
             return 0.0
         if self.error == 0:
@@ -206,7 +206,7 @@ class MeanEstimate(Estimate):
 
 @dataclass(frozen=True)
 class SpreadEstimate(Estimate):
-    """The ratio of two standard deviations over seeds, with the F distribution of normal values."""
+    """The ratio of two standard deviations over two seeds or more, with the F distribution."""
 
     ratio: float
 
@@ -217,8 +217,6 @@ class SpreadEstimate(Estimate):
 
     def limit(self, level: float) -> tuple[float, float]:
         """See the base."""
-        if self.seeds < 2 or not math.isfinite(self.ratio):
-            return math.nan, math.nan
         n = self.seeds - 1
         high = float(special.fdtri(n, n, (1 + level) / 2))
         return self.ratio / math.sqrt(high), self.ratio * math.sqrt(high)  # equal seeds: symmetric
@@ -233,15 +231,13 @@ class SpreadEstimate(Estimate):
 
     def power(self, effect: float, level: float) -> float:
         """See the base."""
-        if self.seeds < 2 or effect <= 0 or effect == 1:
+        if effect <= 0 or effect == 1:
             return 0.0
         n, size = self.seeds - 1, max(effect, 1 / effect) ** 2  # equal seeds: symmetric
         return float(special.fdtrc(n, n, special.fdtri(n, n, 1 - level) / size))
 
     def equal_power(self, half: float, level: float) -> float:
         """See the base."""
-        if self.seeds < 2:
-            return 0.0
         n = self.seeds - 1
         most = half**2 * float(special.fdtri(n, n, level))  # at this ratio it is just below the upper bound
         return max(0.0, float(special.fdtr(n, n, most) - special.fdtr(n, n, 1 / most))) if most > 1 else 0.0
@@ -251,7 +247,7 @@ class SpreadEstimate(Estimate):
         return replace(self, seeds=seeds)
 
     def _tail(self, value: float, tail: Callable[[int, int, float], float]) -> float:
-        if self.seeds < 2 or not math.isfinite(self.ratio) or value <= 0:
+        if value <= 0:
             return 1.0
         return float(tail(self.seeds - 1, self.seeds - 1, (self.ratio / value) ** 2))
 
@@ -315,7 +311,7 @@ def _pairs(
 def _of_sample(form: Form, sample: npt.NDArray[np.float64], log: bool) -> MeanEstimate:
     n = len(sample)
     error = float(sample.std(ddof=1) / math.sqrt(n)) if n > 1 else math.nan
-    if np.ptp(sample) <= 1e-12 * max(1.0, float(np.abs(sample).max())):
+    if np.ptp(sample) <= 1e-12 * max(1.0, abs(float(sample[0]))):
         error = 0.0 if n > 1 else math.nan  # equal but for rounding
     return MeanEstimate(form, n, 0, 0, float(sample.mean()), error, n - 1, log)
 

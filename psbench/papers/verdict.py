@@ -118,7 +118,7 @@ def bounds(claim: Claim, theirs: PublishedNumber) -> tuple[float, float]:
         ends = sorted((sign * least * (1 - _SIZE), sign * most * (1 + _SIZE)))
         return ends[0] / theirs.factor, ends[1] / theirs.factor
     sign = 1 if value > 1 else -1
-    least, most = (max(0.0, sign * math.log(end)) for end in ((low, high) if sign > 0 else (high, low)))
+    least, most = sorted(max(0.0, sign * math.log(end)) for end in (low, high))
     factor = math.log(claim.margin)
     ends = sorted((sign * (least - min(factor, least * _SIZE)), sign * (most + min(factor, most * _SIZE))))
     return math.exp(ends[0]), math.exp(ends[1])

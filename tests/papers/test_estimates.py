@@ -47,6 +47,10 @@ def test_the_ratio_of_deviations_has_the_f_test():
     passed = [max(each.above(1 / 4), each.below(4.0)) <= ALPHA for each in drawn]
     assert found.equal_power(4.0, ALPHA) == pytest.approx(np.mean(passed), abs=1e-3)
     assert found.equal_power(1.1, ALPHA) == 0.0
+    smaller = [replace(each, ratio=each.ratio / 5).below(1.0) <= ALPHA for each in drawn]
+    assert found.power(1 / 5, ALPHA) == pytest.approx(np.mean(smaller), abs=1e-3)
+    assert (found.above(0.0), found.power(0.0, ALPHA), found.power(1.0, ALPHA)) == (1.0, 0.0, 0.0)
+    assert estimate("sd_ratio", measured(1.0, 2.0), measured(1.0, 3.0)).mean == pytest.approx(0.5)
 
 
 def test_a_censored_time_is_no_zero_and_no_time():
@@ -61,6 +65,11 @@ def test_a_censored_time_is_no_zero_and_no_time():
     p = stats.logrank(late, early, alternative="less").pvalue  # fewer hazards: later
     assert found.above(1.0) >= p
     assert found.above(1.0) < 0.01 < 0.9 < found.below(1.0)
+    assert found.is_censored
+    cut = np.array([[4.0, 5.0, 6.0, 5.5, 4.5], [9.0, 11.0, 10.0, 12.0, 12.0]])
+    parts = stats.sem(cut, axis=1) ** 2 / cut.mean(axis=1) ** 2  # of the logarithm of each mean
+    assert found.error**2 == pytest.approx(parts.sum())
+    assert found.freedom == pytest.approx(parts.sum() ** 2 / (parts**2 / 4).sum())
     assert estimate("ratio", baseline, runs).above(1.0) == pytest.approx(found.above(1.0))
     turned = estimate("ratio", runs, baseline)
     assert (turned.below(1.0), turned.above(1.0)) == pytest.approx((found.above(1.0), found.below(1.0)))
@@ -84,8 +93,11 @@ def test_times_beyond_the_shortest_censored_run_are_cut():
     [
         ("speed_up", measured(None, None, given=9.0), measured(None, None, given=9.0)),  # neither arrives
         ("value", measured(None, 3.0, given=9.0), ()),
+        ("ratio", measured(None, given=9.0), measured(3.0)),
+        ("ratio", measured(9.0, None, given=9.0), measured(9.0, 9.0)),
         ("difference", measured(None, 3.0, given=9.0), measured(1.0, 2.0)),
         ("ratio", measured(math.nan, 3.0), measured(1.0, 2.0)),
+        ("difference", measured(math.nan, 3.0), measured(1.0, 2.0)),
         ("ratio", measured(0.0, 3.0), measured(1.0, 2.0)),
         ("sd_ratio", measured(1.0, 1.0), measured(1.0, 2.0)),
         ("ratio", (), ()),
@@ -98,6 +110,9 @@ def test_runs_that_say_nothing_give_no_estimate(form, runs, baseline):
 def test_equal_runs_are_no_evidence_for_either_side():
     found = estimate("ratio", measured(3.0, 4.0, 5.0), measured(3.0, 4.0, 5.0))
     assert (found.above(1.0), found.below(1.0)) == (1.0, 1.0)
+    assert found.power(2.0, ALPHA) == found.equal_power(1.1, ALPHA) == 1.0  # nothing varies
+    rounded = estimate("difference", measured(1e6, 1e6 + 1e-7), measured(0.0, 0.0))
+    assert rounded.error == 0.0
     assert found.above(0.9) == 0.0
 
 
@@ -111,5 +126,8 @@ def test_two_seeds_are_the_fewest_and_say_how_many_would_be_enough():
     assert enough is not None
     assert found.with_seeds(enough).power(0.5, 0.05) >= 0.8 > found.with_seeds(enough - 1).power(0.5, 0.05)
     assert found.seeds_for(lambda other: other.power(100.0, 0.05)) == 2
+    assert found.above(0.0) < 0.05
+    three = estimate("difference", measured(1.0, 1.4, 1.1), measured(0.0, 0.1, 0.2))
+    assert (three.freedom, three.with_seeds(5).freedom) == (2, 4)
     one = estimate("difference", measured(1.0), measured(0.0))
     assert (one.equal_power(100.0, 0.05), one.seeds_for(lambda _: 1.0)) == (0.0, None)

@@ -11,6 +11,7 @@ from psbench.papers.estimates import RunMeasure, estimate
 from psbench.papers.schema import PublishedNumber
 from psbench.papers.verdict import (
     ALPHA,
+    RowTest,
     bounds,
     examine,
     holm,
@@ -127,6 +128,8 @@ def test_a_claim_takes_all_of_its_rows():
     sure, unsure = paired("speed_up", [2.0, 2.01, 2.02]), paired("speed_up", [0.5, 2.0, 7.0])
     for pair in ((sure, unsure), (unsure, sure)):
         assert judge([together([examine(claim(), row("2"), ours) for ours in pair])]) == ["inconclusive"]
+    both = together([RowTest(0.1, 0.9, 0.2, 0.3), RowTest(0.1, 0.9, 0.4, 0.1)])
+    assert (both.sized, both.beyond) == (0.4, 0.3)
 
 
 def test_what_their_own_deviations_do_not_separate_is_said():
@@ -146,7 +149,18 @@ def test_bounds_are_the_factor_and_half_of_the_effect():
     assert bounds(claim(), row("2.00")) == pytest.approx((1.995 / 1.25, 2.005 * 1.25))
     assert bounds(claim(), row("1.10")) == pytest.approx((1.095**0.5, 1.105**1.5))
     assert bounds(claim(), row("-1", "difference")) == pytest.approx((-0.0225, -0.0025))  # -0.5 to -1.5
+    assert bounds(claim(), row("0.5", "difference")) == pytest.approx((0.00225, 0.00825))
+    share = row("50", "value").model_copy(update={"unit": "%"})
+    assert bounds(claim(test="number"), share) == pytest.approx((0.495 / 1.25, 0.505 * 1.25))
     assert bounds(claim(test="same", margin=0.5), row("-0.1", "difference")) == (-0.005, 0.005)
+
+
+@pytest.mark.parametrize("more", [{}, {"test": "same", "margin": 0.5}])
+def test_runs_that_are_the_same_tell_nothing(more):
+    ours = paired("difference", [0.0, 0.0, 0.0])
+    assert examine(claim(**more), row("-1", "difference"), ours) == RowTest(1.0, 1.0)
+    ours = paired("difference", [0.001, 0.0012, 0.0008])  # both p-values are near 1
+    assert examine(claim(test="same", margin=0.5), row("-0.1", "difference"), ours).opposes == 1.0
 
 
 def test_one_seed_has_no_interval_no_power_and_no_verdict():
@@ -170,6 +184,8 @@ def test_seeds_needed_are_the_fewest_that_have_the_power(theirs, more):
     groups = np.random.default_rng(6).lognormal(0, 0.01 if more else 0.2, (2, 5))
     ours = estimate(theirs.form, *([RunMeasure(float(value)) for value in group] for group in groups))
     _, needed = power(claim(**more), theirs, ours, 3)
+    if not more:
+        assert power(claim(), theirs, ours, 3)[0] == ours.power(float(theirs.value), ALPHA / 3)
     chances = [power(claim(**more), theirs, ours.with_seeds(n), 3)[0] for n in (needed - 1, needed)]
     assert chances[0] < 0.8 <= chances[1]
 
