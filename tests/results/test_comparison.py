@@ -6,6 +6,7 @@ import signal
 from base64 import b64decode
 from typing import Any
 
+import pandas as pd
 import pytest
 from smoke_sizes import BLANK
 
@@ -14,7 +15,7 @@ from psbench.backends.control import Control
 from psbench.core.target import Target
 from psbench.errors import Interrupted
 from psbench.results.comparison import Comparison
-from psbench.results.comparison_table import as_text
+from psbench.results.comparison_table import as_text, cells_of
 from psbench.results.remarks import of_target
 from psbench.results.run import Run
 from psbench.results.text import table_text, two_digits
@@ -238,6 +239,12 @@ def test_a_table_that_is_too_wide_has_a_column_for_each_row():
     text = table_text(headings, [["asp", "1" * 12, "2" * 12, "3" * 12]], [], width=30)
     found = dict(line.split() for line in text.splitlines() if line[:1].isalpha())
     assert found == {"strategy": "asp", "seconds": "1" * 12, "updates": "2" * 12, "accuracy": "3" * 12}
+
+
+def test_the_loss_is_shown_unless_all_have_an_accuracy():
+    for accuracies, is_shown in (([0.9, None], True), ([0.9, 0.8], False)):
+        rows = {"strategy": ["bsp", "asp"], "n": [1, 1], "val_accuracy": accuracies, "val_loss": [0.1, 0.2]}
+        assert ("val. loss" in cells_of(pd.DataFrame(rows))[0]) == is_shown
 
 
 def test_runs_that_are_compared_with_none_are_not_too_few():
