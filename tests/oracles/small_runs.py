@@ -130,7 +130,9 @@ def _switched(folder: Path) -> Run:
         if len(log.evaluations()) == 2:
             control.switch()
 
-    manual = {"name": "strategy_switch", "rule": "manual", "first": "ssp"}
+    # waits by two bounds have two reasons
+    first, second = ({"name": "ssp", "staleness_bound": bound} for bound in (1, 2))
+    manual = {"name": "strategy_switch", "rule": "manual", "first": first, "second": second}
     experiment = toy_experiment(manual, cluster=FOUR, stop={"epochs": 3})
     return ps.run(experiment, control=control, observer=switch)
 

@@ -16,7 +16,7 @@ from psbench.metrics.totals import PushTotals, SpanTotals
 from psbench.results.run import Run
 
 #: of the compositions of a run; those of most runs are not known
-BOUNDS: dict[str, list[int | None]] = {"bounded": [2], "switched by hand": [3, None], "switch": [None]}
+BOUNDS: dict[str, list[int | None]] = {"bounded": [2], "switched by hand": [1, 2], "switch": [None]}
 
 
 def rows_in(recorded: Recording, name: str) -> list[dict[str, Any]]:
