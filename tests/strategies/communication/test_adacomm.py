@@ -298,9 +298,13 @@ def test_the_search_for_the_first_period_compares_losses_after_equal_time():
     assert found.table()["train_loss"].tolist() == pytest.approx(
         [sum(each) / 2 for each in found.losses.values()]
     )
-    four = trained(strategies.local_sgd(local_steps=4), cluster=cluster, stop={"epochs": 1})
+    four, one = (
+        trained(strategies.local_sgd(local_steps=steps), cluster=cluster, stop={"epochs": 1})
+        for steps in (4, 1)
+    )
     assert found.time_s == four.summary()["time_s"]  # the quicker
     assert found.losses[4][0] == pytest.approx(metrics.evaluations(four.log)["train_loss"].iloc[-1])
+    assert found.losses[1][0] > metrics.evaluations(one.log)["train_loss"].iloc[-1]
     assert found.initial_steps == 4  # one step an exchange has not come far by then
     assert found.table()["local_steps"].tolist() == [1, 4]
     with pytest.raises(ParameterError, match="'bsp' has no initial period; use adacomm"):
