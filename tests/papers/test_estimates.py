@@ -23,6 +23,7 @@ def test_a_ratio_is_of_logarithms_seed_by_seed_with_students_interval():
     assert (found.mean, found.low, found.high) == pytest.approx(tuple(expected))
     p = stats.ttest_1samp(logs, math.log(1.5), alternative="greater").pvalue
     assert (found.above(1.5), found.below(1.5)) == pytest.approx((p, 1 - p))
+    assert (found.above(0.0), found.below(0.0)) == (0.0, 1.0)
     turned = estimate("ratio", measured(*runs), measured(*baseline))
     assert (turned.low, turned.high) == pytest.approx((1 / found.high, 1 / found.low))
 

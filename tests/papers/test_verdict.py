@@ -110,7 +110,9 @@ def test_the_same_is_a_test_of_equivalence(better, effects, expected):
     ],
 )
 def test_a_number_alone_is_within_its_factor_or_not(effects, expected):
-    assert verdict(row("8.70", "value"), paired("value", effects), test="number") == expected
+    theirs, ours = row("8.70", "value"), paired("value", effects)
+    assert verdict(theirs, ours, test="number") == expected
+    assert power(claim(test="number"), theirs, ours, 3) == (None, None)
 
 
 @pytest.mark.parametrize("theirs", [row("2"), row("1", relation=">")])
@@ -304,3 +306,5 @@ def test_suspicion_is_welchs_one_sided_test():
     assert suspicious(sync, better, less_is_better=True) == pytest.approx(p)
     assert suspicious([0.97], sync, less_is_better=False) is None  # one run says nothing
     assert suspicious([0.97, 0.971], [0.95, 0.951], less_is_better=False) < 0.001
+    assert suspicious([0.97, 0.97], [0.95, 0.951], less_is_better=False) < 0.01
+    assert suspicious([0.97, 0.97], [0.95, 0.95], less_is_better=False) is None  # nor do runs that are alike
