@@ -267,8 +267,9 @@ class Lab(PanelPage):
     def close(self) -> None:
         """Stop everything and take the panel away; no thread is left."""
         if hasattr(self, "_checker"):
-            for part in (self._runner, self._checker, self._figures):
-                part.close()
+            self._runner.close()
+            self._checker.close()
+            self._figures.close()
         super().close()
 
 
