@@ -35,9 +35,9 @@ LONG = Experiment(
 #: the part of a run's time that drawing may take here, so that no test runs on for what is drawn next
 OFTEN = 0.3
 #: seconds of a run that is long: many pieces, and more than is played in a moment
-LENGTH_S = 65
+LENGTH_S = 130
 #: spans of a piece: a run is long after a second already
-PIECE = 1500
+PIECE = 3000
 SHOWN = """() => { const stage = document.querySelector('.psb-lab').stage;
  const canvas = document.querySelector('.psb-timeline-canvas');
  const pen = canvas.getContext('2d'); const ratio = window.devicePixelRatio;
