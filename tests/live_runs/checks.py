@@ -75,7 +75,7 @@ class Checks:
         self._begin: set[int] = set()  # the workers with which training began
         self._unready: set[str] = set()  # processes that have connected and are not ready
         self._lost_by_hand: set[int] = set()
-        self._back_by_hand: set[int] = set()
+        self._back_by_hand: dict[int, float] = {}  # and when, in seconds of the run
         self._has_outcome = False
         self._lost_by_then: set[int] = set()  # workers, when the outcome was sent
         self._late: set[str] = set()  # processes that connected when the run had ended
@@ -140,10 +140,12 @@ class Checks:
         if first == REPLICA and "has joined" not in text:
             self._unkept = None  # it is lost
         if "by hand" in text and ("is lost" in text or "is back" in text):
-            sides = self._lost_by_hand, self._back_by_hand
-            to, of = sides if "is lost" in text else sides[::-1]
-            to.add(int(second))
-            of.discard(int(second))
+            self._lost_by_hand.discard(int(second))
+            self._back_by_hand.pop(int(second), None)
+            if "is lost" in text:
+                self._lost_by_hand.add(int(second))
+            else:
+                self._back_by_hand[int(second)] = self._live.run.now
 
     def _ring(self, order: msg.StartRing) -> None:
         """Check that every worker is in a ring that waits with something to add and was not lost."""
@@ -282,12 +284,13 @@ class Checks:
 
     def _is_planned_away(self, worker: int) -> bool:
         """Whether the experiment has a worker away now: it joins later, or has failed and is not back yet."""
-        if worker in self._back_by_hand:
-            return False
         cluster, now = self._experiment.cluster, self._live.run.now
-        late = any(join.worker == worker and now < join.at_s for join in cluster.joins)
+        back_s = self._back_by_hand.get(
+            worker, -math.inf
+        )  # a failure that is planned for later comes all the same
+        late = back_s < 0 and any(join.worker == worker and now < join.at_s for join in cluster.joins)
         return late or any(
-            failure.worker == worker and failure.at_s <= now < (failure.rejoin_s or math.inf)
+            failure.worker == worker and back_s < failure.at_s <= now < (failure.rejoin_s or math.inf)
             for failure in cluster.failures
         )
 

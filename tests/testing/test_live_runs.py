@@ -823,6 +823,16 @@ def test_a_press_that_brings_nobody_back_keeps_no_planned_failure_off(begins: bo
     assert run.log.of_kind(Kind.JOIN)["worker"].tolist() == [0, 1, 1]
 
 
+def test_who_is_back_by_hand_fails_later_as_planned() -> None:
+    run = world(workload("asp", cluster=FAILS, recovery={"min_workers": 1}, stop={"updates": 300}))
+    settle(run)
+    for what in ("lost", "back"):
+        run.ask(msg.PressWorker(1, what, 1.0))
+        settle(run)
+    run.heal(looks=True)
+    assert [run.log.text(text) for text in run.log.of_kind(Kind.LEAVE)["text"]] == ["failed", "failed"]
+
+
 @pytest.mark.parametrize("measures", [False, True], ids=["in a ring", "while it measures"])
 def test_a_worker_that_is_being_lost_is_counted_as_lost(measures: bool) -> None:
     """Its leave completed a ring, and waited for that: both others could be lost, and the run was over."""
