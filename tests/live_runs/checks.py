@@ -80,6 +80,7 @@ class Checks:
         self._lost_by_then: set[int] = set()  # workers, when the outcome was sent
         self._late: set[str] = set()  # processes that connected when the run had ended
         self.stored_versions: list[int] = []
+        self.lacked_evaluator = False  # in the run that this one goes on from
 
     # ---------------------------------------------------------------- messages
 
@@ -231,6 +232,11 @@ class Checks:
             raise BrokenContract(f"a checkpoint of version {version} comes after {self.stored_versions[-1]}")
         self.stored_versions.append(version)
 
+    @property
+    def evaluator_was_lost(self) -> bool:
+        """Whether the evaluator was lost, here or before, and with it evaluations."""
+        return self.lacked_evaluator or self._incidents[EVALUATOR] > 0
+
     # ---------------------------------------------------------------- all messages have arrived
 
     def settled(self, workers: Mapping[str, FakeWorker], dead: set[str]) -> None:
@@ -381,7 +387,7 @@ class Checks:
         resumed = start.checkpoint.state["engine"]["view"]["version"] if start else 0
         if last not in {*seen.values(), *late}:
             raise BrokenContract(f"version {last}, the last, is not evaluated: {seen}, {late}")
-        for version in range(1, last):
+        for version in range(resumed + 1 if self.lacked_evaluator else 1, last):
             number = int(epochs[version] / every + 1e-9)
             soon = {*range(version, version + self._experiment.num_workers)}
             soon |= {resumed} if version < resumed else set()  # if it was under way at the checkpoint
