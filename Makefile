@@ -53,8 +53,8 @@ QUICK := $(addprefix tests/,core strategies sharding clusters \
   training testing backends/simulated/test_local_workers.py backends/simulated/test_simulation.py \
   test_identities.py test_experiment.py test_refusals.py test_equivalence_map.py test_structure.py)
 quick: $(VENV)/.dev lint  ## the inner loop, under a minute
-	@echo '== quick tests: of decisions and updates, but the slow ones'
-	@$(PYTEST) -n 2 -p no:nbval -m 'not (slow or nightly or dask)' $(QUICK)
+	@echo '== quick tests: of decisions and updates, but live runs, what is resumed, and the slow ones'
+	@$(PYTEST) -n 2 -p no:nbval -m 'not (slow or nightly or dask)' -k '(not live and not resume) or test_live_runs' $(QUICK)
 
 lint: $(VENV)/.dev
 	@echo '== ruff'
