@@ -23,7 +23,7 @@ from psbench.results.text import ShownTable
 _BUDGET = ("stop", "batch_size")
 #: fields that make accuracies and losses those of another task
 _TASK = ("data", "model")
-#: letters of a remark on what differs; what is longer is in the table
+#: characters of a remark on what differs; what is longer is in the table
 _LONGEST = 200
 #: true of most first looks, so that charts leave it to the table
 FEW = "fewer than three seeds: differences may be chance"
