@@ -143,7 +143,7 @@ class ThreadedRun:
     def _take(self, message: Message, client: ClientSocket) -> None:
         if isinstance(message, msg.StoreCheckpoint):
             self.checkpoints.append(message.label)
-            self.stored[message.label] = Checkpoint(message.tensors, message.state)
+            self.stored[message.label] = Checkpoint(message.tensors, message.state.data)
         elif isinstance(message, msg.Incident):
             self.incidents.append(message.text)
         elif isinstance(message, msg.RunOutcome):

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import torch
 
 from psbench.backends.dask.protocol import messages as msg
-from psbench.backends.dask.protocol.decoder import Message
+from psbench.backends.dask.protocol.decoder import Json, Message
 from psbench.backends.dask.protocol.messages import PushMessage, ReleaseMessage
 from psbench.backends.dask.protocol.roles import Address, server_name, servers_of
 from psbench.backends.local_steps import restored_loop
@@ -297,7 +297,7 @@ class FakeWorker:
         self._contributes = "push/payload" in order.tensors
         self._restart()
         if order.state is not None:
-            self._loop = restored_loop(order.state, self._composition, self.worker)
+            self._loop = restored_loop(order.state.data, self._composition, self.worker)
 
     def _send_model(self, tag: int) -> None:
         self._tell(msg.WorkerModel(tag, self._model(self.version)))
@@ -306,7 +306,7 @@ class FakeWorker:
         plain: dict[str, Any] = {"position": [0, self._steps, 0, 0, 0], "used": self._steps}
         if order.waits and self._loop is not None:
             plain |= {"loop": self._loop.state_dict(), "lr": 0.1, "next_chunk_s": None}
-        self._tell(msg.WorkerState(order.tag, plain, {}))
+        self._tell(msg.WorkerState(order.tag, Json(plain), {}))
 
     # ---------------------------------------------------------------- rings
 

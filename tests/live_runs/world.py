@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 
 import numpy as np
+from msgspec.structs import replace
 
 from psbench.backends.dask.coordinator.live_run import LiveRun
 from psbench.backends.dask.protocol import messages as msg
@@ -250,7 +251,7 @@ class World:
 
     def _arrive_at_coordinator(self, sender: str, message: Message) -> None:
         if isinstance(message, PushMessage):
-            payload, message = message.payload, PushMessage(**vars(message) | {"payload": None})
+            payload, message = message.payload, replace(message, payload=None)
             if payload is not None:
                 worker = worker_number(sender)
                 assert worker is not None

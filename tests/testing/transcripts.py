@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict
 from torch import Tensor
 
 from psbench.backends.dask.coordinator.live_run import LiveRun
@@ -60,6 +62,8 @@ def words(value: Any) -> str:
         return f"<{len(value)} bytes {zlib.crc32(value):08x}>"
     if isinstance(value, BaseException):
         return f"{type(value).__name__}: {value}"
+    if isinstance(value, Struct):
+        return _fields(value, asdict(value))
     if is_dataclass(value):
         return _fields(value, {field.name: getattr(value, field.name) for field in fields(value)})
     if isinstance(value, tuple) and hasattr(value, "_asdict"):

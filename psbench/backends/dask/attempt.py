@@ -295,7 +295,7 @@ class Attempt:
             coordinator.send(msg.OutcomeReceived())
 
     def _conclude(self, left: msg.RunOutcome) -> None:
-        facts = left.facts | {"checkpoints": self.record.paths, "incidents": self.record.incidents}
+        facts = left.facts.data | {"checkpoints": self.record.paths, "incidents": self.record.incidents}
         parameters, buffers = left.tensors["parameters"], left.tensors["buffers"]
         self._outcome = Outcome(left.status, left.reason, parameters, buffers, facts)
         self._page.end(f"{left.status}: {left.reason}")

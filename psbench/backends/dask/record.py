@@ -75,7 +75,7 @@ class Record:
 
     def store(self, new: msg.StoreCheckpoint) -> None:
         """Keep a checkpoint, and write it to its file."""
-        state = new.state | {"spec": self._experiment.spec()}
+        state = new.state.data | {"spec": self._experiment.spec()}
         rows, texts = state["logged"]
         if state["engine"] is not None:  # else it holds the model alone
             name = f"checkpoint {new.label!r}"
@@ -87,7 +87,7 @@ class Record:
         """Keep what the replica had, to go on from there, unless there is a later checkpoint."""
         rows, texts = new.state["logged"]
         if self._last is None or rows >= self._last.rows:
-            state = new.state | {"spec": self._experiment.spec()}
+            state = new.state.data | {"spec": self._experiment.spec()}
             self._last = _Last(Checkpoint(new.tensors, state), rows, texts, "the replica's last state")
 
     def note(self, incident: str) -> None:

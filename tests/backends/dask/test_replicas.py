@@ -72,7 +72,7 @@ def is_whole(kept: msg.KeepState) -> bool:
 def gone_on(done: KeptRun, kept: msg.KeepState) -> ThreadedRun:
     """Return the run that goes on from a state of the replica, as the client lets it."""
     rows, texts = kept.state["logged"]
-    state = json.loads(json.dumps(kept.state))
+    state = json.loads(json.dumps(kept.state.data))
     again = ThreadedRun(
         done.experiment, start=Start(Checkpoint(kept.tensors, state), rows, list(done.log.texts[:texts]))
     )

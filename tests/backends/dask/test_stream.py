@@ -125,7 +125,7 @@ def test_nothing_is_taken_from_a_server_that_does_not_know_the_key() -> None:
             end, _ = impostor.accept()
             with end:
                 assert KEY not in end.recv(4096)
-                end.sendall(HEAD.pack(5, 0, 2, 0) + b"{}")
+                end.sendall(HEAD.pack(5, 0, 1, 0) + b"\x90")
                 with pytest.raises(MessageRefused, match="does not know the run's key"):
                     await_message(client)
             assert client.lost

@@ -81,7 +81,7 @@ def packed(piece: RingPiece) -> bytes:
     return HEAD.pack(RingPiece.kind, 0, len(body), len(payload)) + body + payload.numpy().tobytes()
 
 
-PING = HEAD.pack(Ping.kind, 0, 2, 0) + b"{}"
+PING = HEAD.pack(Ping.kind, 0, 1, 0) + b"\x90"
 
 
 def of_version_1_2() -> ssl.SSLContext:

@@ -19,6 +19,7 @@ from psbench.backends.checkpointing import (
 )
 from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait
 from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.decoder import Json
 from psbench.backends.dask.protocol.framing import State
 from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.protocol.messages import PushKey
@@ -133,7 +134,7 @@ class CheckpointWriter:
         self.capture(rest, run_state, waits, lambda *found: self._store_as(label, *found))
 
     def _store_as(self, label: str, state: dict[str, Any], tensors: State) -> None:
-        self._run.out.send(CLIENT, msg.StoreCheckpoint(label, state, tensors))
+        self._run.out.send(CLIENT, msg.StoreCheckpoint(label, Json(state), tensors))
 
     def capture(
         self,
@@ -184,7 +185,7 @@ class CheckpointWriter:
 
     def take_worker(self, worker: int, part: msg.WorkerState) -> None:
         """Take a worker's part."""
-        self._add(part.tag, worker, named(f"worker/{worker}/", part.tensors), part.state)
+        self._add(part.tag, worker, named(f"worker/{worker}/", part.tensors), part.state.data)
 
     def leave(self, worker: int) -> None:
         """Wait no longer for a worker that is gone."""
@@ -264,14 +265,15 @@ def resume_workers(
         own = under(f"worker/{worker}/", checkpoint.tensors)
         if worker in pushes:  # what it adds to the next ring
             own |= named("push/", under(f"push/{pushes[worker]}/", checkpoint.tensors))
-        state = checkpoint.state["workers"].get(str(worker))
+        part = checkpoint.state["workers"].get(str(worker))
+        state = None if part is None else Json(part)
         out.send(worker_name(worker), msg.ResumeWorker(view.in_force, ranges, state, own))
 
 
 def admit_worker(out: Outbox, worker: int, position: BatchPosition, view: ClusterView) -> None:
     """Have a worker that took another's place go on where that one was in its data."""
     ranges = None if view.ranges is None else as_lists(view.ranges)
-    out.send(worker_name(worker), msg.ResumeWorker(view.in_force, ranges, *part_at(position)))
+    out.send(worker_name(worker), msg.ResumeWorker(view.in_force, ranges, Json(part_at(position).state), {}))
 
 
 def first_actions(

@@ -16,8 +16,8 @@ from psbench.backends.dask.coordinator.live_run import LiveRun
 from psbench.backends.dask.protocol import instructions as ins
 from psbench.backends.dask.protocol.decoder import MessageRefused
 from psbench.backends.dask.protocol.messages import Ping, ReportMessage, RunOutcome, VoteMessage
-from psbench.backends.dask.protocol.packed_messages import PushMessage, ReleaseMessage, Summand
 from psbench.backends.dask.protocol.roles import worker_number
+from psbench.backends.dask.protocol.step_messages import PushMessage, ReleaseMessage, Summand
 from psbench.backends.dask.protocol.transport import Received, ServerSocket
 from psbench.backends.dask.server.adder import Adder
 from psbench.backends.dask.server.first_server import FirstServer

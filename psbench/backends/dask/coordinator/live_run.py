@@ -35,7 +35,7 @@ from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait, 
 from psbench.backends.dask.coordinator.stopping import Stopping, computing
 from psbench.backends.dask.coordinator.timers import Timers
 from psbench.backends.dask.protocol import messages as msg
-from psbench.backends.dask.protocol.decoder import Message, MessageRefused
+from psbench.backends.dask.protocol.decoder import Json, Message, MessageRefused
 from psbench.backends.dask.protocol.instructions import End, Input, Instruction, Look, Looked, Refused
 from psbench.backends.dask.protocol.roles import (
     CLIENT,
@@ -447,7 +447,7 @@ class LiveRun:
             "usage": sorted(run.peers.usage.values(), key=lambda used: used["worker"]),
             "unanswered": self.answers.unanswered or self.pushes.diverged,
         }
-        run.out.send(CLIENT, msg.RunOutcome(run.ending.status, run.ending.reason, facts, state))
+        run.out.send(CLIENT, msg.RunOutcome(run.ending.status, run.ending.reason, Json(facts), state))
         yield Wait(lambda: self._client_has_outcome, lambda: CLIENT)
 
     def _await_usage(self) -> Script[None]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import asdict
+
 from psbench.backends.dask.protocol.messages import Ready, ServedReport, StampsReport, UsageReport
 from psbench.backends.dask.protocol.roles import Address, worker_name, worker_number
 
@@ -59,7 +61,7 @@ class Peers:
 
     def report(self, name: str, report: UsageReport | StampsReport | ServedReport) -> None:
         """Take note of what a worker or server reports at the end."""
-        self._reports[type(report)][name] = vars(report)
+        self._reports[type(report)][name] = asdict(report)
 
     @property
     def present(self) -> list[str]:

@@ -10,6 +10,7 @@ from psbench.backends.checkpointing import idle_workers, released, under
 from psbench.backends.dask.coordinator.checkpointing import CheckpointWriter, WorkerPart, part_at
 from psbench.backends.dask.coordinator.log_stream import LogStream
 from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait
+from psbench.backends.dask.protocol.decoder import Json
 from psbench.backends.dask.protocol.framing import State
 from psbench.backends.dask.protocol.messages import KeepState
 from psbench.backends.dask.protocol.roles import REPLICA
@@ -100,7 +101,7 @@ class Replication:
             self._parts[worker] = part.as_of_release()
         if self._stream is not None and tag == self._awaited:  # else it was lost meanwhile
             self._stream.send()
-            self._run.out.send(REPLICA, KeepState(tag, *self._since, state, tensors))
+            self._run.out.send(REPLICA, KeepState(tag, *self._since, Json(state), tensors))
 
     def take_receipt(self, tag: int) -> None:
         """Take note that the replica has a state."""

@@ -1,21 +1,20 @@
 """The one decoder: numbered kinds of typed messages, and the refusal of everything else.
 
-A message is a dataclass with a number (`class Vote(Message, kind=40)`). Its body is JSON with a value for
-each field; tensors travel as the payload, with their names and shapes in the body. A kind that is sent in
-every step packs its body itself by overriding `encode` and `decode`.
+A message is a struct with a number (`class Vote(Message, kind=40)`). Its body is MessagePack: an array with a
+value for each field. Tensors travel as the payload, and the body has their shapes.
 """
 
 from __future__ import annotations
 
 import json
-import struct
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, ClassVar, Self, dataclass_transform
+import math
+from collections import UserDict
+from typing import Any, ClassVar, Self
 
-from pydantic import ConfigDict, PlainValidator, Strict, TypeAdapter, ValidationInfo
+import msgspec
+import torch
 from torch import Tensor
 
-from psbench.backends.dask.protocol.framing import State, pack, unpack
 from psbench.errors import BackendError
 
 
@@ -30,34 +29,47 @@ class MessageRefused(BackendError):
         return MessageRefused, (self.reason, self.sender)
 
 
+class Json(UserDict[str, Any]):
+    """Plain data that travels as JSON: states of random numbers have integers of 128 bits."""
+
+
 _KINDS: dict[int, type[Message]] = {}
-_ADAPTERS: dict[type[Message], TypeAdapter[Any]] = {}  # built when first needed: each takes a millisecond
-#: fields are neither converted nor ignored
-STRICT = ConfigDict(extra="forbid", strict=True)
+_EMPTY = torch.empty(0)
+_encode, _decode = msgspec.msgpack.encode, msgspec.msgpack.decode
 
 
-@dataclass_transform()
-class Message:
-    """What one process sends to another; subclasses are dataclasses of their annotated fields."""
+class _Numbered(msgspec.StructMeta):
+    """Gives each kind of message its number."""
+
+    def __new__(
+        mcs, name: str, bases: tuple[type, ...], body: dict[str, Any], kind: int | None = None
+    ) -> Any:
+        made: Any = super().__new__(mcs, name, bases, body, array_like=True, forbid_unknown_fields=True)
+        if kind is not None:
+            if not 0 <= kind < 256 or kind in _KINDS:
+                raise TypeError(f"{name}: kind {kind} is taken or does not fit into a byte")
+            made.kind = kind
+            _KINDS[kind] = made
+        return made
+
+
+class Message(msgspec.Struct, metaclass=_Numbered):
+    """What one process sends to another; the entries of its tensors are copied one after another."""
 
     kind: ClassVar[int]
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
-    def __init_subclass__(cls, kind: int, **keywords: Any) -> None:
-        super().__init_subclass__(**keywords)
-        if not 0 <= kind < 256 or kind in _KINDS:
-            raise TypeError(f"{cls.__name__}: kind {kind} is taken or does not fit into a byte")
-        cls.kind = kind
-        _KINDS[kind] = dataclass(cls)
 
     def encode(self) -> tuple[bytes, Tensor | None]:
         """Return body and payload."""
-        values, payload = vars(self), None
-        tensors = values.get("tensors")
-        if tensors is not None:
-            shapes, payload = pack(tensors)
-            values = values | {"tensors": shapes}
-        return json.dumps(values, default=asdict).encode(), payload
+        entries: list[Tensor] = []
+
+        def plain(value: Any) -> Any:
+            if not isinstance(value, Tensor):
+                return _plain(value)
+            entries.append(_flat(value))
+            return value.dtype is torch.float64, *value.shape
+
+        body = _encode(self, enc_hook=plain)
+        return body, torch.cat(entries) if entries else None
 
     @classmethod
     def decode(cls, body: bytes, payload: Tensor | None) -> Self:
@@ -65,25 +77,79 @@ class Message:
 
         Raises
         ------
-        ValueError, struct.error
+        msgspec.DecodeError, ValueError, RecursionError
             If it is none of this kind.
         """
-        if payload is not None and "tensors" not in cls.__annotations__:
-            raise ValueError("carries a payload, and its kind has none")
-        adapter = _ADAPTERS.get(cls)
-        if adapter is None:
-            adapter = _ADAPTERS[cls] = TypeAdapter(cls)
-        message: Self = adapter.validate_json(body, context=payload)
+        entries = _Entries(payload)
+        message = _decode(body, type=cls, dec_hook=entries.typed)
+        if entries.left:
+            raise ValueError(f"carries {entries.left} entries more than its tensors have")
         return message
 
 
-def _unpacked(shapes: Any, info: ValidationInfo) -> State:
-    return unpack(_SHAPES.validate_python(shapes), info.context)
+class VectorMessage(Message):
+    """A message of every step: its field `payload` is a vector that is sent from where it lies."""
+
+    def encode(self) -> tuple[bytes, Tensor | None]:
+        """Return body and payload."""
+        return _encode(self, enc_hook=_plain), self.payload  # type: ignore[attr-defined]
+
+    @classmethod
+    def decode(cls, body: bytes, payload: Tensor | None) -> Self:
+        """Return the message with that body and payload; see `Message.decode`."""
+
+        def vector(kind: type, value: Any) -> Any:
+            if value is not True:
+                raise ValueError("True stands for a vector")
+            return _EMPTY if payload is None else payload
+
+        message = _decode(body, type=cls, dec_hook=vector)
+        if payload is not None and message.payload is not payload:  # type: ignore[attr-defined]
+            raise ValueError(f"carries {payload.numel()} entries more than its tensors have")
+        return message
 
 
-_SHAPES = TypeAdapter(list[tuple[str, list[Annotated[int, Strict()]]]])
-#: tensors that are a message's payload
-Tensors = Annotated[State, PlainValidator(_unpacked)]
+def _plain(value: Any) -> Any:
+    """Return what a body has in the place of a vector, of JSON, or of a float of another library."""
+    if isinstance(value, Tensor):
+        return True
+    if isinstance(value, Json):
+        return json.dumps(value.data)
+    if isinstance(value, float):
+        return float(value)
+    raise TypeError(f"a message cannot carry {value!r}, of {type(value).__name__}")
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """Return the entries; numbers of 64 bits, such as counts of a part, travel as two of 32, bit by bit."""
+    flat = tensor.detach().reshape(-1)
+    return flat.view(torch.float32) if flat.dtype is torch.float64 else flat
+
+
+class _Entries:
+    """Cuts a payload into the tensors that a body has the shapes of, in order."""
+
+    def __init__(self, payload: Tensor | None) -> None:
+        self._flat = _EMPTY if payload is None else payload
+        self._start = 0
+
+    @property
+    def left(self) -> int:
+        """How many entries no tensor has taken."""
+        return self._flat.numel() - self._start
+
+    def typed(self, kind: type, value: Any) -> Any:
+        """Return the next tensor, a view of the payload unless it has 64 bits; or plain data."""
+        if kind is Json:
+            return Json(json.loads(value))
+        wide, *sizes = value
+        if not all(type(size) is int and size >= 0 for size in sizes):
+            raise ValueError(f"{sizes} is no shape")
+        end = self._start + math.prod(sizes) * (2 if wide else 1)
+        if end > self._flat.numel():
+            raise ValueError(f"{self.left} entries do not fill the shape {sizes}")
+        found, self._start = self._flat[self._start : end], end
+        return (found.clone().view(torch.float64) if wide else found).view(sizes)
 
 
 def decode(kind: int, body: bytes, payload: Tensor | None) -> Message:
@@ -99,5 +165,5 @@ def decode(kind: int, body: bytes, payload: Tensor | None) -> Message:
         raise MessageRefused(f"there is no kind {kind}")
     try:
         return found.decode(body, payload)
-    except (ValueError, struct.error, RuntimeError) as error:  # the last: a negative size of a tensor
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise MessageRefused(f"{found.__name__}: {error}") from None

@@ -2,25 +2,25 @@
 
 A class is a kind of message, with a number that no other has; `decoder` says how it is encoded and what is
 refused. Answers repeat the `tag` of the request. A push is named by its key: (worker, ticket). The kinds
-that are sent in every step are in `packed_messages`, with the layout of their bodies.
+that are sent in every step are in `step_messages`.
 
 Over 400 lines because it is a list: every message stands in one place.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from pydantic import ConfigDict
+from msgspec import Struct
 
-from psbench.backends.dask.protocol.decoder import STRICT, Message, Tensors
-from psbench.backends.dask.protocol.packed_messages import LogRows as LogRows
-from psbench.backends.dask.protocol.packed_messages import PushMessage as PushMessage
-from psbench.backends.dask.protocol.packed_messages import ReleaseMessage as ReleaseMessage
-from psbench.backends.dask.protocol.packed_messages import RingPiece as RingPiece
-from psbench.backends.dask.protocol.packed_messages import Summand as Summand
+from psbench.backends.dask.protocol.decoder import Json, Message
+from psbench.backends.dask.protocol.framing import State
 from psbench.backends.dask.protocol.roles import Address
+from psbench.backends.dask.protocol.step_messages import LogRows as LogRows
+from psbench.backends.dask.protocol.step_messages import PushMessage as PushMessage
+from psbench.backends.dask.protocol.step_messages import ReleaseMessage as ReleaseMessage
+from psbench.backends.dask.protocol.step_messages import RingPiece as RingPiece
+from psbench.backends.dask.protocol.step_messages import Summand as Summand
 from psbench.core.actions import Apply
 
 #: the worker, and the ticket that its push repeats
@@ -29,11 +29,8 @@ PushKey: TypeAlias = tuple[int, int]
 EntryRanges: TypeAlias = list[list[tuple[int, int]]]
 
 
-@dataclass
-class Update:
+class Update(Struct, array_like=True, forbid_unknown_fields=True):
     """How a version is made, its pushes aside; part of messages, see `Server.apply`."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     lr_scale: float
     epoch: float
@@ -116,8 +113,8 @@ class StoreCheckpoint(Message, kind=22):
     """A checkpoint to be written to a file of that name."""
 
     label: str
-    state: dict[str, Any]
-    tensors: Tensors
+    state: Json
+    tensors: State
 
 
 class RoleLost(Message, kind=25):
@@ -161,8 +158,8 @@ class RunOutcome(Message, kind=23):
 
     status: str
     reason: str
-    facts: dict[str, Any]
-    tensors: Tensors
+    facts: Json
+    tensors: State
 
 
 class OutcomeReceived(Message, kind=24):
@@ -232,7 +229,7 @@ class WorkerModel(Message, kind=42):
     """A worker's own model."""
 
     tag: int
-    tensors: Tensors
+    tensors: State
 
 
 class SendWorkerState(Message, kind=38):
@@ -246,8 +243,8 @@ class WorkerState(Message, kind=39):
     """A worker's part of a checkpoint."""
 
     tag: int
-    state: dict[str, Any]
-    tensors: Tensors
+    state: Json
+    tensors: State
 
 
 class ResumeWorker(Message, kind=40):
@@ -255,8 +252,8 @@ class ResumeWorker(Message, kind=40):
 
     composition: int
     ranges: EntryRanges | None
-    state: dict[str, Any] | None
-    tensors: Tensors
+    state: Json | None
+    tensors: State
 
 
 class UsageReport(Message, kind=41):
@@ -311,7 +308,7 @@ class RingVerdict(Message, kind=52):
 class LoadReplica(Message, kind=53):
     """The model for a worker that has missed a version."""
 
-    tensors: Tensors
+    tensors: State
 
 
 class KeepShare(Message, kind=44):
@@ -330,7 +327,7 @@ class TakeSum(Message, kind=55):
     """The sum of a ring that the receiver did not finish."""
 
     ring: int
-    tensors: Tensors
+    tensors: State
 
 
 class MixModels(Message, kind=57):
@@ -357,7 +354,7 @@ class PeerModel(Message, kind=59):
 
     worker: int
     key: int
-    tensors: Tensors
+    tensors: State
 
 
 class MakeVersion(Message, kind=56):
@@ -435,7 +432,7 @@ class StateReply(Message, kind=65):
     """Tensors that were asked for; of a checkpoint the first server says its codecs' counters too."""
 
     tag: int
-    tensors: Tensors
+    tensors: State
     codec_counters: dict[str, int] | None = None
 
 
@@ -453,7 +450,7 @@ class BeginSlice(Message, kind=70):
     composition: int
     ranges: EntryRanges | None
     codec_counters: dict[str, int] | None
-    tensors: Tensors
+    tensors: State
 
 
 class ApplyUpdate(Message, kind=71):
@@ -519,7 +516,7 @@ class TakeEntries(Message, kind=78):
     """Entries that other servers gave; is answered, as pushes for them must find them there."""
 
     tag: int
-    tensors: Tensors
+    tensors: State
 
 
 # -------------------------------------------------------------------- evaluator
@@ -527,7 +524,7 @@ class EvaluateModel(Message, kind=80):
     """Asks for loss and accuracy of a model."""
 
     key: int
-    tensors: Tensors
+    tensors: State
 
 
 class EvaluationDone(Message, kind=81):
@@ -543,7 +540,7 @@ class MeasureLoss(Message, kind=82):
     name: str
     which: Literal["train", "test"]
     samples: int
-    tensors: Tensors
+    tensors: State
 
 
 class LossMeasured(Message, kind=83):
@@ -560,8 +557,8 @@ class KeepState(Message, kind=90):
     tag: int
     rows_before: int
     texts_before: int
-    state: dict[str, Any]
-    tensors: Tensors
+    state: Json
+    tensors: State
 
 
 class StateKept(Message, kind=91):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from psbench.backends.checkpointing import named, under
 from psbench.backends.dask.protocol import messages as msg
-from psbench.backends.dask.protocol.decoder import Message
+from psbench.backends.dask.protocol.decoder import Json, Message
 from psbench.backends.dask.protocol.messages import EntryRanges, ReleaseMessage
 from psbench.backends.dask.protocol.roles import Address
 from psbench.backends.dask.protocol.transport import Abandoned, ClientSocket, ServerSocket, Stopped
@@ -332,7 +332,7 @@ class Worker:
             if self.composition.own_steps:  # all others are sent the model again
                 tensors |= named("model/", self.model.state_dict())
         tensors |= {} if self._corruptions is None else self._corruptions.tensors(self.worker)
-        self.mailbox.send(msg.WorkerState(order.tag, plain, tensors))
+        self.mailbox.send(msg.WorkerState(order.tag, Json(plain), tensors))
 
     # ---------------------------------------------------------------- compositions
 
@@ -392,9 +392,9 @@ class Worker:
         if push:
             assert self.member is not None
             self.member.contribute(push["payload"], push["buffers"])
-        plain = order.state
-        if plain is None:
+        if order.state is None:
             return
+        plain = order.state.data
         if plain["position"] is not None:
             self.trainer.go_to(self.worker, BatchPosition(*plain["position"]))
         self.exchange.restore(order.tensors, plain)
