@@ -15,7 +15,7 @@ quick unit: export PSBENCH_CORES := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types unit notebooks nightly lowest prerelease lock lab pictures docs bench clean
+.PHONY: help demo test quick lint types javascript unit notebooks nightly lowest prerelease lock lab pictures docs bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,7 +46,7 @@ lab: $(VENV)/.lab  ## open JupyterLab on the notebooks
 	@$(BIN)/psbench lab
 
 test: lint  ## every check and every test but the nightly ones
-	@$(MAKE) --no-print-directory -j 2 types unit
+	@$(MAKE) --no-print-directory -j 2 types unit javascript
 
 # what decides: the engine, the parts, and what composes them
 QUICK := $(addprefix tests/,core strategies sharding clusters \
@@ -63,6 +63,16 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	@echo '== mypy'
 	@$(BIN)/mypy
+
+JS := widgets/psbench_widgets/js
+TOOLS := $(JS)/node_modules/.package-lock.json
+javascript:  ## types (tsc) and style (eslint) of the panel's JavaScript, where npm is found
+	@if ! command -v npm >/dev/null; then echo '== no npm: the types of the JavaScript are not checked'; \
+	elif ! $(MAKE) -s $(TOOLS); then echo '== npm installs nothing: the types of the JavaScript are not checked'; \
+	else echo '== tsc and eslint'; npm --prefix $(JS) run --silent check; fi
+
+$(TOOLS): $(JS)/package-lock.json
+	@npm --prefix $(JS) ci --silent --no-audit --no-fund --ignore-scripts && touch $@
 
 unit: $(VENV)/.dev
 	@echo '== tests, the examples in the docstrings, and the notebooks'
