@@ -37,6 +37,8 @@ from psbench.sharding import Sharding, as_sharding
 from psbench.specfile import read_yaml, set_path
 from psbench.strategies import later_switches, make_strategy
 
+#: settings of a live cluster, which a simulated run does not read
+LIVE = ("recovery", "connection")
 #: The published 1 % does not fire in 20 epochs of this experiment (0 of 5 seeds): the loss of 360 validation
 #: images changes by 3 to 6 % an epoch when it has settled. This rule fires in all five, after 12 to 18; with
 #: 40 epochs in all the model recovers from the change.

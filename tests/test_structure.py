@@ -18,7 +18,7 @@ FILES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
 #: what belongs in the package root: what people import and call, and what every folder needs
 IN_THE_ROOT = {
     *("__init__.py", "__main__.py", "py.typed", "errors.py", "seeds.py", "references.py"),
-    *("experiment.py", "specfile.py", "progress.py", "progress_events.py"),
+    *("experiment.py", "specfile.py", "progress.py", "progress_events.py", "arrays.py"),
 }
 
 #: words for persons, and the files in which one of them is an answer of the panel's
@@ -35,6 +35,8 @@ HOMES = [
 ]
 #: documents of the site that name files
 SITE = [f"notebooks/site/{name}.md" for name in ("guide", "measurements", "teaching", "howto")]
+#: a public name of a type, not of a constant
+TYPE = re.compile(r"[A-Z](\w*[a-z]\w*)?")
 #: letters of a test's name
 LONGEST_NAME = 69
 #: arguments of a constructor, those of data classes aside
@@ -74,14 +76,27 @@ def long_constructors(nodes):
     return found
 
 
-def public_classes(files):
-    """Return the names of public classes that several files define: name -> paths."""
+def public_types(files):
+    """Return the names of public classes and type aliases that several files define: name -> paths.
+
+    What a module assigns to a name with small letters, or to a single one, is a type.
+    """
     found = {}
     for path, (module, *_) in files.items():
-        for node in module.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                found.setdefault(node.name, []).append(path)
+        for name in {name for node in module.body for name in types_of(node)}:
+            found.setdefault(name, []).append(path)
     return {name: paths for name, paths in found.items() if len(paths) > 1}
+
+
+def types_of(node):
+    """Return the names of the types that a statement of a module defines, also under a condition."""
+    if isinstance(node, ast.If):
+        return [name for each in node.body + node.orelse for name in types_of(each)]
+    if isinstance(node, ast.ClassDef):
+        return [] if node.name.startswith("_") else [node.name]
+    targets = getattr(node, "targets", [getattr(node, "target", None)])
+    names = [each.id for each in targets if isinstance(each, ast.Name)]
+    return [name for name in names if TYPE.fullmatch(name)]
 
 
 def starred_tuples(nodes):
@@ -164,8 +179,8 @@ def test_no_tuple_with_a_star_passes_positional_arguments():
     assert found == set()
 
 
-def test_public_class_names_are_unique():
-    assert public_classes(files()) == {}
+def test_names_of_public_types_are_unique():
+    assert public_types(files()) == {}
 
 
 def test_no_file_reads_a_private_attribute_of_a_class_of_another():
@@ -218,9 +233,16 @@ def test_long_constructors_are_found():
     assert (long_constructors(nodes_of(short)), long_constructors(nodes_of(long))) == ([], ["A"])
 
 
-def test_classes_of_one_name_are_found():
-    both = {path: nodes_of("class A: ...\nclass _B: ...\ndef f():\n    class C: ...") for path in "xy"}
-    assert public_classes(both) == {"A": ["x", "y"]}
+def test_types_of_one_name_are_found():
+    text = "class A: ...\nclass _B: ...\ndef f():\n    class C: ...\nLIMIT = _Ends = 1"
+    aliases = "Pair: TypeAlias = int\nif x:\n    Sent = T = int\nelse:\n    Sent = str"
+    both = {path: nodes_of(f"{text}\n{aliases}") for path in "xy"} | {"z": nodes_of("class Pair: ...")}
+    assert public_types(both) == {
+        "A": ["x", "y"],
+        "Pair": ["x", "y", "z"],
+        "Sent": ["x", "y"],
+        "T": ["x", "y"],
+    }
 
 
 def test_words_for_persons_are_found():

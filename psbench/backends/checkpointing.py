@@ -12,7 +12,7 @@ from psbench.checkpoints.file import Checkpoint
 from psbench.core import actions as act
 from psbench.core.actions import Action
 from psbench.core.strategy import Strategy
-from psbench.core.view import ClusterView, Status
+from psbench.core.view import WAITING, ClusterView
 
 #: actions that may follow the model of an answer and have an effect afterwards: a checkpoint holds them
 _LATE: dict[str, type[act.Release] | type[act.Tell] | type[act.SetTimer]] = {
@@ -20,7 +20,6 @@ _LATE: dict[str, type[act.Release] | type[act.Tell] | type[act.SetTimer]] = {
     "tell": act.Tell,
     "wake": act.SetTimer,
 }
-_WAITING = (Status.PUSHED, Status.NEW)
 
 
 def is_late(action: Action) -> bool:
@@ -77,7 +76,7 @@ def idle_workers(view: ClusterView, spared: Collection[int]) -> dict[int, bool]:
     left, or are in the middle of a step, which is void; of them it holds what they had at their last release.
     """
     return {
-        worker.id: worker.id in spared or (worker.status in _WAITING and not worker.overlapping)
+        worker.id: worker.id in spared or (worker.status in WAITING and not worker.overlapping)
         for worker in view.workers.values()
     }
 

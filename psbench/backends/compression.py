@@ -12,13 +12,14 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from psbench.arrays import Floats
 from psbench.backends.partition import Partition, gather, partitions_of, pushed_to, within
 from psbench.core.migration import Ranges
 from psbench.core.strategy import Strategy
 from psbench.errors import CodecError
 from psbench.seeds import Streams
 from psbench.strategies.codecs import ServerCodecState, WorkerCodecState, over_the_wire
-from psbench.strategies.codecs.base import Floats, Packed
+from psbench.strategies.codecs.base import Packed
 
 _NOTHING = torch.zeros(0, dtype=torch.uint8)
 _Decode: TypeAlias = Callable[[WorkerCodecState, Packed], Floats]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from torch import Tensor
 
@@ -12,9 +12,7 @@ from psbench.core.strategy import Strategy
 from psbench.core.worker_loop import WorkerLoop
 from psbench.core.worker_policy import Directive
 from psbench.training.local_model import LocalModel
-
-#: parameters, (num_params,), and buffers, (num_buffers,)
-Model: TypeAlias = tuple[Tensor, Tensor]
+from psbench.training.mixing import ModelVectors
 
 
 def renew(
@@ -82,7 +80,7 @@ def restored_loop(plain: Mapping[str, Any], composition: Strategy, worker: int) 
     return loop
 
 
-def mean_model(models: Sequence[Model]) -> Model | None:
+def mean_model(models: Sequence[ModelVectors]) -> ModelVectors | None:
     """Return the mean of the workers' models, given in worker order; None if no worker has one yet."""
     models = [model for model in models if len(model[0])]
     if not models:

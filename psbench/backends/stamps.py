@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from psbench.arrays import Doubles
 
 #: of a worker's row: what it is of, and seconds of its own monotonic clock (`cpu_s` and `paced_s`: lengths)
 WORKER_COLUMNS = (
@@ -48,7 +49,7 @@ def packed(rows: bytes | bytearray) -> str:
     return base64.b64encode(rows).decode()
 
 
-def rows_of(text: str | Sequence[Sequence[float]], columns: Sequence[str]) -> NDArray[np.float64]:
+def rows_of(text: str | Sequence[Sequence[float]], columns: Sequence[str]) -> Doubles:
     """Return the rows of a table that `packed` made text of; (n, columns). Plain rows are taken as well.
 
     Raises

@@ -4,100 +4,56 @@ Wherever a function takes a table it also takes the name of a data set that is s
 (`alt.NamedData`), so the panel's charts are these charts.
 """
 
-from psbench.charts.colours import PHASES, REASONS, STRATEGIES, CurveLook, looks, reason_colours
-from psbench.charts.curves import AXES, VALUES, axes_of, curve, with_seeds
-from psbench.charts.display import Sheet, stack, with_warnings
-from psbench.charts.distributions import (
-    histogram,
-    load_chart,
-    rule_chart,
-    server_chart,
-    spread_chart,
-    traffic_chart,
-)
-from psbench.charts.figure import Figure, spec
-from psbench.charts.figures import (
-    comparison_chart,
-    comparison_figures,
-    gossip_figures,
-    label_figures,
-    run_chart,
-    sequence_figure,
-    server_figures,
-    worker_figures,
-)
-from psbench.charts.gossip import graph_chart, heard_chart, lag_chart
-from psbench.charts.learning import curves
-from psbench.charts.names import TITLES
-from psbench.charts.sequence import sequence_chart, sequence_table
-from psbench.charts.source import POINTS, plain, records, thin
-from psbench.charts.theme import theme
-from psbench.charts.workers import (
-    around,
-    batch_size_chart,
-    idle_chart,
-    label_chart,
-    share_chart,
-    step_chart,
-    time_use_chart,
-    timeline_chart,
-    trade_chart,
-    window,
-)
-from psbench.metrics.record import RunRecord
-
-__all__ = [
-    "AXES",
-    "PHASES",
-    "POINTS",
-    "REASONS",
-    "STRATEGIES",
-    "TITLES",
-    "VALUES",
-    "CurveLook",
-    "Figure",
-    "RunRecord",
-    "Sheet",
-    "around",
-    "axes_of",
-    "batch_size_chart",
-    "comparison_chart",
-    "comparison_figures",
-    "curve",
-    "curves",
-    "gossip_figures",
-    "graph_chart",
-    "heard_chart",
-    "histogram",
-    "idle_chart",
-    "label_chart",
-    "label_figures",
-    "lag_chart",
-    "load_chart",
-    "looks",
-    "plain",
-    "reason_colours",
-    "records",
-    "rule_chart",
-    "run_chart",
-    "sequence_chart",
-    "sequence_figure",
-    "sequence_table",
-    "server_chart",
-    "server_figures",
-    "share_chart",
-    "spec",
-    "spread_chart",
-    "stack",
-    "step_chart",
-    "theme",
-    "thin",
-    "time_use_chart",
-    "timeline_chart",
-    "trade_chart",
-    "traffic_chart",
-    "window",
-    "with_seeds",
-    "with_warnings",
-    "worker_figures",
-]
+from psbench.charts.colours import PHASE_COLOURS as PHASE_COLOURS
+from psbench.charts.colours import REASONS as REASONS
+from psbench.charts.colours import STRATEGIES as STRATEGIES
+from psbench.charts.colours import CurveLook as CurveLook
+from psbench.charts.colours import looks as looks
+from psbench.charts.colours import reason_colours as reason_colours
+from psbench.charts.curves import AXES as AXES
+from psbench.charts.curves import VALUES as VALUES
+from psbench.charts.curves import axes_of as axes_of
+from psbench.charts.curves import curve as curve
+from psbench.charts.curves import with_seeds as with_seeds
+from psbench.charts.display import Sheet as Sheet
+from psbench.charts.display import stack as stack
+from psbench.charts.display import with_warnings as with_warnings
+from psbench.charts.distributions import histogram as histogram
+from psbench.charts.distributions import load_chart as load_chart
+from psbench.charts.distributions import rule_chart as rule_chart
+from psbench.charts.distributions import server_chart as server_chart
+from psbench.charts.distributions import spread_chart as spread_chart
+from psbench.charts.distributions import traffic_chart as traffic_chart
+from psbench.charts.figure import Figure as Figure
+from psbench.charts.figure import spec as spec
+from psbench.charts.figures import comparison_chart as comparison_chart
+from psbench.charts.figures import comparison_figures as comparison_figures
+from psbench.charts.figures import gossip_figures as gossip_figures
+from psbench.charts.figures import label_figures as label_figures
+from psbench.charts.figures import run_chart as run_chart
+from psbench.charts.figures import sequence_figure as sequence_figure
+from psbench.charts.figures import server_figures as server_figures
+from psbench.charts.figures import worker_figures as worker_figures
+from psbench.charts.gossip import graph_chart as graph_chart
+from psbench.charts.gossip import heard_chart as heard_chart
+from psbench.charts.gossip import lag_chart as lag_chart
+from psbench.charts.learning import curves as curves
+from psbench.charts.names import TITLES as TITLES
+from psbench.charts.sequence import sequence_chart as sequence_chart
+from psbench.charts.sequence import sequence_table as sequence_table
+from psbench.charts.source import POINTS as POINTS
+from psbench.charts.source import plain as plain
+from psbench.charts.source import records as records
+from psbench.charts.source import thin as thin
+from psbench.charts.theme import theme as theme
+from psbench.charts.workers import around as around
+from psbench.charts.workers import batch_size_chart as batch_size_chart
+from psbench.charts.workers import idle_chart as idle_chart
+from psbench.charts.workers import label_chart as label_chart
+from psbench.charts.workers import share_chart as share_chart
+from psbench.charts.workers import step_chart as step_chart
+from psbench.charts.workers import time_use_chart as time_use_chart
+from psbench.charts.workers import timeline_chart as timeline_chart
+from psbench.charts.workers import trade_chart as trade_chart
+from psbench.charts.workers import window as window
+from psbench.metrics.record import RunRecord as RunRecord

@@ -100,7 +100,7 @@ OTHERS: tuple[CurveLook, ...] = tuple(
 )
 
 #: what a worker does; in the timeline phases also differ in height
-PHASES: dict[str, str] = {
+PHASE_COLOURS: dict[str, str] = {
     "compute": BLUE,
     "pull": SKY,
     "send": ORANGE,

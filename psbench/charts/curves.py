@@ -11,7 +11,7 @@ import pandas as pd
 from psbench.charts.colours import looks
 from psbench.charts.names import TITLES
 from psbench.charts.pieces import layered, look_scale, tooltips
-from psbench.charts.source import Data, labels_of, thin
+from psbench.charts.source import Data, labels_in, thin
 from psbench.charts.ticks import time_axis
 from psbench.errors import UnknownName
 from psbench.metrics import interval
@@ -76,7 +76,7 @@ def curve(
     altair.LayerChart
         As wide as what contains it.
     """
-    labels = labels_of(data, labels)
+    labels = labels_in(data, labels)
     table = data if isinstance(data, str) else thin(data)
     y_title, y_format = VALUES.get(y, (y, ""))
     title = TITLES.get(y, y.replace("val_", "Validation ", 1).replace("_", " "))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import altair as alt
 import numpy as np
-import numpy.typing as npt
 
+from psbench.arrays import Array, Integers
 from psbench.charts.colours import looks
 from psbench.charts.names import TITLES
 from psbench.charts.pieces import (
@@ -20,7 +19,7 @@ from psbench.charts.pieces import (
     look_scale,
     tooltips,
 )
-from psbench.charts.source import Data, height_of, labels_of, source
+from psbench.charts.source import Data, height_of, labels_in, source
 from psbench.charts.ticks import time_axis
 
 #: what is counted: axis title, and what the shares are shares of
@@ -34,7 +33,7 @@ QUANTITIES = {
 _WHOLE = "datum.value % 1 ? '' : format(datum.value, ',d')"
 
 
-def bars(counts: npt.NDArray[np.int64], bins: int = 40) -> dict[str, npt.NDArray[Any]]:
+def bars(counts: Integers, bins: int = 40) -> dict[str, Array]:
     """Return the bars of a histogram, at most `bins` equal ones, from how often 0, 1, 2, ... occur.
 
     Returns
@@ -74,7 +73,7 @@ def histogram(
         As for `curve`.
     """
     (x_title, y_title), title = QUANTITIES[quantity], TITLES[quantity]
-    labels = labels_of(data, labels)
+    labels = labels_in(data, labels)
     chart = (
         alt.Chart(source(data))
         .mark_bar(opacity=1.0 if len(labels) == 1 else 0.6, binSpacing=1)
@@ -120,7 +119,7 @@ def spread_chart(
         As for `curve`.
     """
     (x_title, _), title = QUANTITIES[quantity], TITLES[quantity]
-    labels = labels_of(data, labels)
+    labels = labels_in(data, labels)
     base = alt.Chart().encode(
         y=alt.Y("label:N", title=None, sort=labels),
         color=alt.Color("label:N", scale=look_scale(looks(labels, strategies)), legend=None),
@@ -177,7 +176,7 @@ def server_chart(
         Needed for streamed data.
     title : str
     """
-    quantities = labels_of(data, quantities, "quantity")
+    quantities = labels_in(data, quantities, "quantity")
     colours = alt.Scale(domain=quantities, range=["#0072B2", "#B87A00", "#8A8500"][: len(quantities)])
     base = alt.Chart().encode(x=alt.X("server:O", title="server", axis=alt.Axis(labelAngle=0)))
     bars = base.mark_bar().encode(

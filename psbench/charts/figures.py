@@ -21,7 +21,7 @@ from psbench.errors import UnknownName
 from psbench.metrics.record import RunRecord
 
 #: label -> runs that differ in their seed only
-Groups: TypeAlias = Mapping[str, Sequence[RunRecord]]
+RunsByLabel: TypeAlias = Mapping[str, Sequence[RunRecord]]
 
 #: versions that a sequence diagram shows; more messages than these make cannot be followed
 SEQUENCE_VERSIONS = 5
@@ -51,7 +51,7 @@ def run_chart(run: RunRecord, *names: str, x: str = "time_s", width: int = 640) 
 
 
 def comparison_chart(
-    groups: Groups, strategies: Mapping[str, str], *names: str, x: str = "time_s", width: int = 640
+    groups: RunsByLabel, strategies: Mapping[str, str], *names: str, x: str = "time_s", width: int = 640
 ) -> Sheet:
     """Return the charts of a comparison, one below the other.
 
@@ -213,7 +213,7 @@ def sequence_figure(run: RunRecord, stop_s: float | None = None) -> Figure:
     return Figure(sequence_chart(table, run.meta["num_workers"], title), table, note, "sequence")
 
 
-def comparison_figures(groups: Groups, strategies: Mapping[str, str]) -> list[Figure]:
+def comparison_figures(groups: RunsByLabel, strategies: Mapping[str, str]) -> list[Figure]:
     """Return what compares strategies beside their curves: time use, waiting, staleness, lead, bytes."""
     use = tables.stacked([tables.time_use_table(runs, label=label) for label, runs in groups.items()])
     idle = tables.stacked([tables.idle_table(runs, label) for label, runs in groups.items()])
@@ -228,7 +228,7 @@ def comparison_figures(groups: Groups, strategies: Mapping[str, str]) -> list[Fi
     return figures + _pareto(groups, strategies)
 
 
-def _pareto(groups: Groups, strategies: Mapping[str, str]) -> list[Figure]:
+def _pareto(groups: RunsByLabel, strategies: Mapping[str, str]) -> list[Figure]:
     """Return what communication buys, where there is more than one to choose from."""
     table = pareto_table(groups)
     if len(table) < 2:
@@ -241,7 +241,7 @@ def _pareto(groups: Groups, strategies: Mapping[str, str]) -> list[Figure]:
     ]
 
 
-def _spread(groups: Groups, strategies: Mapping[str, str], quantity: str) -> Figure:
+def _spread(groups: RunsByLabel, strategies: Mapping[str, str], quantity: str) -> Figure:
     measure = metrics.staleness if quantity == "staleness" else metrics.clock_lead
     found = {label: pd.concat([measure(run.log)[quantity] for run in runs]) for label, runs in groups.items()}
     table = pd.concat([tables.spread_table(values, label) for label, values in found.items() if len(values)])

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from psbench.arrays import Array
 from psbench.charts.curves import AXES
 from psbench.charts.distributions import bars
 from psbench.charts.source import POINTS, plain
@@ -18,7 +19,7 @@ from psbench.core.log import EventLog, Kind
 from psbench.metrics.axes import Axes
 from psbench.metrics.curves import TrainingLoss, evaluated
 from psbench.metrics.record import RunRecord
-from psbench.metrics.rows import Array, Rows, pick
+from psbench.metrics.rows import Rows, pick
 from psbench.metrics.switches import rule_values, switched
 from psbench.metrics.totals import PushTotals, SpanTotals
 

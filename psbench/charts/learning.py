@@ -77,7 +77,7 @@ def _figures(runs: Sequence[RunRecord], labels: Sequence[str], drawing: _Drawing
     raw = pd.concat(
         [tables.evaluation_table(r, n, i) for i, (r, n) in enumerate(zip(runs, labels, strict=True))]
     )
-    values = [name for name in tables.evaluated(raw) if raw[name].notna().any()]
+    values = [name for name in tables.evaluated_columns(raw) if raw[name].notna().any()]
     table = with_seeds(raw, values) if len(raw) else raw
     marks = _switch_marks(runs, labels, drawing.x)
     shown = list(dict.fromkeys(labels))

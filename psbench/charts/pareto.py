@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 
 import altair as alt
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from psbench import metrics
+from psbench.arrays import Doubles
 from psbench.charts.colours import looks
 from psbench.charts.names import TITLES
 from psbench.charts.pieces import layered, look_scale, tooltips
-from psbench.charts.source import labels_of
+from psbench.charts.source import labels_in
 from psbench.charts.tables import sent_bytes
 from psbench.core.target import Target
 from psbench.metrics.record import RunRecord
@@ -67,7 +67,7 @@ def pareto_chart(table: pd.DataFrame, cost: str, strategies: Sequence[str]) -> a
         Of each label, for its colour and shape.
     """
     title, form = _COSTS[cost]
-    found = looks(labels_of(table, None), strategies)
+    found = looks(labels_in(table, None), strategies)
     scale = alt.Scale(type="log") if (table[cost] > 0).all() else alt.Scale(type="symlog")
     x = alt.X(f"{cost}:Q", title=title, scale=scale, axis=alt.Axis(format=form, tickCount=6))
     what = next(
@@ -99,7 +99,7 @@ def common_target(runs: Sequence[RunRecord]) -> Target | None:
     return None if only is None or only.bare == "loss" else only
 
 
-def _is_on_front(cost: npt.NDArray[np.float64], loss: npt.NDArray[np.float64]) -> list[bool]:
+def _is_on_front(cost: Doubles, loss: Doubles) -> list[bool]:
     """Whether no other label is as good in cost and loss and better in one, for each."""
     found = []
     for mine, own in zip(cost, loss, strict=True):

@@ -6,11 +6,11 @@ from typing import Any
 
 import altair as alt
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from psbench import metrics
-from psbench.charts.colours import GREEN, PHASES
+from psbench.arrays import Booleans, Doubles
+from psbench.charts.colours import GREEN, PHASE_COLOURS
 from psbench.charts.names import TITLES
 from psbench.charts.pieces import layered, tooltips
 from psbench.charts.source import Data
@@ -18,12 +18,12 @@ from psbench.core.log import EventLog, Kind
 
 #: what is drawn, in the order of the legend, and its colour
 PARTS = {
-    "compute": PHASES["compute"],
-    "send": PHASES["send"],
-    "pull": PHASES["pull"],
-    "wait": PHASES["wait"],
-    "cancelled": PHASES["cancelled"],
-    "lost": PHASES["cancelled"],
+    "compute": PHASE_COLOURS["compute"],
+    "send": PHASE_COLOURS["send"],
+    "pull": PHASE_COLOURS["pull"],
+    "wait": PHASE_COLOURS["wait"],
+    "cancelled": PHASE_COLOURS["cancelled"],
+    "lost": PHASE_COLOURS["cancelled"],
 }
 #: labels nearer than this share of the width would overlap
 _NARROW = 0.04
@@ -97,7 +97,7 @@ def _versions(log: EventLog, stop_s: float) -> pd.DataFrame:
     return frame.assign(label=frame["note"].where(named, ""))
 
 
-def _apart(at: npt.NDArray[np.float64], gap: float) -> npt.NDArray[np.bool_]:
+def _apart(at: Doubles, gap: float) -> Booleans:
     """Say which places, in order, are at least `gap` after the last that was chosen."""
     chosen, last = [], -np.inf
     for place in at.tolist():

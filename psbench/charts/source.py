@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 import altair as alt
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from psbench.arrays import Doubles
 from psbench.errors import ParameterError
 
 #: a table, or the name under which a view will be given rows (`alt.NamedData`)
@@ -49,7 +49,7 @@ def thin(table: pd.DataFrame, by: str = "label", points: int = POINTS) -> pd.Dat
     return table[keep]
 
 
-def labels_of(data: Data, labels: Sequence[str] | None, column: str = "label") -> list[str]:
+def labels_in(data: Data, labels: Sequence[str] | None, column: str = "label") -> list[str]:
     """Return the labels in the order given, or as they first appear in the table."""
     if labels is not None:
         return list(labels)
@@ -74,7 +74,7 @@ def plain(values: Iterable[Any]) -> list[Any]:
     return [None if value != value else value for value in _six_digits(values.astype(float)).tolist()]
 
 
-def _six_digits(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _six_digits(values: Doubles) -> Doubles:
     """Return numbers to six digits; NaN where they are not finite."""
     size = np.abs(values)
     usual = (size > 1e-16) & (size < 1e16)  # powers of ten up to 1e22 are exact

@@ -24,10 +24,10 @@ def evaluation_table(run: RunRecord, label: str, seed: int = 0) -> pd.DataFrame:
     """Return a run's evaluations: `label`, `seed`, `point` (0, 1, ...), the axes, and the values."""
     frame = metrics.evaluations(run.log)
     frame = frame.assign(label=label, seed=seed, point=np.arange(len(frame)))
-    return frame[["label", "seed", "point", *AXES, *evaluated(frame)]]
+    return frame[["label", "seed", "point", *AXES, *evaluated_columns(frame)]]
 
 
-def evaluated(frame: pd.DataFrame) -> list[str]:
+def evaluated_columns(frame: pd.DataFrame) -> list[str]:
     """Return the evaluated values that a table has: psbench's own first, then the user's metrics."""
     own = [name for name in frame if str(name).startswith("val_") and name not in EVALUATED]
     return [*(name for name in EVALUATED if name in frame), *map(str, own)]

@@ -8,10 +8,10 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from psbench.charts.colours import GREEN, GREY, ORANGE, PHASES, reason_colours
+from psbench.charts.colours import GREEN, GREY, ORANGE, PHASE_COLOURS, reason_colours
 from psbench.charts.names import TITLES
 from psbench.charts.pieces import equal_share, framed, label_colour, layered, tooltips
-from psbench.charts.source import Data, height_of, labels_of, source, thin
+from psbench.charts.source import Data, height_of, labels_in, source, thin
 from psbench.charts.ticks import time_axis
 
 #: thickness of a phase's bar, as a share of its line: what is done is thick, waiting is thin
@@ -39,7 +39,7 @@ def timeline_chart(data: Data, title: str = TITLES["timeline"], height: int | No
     height : int, pixels, optional
         By default 17 for each worker.
     """
-    colours = alt.Scale(domain=list(PHASES), range=list(PHASES.values()))
+    colours = alt.Scale(domain=list(PHASE_COLOURS), range=list(PHASE_COLOURS.values()))
     base = alt.Chart().encode(
         x=alt.X(
             "start_s:Q",
@@ -105,7 +105,7 @@ def time_use_chart(data: Data, rows: str = "worker", title: str = TITLES["time_u
     rows : "worker" or "label"
     title : str
     """
-    return _stacked(data, rows, "phase", PHASES, title, "share of the time the workers were present")
+    return _stacked(data, rows, "phase", PHASE_COLOURS, title, "share of the time the workers were present")
 
 
 def step_chart(data: Data, title: str = TITLES["steps"]) -> alt.Chart:
@@ -126,7 +126,7 @@ def step_chart(data: Data, title: str = TITLES["steps"]) -> alt.Chart:
             y=alt.Y("worker:O", title="worker"),
             color=alt.Color(
                 "part:N",
-                scale=alt.Scale(domain=names, range=[ORANGE, PHASES["compute"]]),
+                scale=alt.Scale(domain=names, range=[ORANGE, PHASE_COLOURS["compute"]]),
                 legend=alt.Legend(title=None),
             ),
             order=alt.Order("part:N", sort="descending"),
@@ -152,7 +152,7 @@ def idle_chart(
     title : str
     """
     if reasons is None:
-        reasons = labels_of(data, None, "reason")
+        reasons = labels_in(data, None, "reason")
     return _stacked(data, rows, "reason", reason_colours(reasons), title, "share of time spent waiting")
 
 
@@ -204,7 +204,7 @@ def share_chart(
         As for `curve`.
     title : str
     """
-    labels = labels_of(data, labels)
+    labels = labels_in(data, labels)
     axis = alt.Axis(format="~%", tickCount=5)
     base = alt.Chart().encode(x=alt.X("worker:O", title="worker", axis=alt.Axis(labelAngle=0)))
     bars = base.mark_bar().encode(
@@ -295,7 +295,7 @@ def label_chart(data: Data, title: str = TITLES["labels"]) -> alt.LayerChart:
     # opacity of one colour reads the same on light and dark; at most 0.7, so that numbers stay readable
     scale = alt.Scale(range=[0.04, 0.7], domainMin=0)
     layers: list[alt.Chart] = [
-        base.mark_rect(fill=PHASES["compute"]).encode(
+        base.mark_rect(fill=PHASE_COLOURS["compute"]).encode(
             fillOpacity=alt.FillOpacity("samples:Q", scale=scale, legend=None)
         )
     ]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 import numpy as np
-import numpy.typing as npt
 
+from psbench.arrays import Array
 from psbench.errors import DataError, SpecError
 from psbench.system.files import atomic_write
 from psbench.system.limits import check_memory
@@ -118,7 +118,7 @@ def _content(path: Path) -> Iterator[Any]:
         raise DataError(f"{path}: is not a checkpoint that can be read ({error})") from None
 
 
-def _plain_state(array: npt.NDArray[Any]) -> dict[str, Any]:
+def _plain_state(array: Array) -> dict[str, Any]:
     state = json.loads(str(array))
     if not isinstance(state, dict):
         raise ValueError(f"its state is a {type(state).__name__}")
@@ -131,7 +131,7 @@ def _check_size(path: Path, content: Any) -> None:
     check_memory(needed, f"{path}: its tensors", "is it a checkpoint?")
 
 
-def _each_once(arrays: dict[str, npt.NDArray[Any]]) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
+def _each_once(arrays: dict[str, Array]) -> tuple[dict[str, Array], dict[str, str]]:
     """Return the arrays that differ, and of every other one which it is equal to."""
     first: dict[tuple[str, tuple[int, ...], bytes], str] = {}
     same = {}

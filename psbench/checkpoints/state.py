@@ -15,7 +15,7 @@ from psbench.core.view import Status
 #: seconds since the run began
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
-Pair = Annotated[list[Count], Field(min_length=2, max_length=2)]
+CountPair = Annotated[list[Count], Field(min_length=2, max_length=2)]
 
 
 class _Declared(BaseModel):
@@ -71,8 +71,8 @@ class ViewState(_Declared):
     min_clock: Count
     workers: list[WorkerViewState]
     pending: list[PushState]
-    clock_counts: list[Pair]
-    ranges: list[list[Pair]]
+    clock_counts: list[CountPair]
+    ranges: list[list[CountPair]]
     rng: dict[str, Any]
 
     @model_validator(mode="after")

@@ -102,27 +102,19 @@ def _parts_of(made: Strategy | SwitchingStrategy) -> list[type[Part]]:
 
 
 def _published(entry: Any) -> dict[str, Any]:
+    from psbench.strategies import domain_of
+
     made = entry()
     switches = isinstance(made, SwitchingStrategy)
     defaults = {name: getattr(made, name) for name in entry.parameters} if switches else {}
     return {
         "domain": "strategy",
-        "about": _about(made),
+        "about": domain_of(made),
         "name": entry.name,
         "summary": entry.summary,
         "source": entry.source,
         "parameters": _parameters(entry.parameters, defaults),
     }
-
-
-def _about(made: Strategy | SwitchingStrategy) -> str:
-    """Return the domain of the part that sets a strategy apart; a codec belongs to the communication."""
-    if isinstance(made, SwitchingStrategy):
-        return "switching"
-    ordered = ("placement", "communication", "stragglers")
-    special = next((domain for domain in ordered if getattr(made, domain).name not in _USUAL), None)
-    codec = made.spec()["communication"].get("codec", {"name": "none"})
-    return special or ("consistency" if codec["name"] == "none" else "communication")
 
 
 def _part(cls: type[Part]) -> dict[str, Any]:

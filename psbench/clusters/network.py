@@ -12,7 +12,7 @@ from psbench.clusters.profile import Profile
 from psbench.clusters.shared_link import SharedLink
 from psbench.errors import ParameterError
 
-_BYTES_PER_MBIT = 125_000.0
+BYTES_PER_MBIT = 125_000.0
 
 
 def extra_round_trips(num_bytes: float, first_window: int) -> int:
@@ -88,19 +88,19 @@ class Network:
         if servers < 1:
             raise ParameterError(f"cluster {profile.name!r}: servers must be at least 1, got {servers!r}")
         self._throttles = Throttles(profile)
-        self._up_rates = [_BYTES_PER_MBIT * mbit for mbit in profile.bandwidth_mbit_s]
-        self._down_rates = [_BYTES_PER_MBIT * mbit for mbit in profile.down_mbit_s]
+        self._up_rates = [BYTES_PER_MBIT * mbit for mbit in profile.bandwidth_mbit_s]
+        self._down_rates = [BYTES_PER_MBIT * mbit for mbit in profile.down_mbit_s]
         self._unthrottled = self._up_rates, self._down_rates
         # between workers a message goes up one link and down another; all pass both ways at once
         self._rates = worker_rates = list(map(min, self._up_rates, self._down_rates))
-        self._server_rates = [_BYTES_PER_MBIT * mbit for mbit in profile.server_links(servers)]
+        self._server_rates = [BYTES_PER_MBIT * mbit for mbit in profile.server_links(servers)]
         self._links: list[SharedLink] = []
         self.share(shares or [1.0 / servers] * servers)
         self._latency = list(profile.latency_s)
         self._hop = profile.server_latency_s if servers > 1 else 0.0
         self._equal = len(set(worker_rates)) == 1 and len(set(self._latency)) == 1
         self._up_free = self._down_free = self._carried = 0.0
-        self._achieved = [(begin, _BYTES_PER_MBIT * mbit) for begin, mbit in profile.achieved_rates]
+        self._achieved = [(begin, BYTES_PER_MBIT * mbit) for begin, mbit in profile.achieved_rates]
         self._window, self._servers = profile.first_window_bytes, servers
         self._times = times
         self._fixed = not self._window and times is None

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from psbench.core import Specification, parameter
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class Service(Specification):
@@ -38,7 +38,7 @@ class Service(Specification):
 NO_SERVICE = Service()
 
 
-class ServerQueues(Generic[T]):
+class ServerQueues(Generic[_T]):
     """What servers are busy with; the first is the coordinator too.
 
     What arrives while they are busy waits, the first for the first. The answers to what was decided about are
@@ -64,7 +64,7 @@ class ServerQueues(Generic[T]):
     def __init__(self, service: Service, shares: Sequence[float]) -> None:
         self._service = service
         self._free = [0.0] * len(shares)
-        self._waiting: deque[tuple[T, int | None]] = deque()
+        self._waiting: deque[tuple[_T, int | None]] = deque()
         self._takes = False
         self.share(shares)
 
@@ -78,7 +78,7 @@ class ServerQueues(Generic[T]):
         self._free = [max(free, now) + fixed + num_bytes * byte_s for free, (fixed, byte_s) in pairs]
         return max(self._free)
 
-    def take(self, what: T, num_bytes: int | None, now: float) -> float | None:
+    def take(self, what: _T, num_bytes: int | None, now: float) -> float | None:
         """Return when a message that arrives now has been handled, seconds; None if it has to wait.
 
         `num_bytes` is None of what has no vector. What waits is given by `following`.
@@ -91,7 +91,7 @@ class ServerQueues(Generic[T]):
         self._free[0] = max(self._free[0], now) + self._service.decision_s
         return max(served, self._free[0])
 
-    def following(self) -> tuple[T, float] | None:
+    def following(self) -> tuple[_T, float] | None:
         """Return the next waiting message and when it will have been handled; None if nothing waits."""
         self._takes = False
         if not self._waiting:

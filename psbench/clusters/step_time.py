@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from psbench.arrays import Doubles
 from psbench.core import Part, parameter
 
 
@@ -40,20 +40,18 @@ class StepTime(Part):
         """
         raise NotImplementedError(f"{type(self).__name__} must define draw")
 
-    def series(self, worker: int, rng: np.random.Generator) -> Callable[[int], NDArray[np.float64]]:
+    def series(self, worker: int, rng: np.random.Generator) -> Callable[[int], Doubles]:
         """Return a function that gives so many of a worker's next factors, from the first on.
 
         `rng` is the worker's own stream. How many are asked for at a time changes nothing.
         """
         return self._counted(lambda start, size: self.draw(rng, start, size))
 
-    def _counted(
-        self, drawn: Callable[[int, int], NDArray[np.float64]]
-    ) -> Callable[[int], NDArray[np.float64]]:
+    def _counted(self, drawn: Callable[[int, int], Doubles]) -> Callable[[int], Doubles]:
         """Return a function of the size, of one of the place to start from and the size."""
         start = 0
 
-        def following(size: int) -> NDArray[np.float64]:
+        def following(size: int) -> Doubles:
             nonlocal start
             start += size
             return drawn(start - size, size)
@@ -170,33 +168,33 @@ class LogNormal(StepTime):
             return self.series(0, rng)(size)
         return self._independent(rng, size)
 
-    def _independent(self, rng: np.random.Generator, size: int) -> NDArray[np.float64]:
+    def _independent(self, rng: np.random.Generator, size: int) -> Doubles:
         return self._shifted(rng.lognormal(-0.5 * self.sigma**2, self.sigma, size))
 
-    def _shifted(self, factors: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _shifted(self, factors: Doubles) -> Doubles:
         return self.shift + (1.0 - self.shift) * factors if self.shift else factors
 
-    def series(self, worker: int, rng: np.random.Generator) -> Callable[[int], NDArray[np.float64]]:
+    def series(self, worker: int, rng: np.random.Generator) -> Callable[[int], Doubles]:
         """Return what gives the next factors of a worker."""
         if not self.stalls:
             return self._smooth(rng)
         smooth, whether, how_long = self._smooth(rng), *rng.spawn(2)
         scale = 1.0 + self.stalls * self.stall
 
-        def following(size: int) -> NDArray[np.float64]:
+        def following(size: int) -> Doubles:
             stalled = whether.random(size) < self.stalls
             return (smooth(size) + self.stall * stalled * how_long.standard_exponential(size)) / scale
 
         return following
 
-    def _smooth(self, rng: np.random.Generator) -> Callable[[int], NDArray[np.float64]]:
+    def _smooth(self, rng: np.random.Generator) -> Callable[[int], Doubles]:
         """Return what gives the next factors without stalls."""
         if not self.correlation:
             return lambda size: self._independent(rng, size)
         kept, fresh = self.correlation, math.sqrt(1.0 - self.correlation**2)
         last: float | None = None
 
-        def following(size: int) -> NDArray[np.float64]:
+        def following(size: int) -> Doubles:
             nonlocal last
             values = rng.standard_normal(size).tolist()
             for place, noise in enumerate(values):

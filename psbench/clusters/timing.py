@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from psbench.arrays import Array
 from psbench.clusters.profile import Profile
 from psbench.seeds import Streams
 
@@ -60,7 +60,7 @@ class StepTimes:
     def _reset(self) -> None:
         self._left = [array("d") for _ in self._slowness]  # a list of floats is four times as large
         self._drawn = [0] * len(self._slowness)
-        self._series: dict[int, Callable[[int], NDArray[Any]]] = {}
+        self._series: dict[int, Callable[[int], Array]] = {}
         self._before = [0] * len(self._slowness)  # steps of an earlier part of the run
         self._seconds = [0.0] * len(self._slowness)
         self._reading = [0.0] * len(self._slowness)
@@ -130,7 +130,7 @@ class StepTimes:
         left = self._left[worker] = array("d", np.asarray(drawn, np.float64)[::-1].tobytes())
         return left.pop()
 
-    def _draw(self, worker: int, size: int) -> NDArray[Any]:
+    def _draw(self, worker: int, size: int) -> Array:
         if worker not in self._series:
             rng = self._streams.generator("step_time", worker)
             self._series[worker] = self._step_time.series(worker, rng)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import field_validator, model_validator
 
+from psbench.arrays import Doubles
 from psbench.clusters.step_time import StepTime
 from psbench.core import parameter
 from psbench.errors import DataError, ParameterError
@@ -152,14 +152,14 @@ class Trace(StepTime):
         """Return after how many steps a worker's times are repeated; None if they are drawn."""
         return len(self._steps()[worker]) if self.in_seconds and self.order == "in_order" else None
 
-    def series(self, worker: int, rng: np.random.Generator) -> Callable[[int], NDArray[np.float64]]:
+    def series(self, worker: int, rng: np.random.Generator) -> Callable[[int], Doubles]:
         """Return what gives the next of a worker's factors, or seconds."""
         own = np.asarray(self._steps()[worker] if self.in_seconds else self.factors)
         if self.in_blocks:
             return self._counted(_Blocks(own, self.block, rng).following)
         return self._counted(lambda start, size: _taken(own, self.order == "in_order", rng, start, size))
 
-    def draw(self, rng: np.random.Generator, start: int, size: int) -> NDArray[np.float64]:
+    def draw(self, rng: np.random.Generator, start: int, size: int) -> Doubles:
         """Return measured factors."""
         return _taken(np.asarray(self.factors), self.order == "in_order", rng, start, size)
 
@@ -177,25 +177,23 @@ class Trace(StepTime):
 class _Blocks:
     """A course of blocks of measured steps; where a block begins is drawn when it is reached."""
 
-    def __init__(self, values: NDArray[np.float64], block: int | None, rng: np.random.Generator) -> None:
+    def __init__(self, values: Doubles, block: int | None, rng: np.random.Generator) -> None:
         self._values, self._rng = values, rng
         self._block = min(block or math.isqrt(len(values) - 1) + 1, len(values))
         self._begins = np.zeros(0, dtype=np.int64)
 
-    def following(self, start: int, size: int) -> NDArray[np.float64]:
+    def following(self, start: int, size: int) -> Doubles:
         """Return so many steps of the course, which follow those that were asked for before."""
         steps, count = np.arange(start, start + size), len(self._values)
         missing = (start + size - 1) // self._block + 1 - len(self._begins)
         drawn = (self._rng.random(max(0, missing)) * count).astype(np.int64)
         self._begins = np.concatenate([self._begins, drawn])
         places = (self._begins[steps // self._block] + steps % self._block) % count
-        course: NDArray[np.float64] = self._values[places]
+        course: Doubles = self._values[places]
         return course
 
 
-def _taken(
-    values: NDArray[np.float64], in_order: bool, rng: np.random.Generator, start: int, size: int
-) -> NDArray[np.float64]:
+def _taken(values: Doubles, in_order: bool, rng: np.random.Generator, start: int, size: int) -> Doubles:
     if in_order:
         return values[np.arange(start, start + size) % len(values)]
     return values[(rng.random(size) * len(values)).astype(np.int64)]

@@ -18,7 +18,7 @@ from psbench.errors import ParameterError
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
-def check_target(what: str, target: str) -> None:
+def check_import_target(what: str, target: str) -> None:
     """Refuse what does not name a module and something in it.
 
     Raises
@@ -41,7 +41,7 @@ def imported(what: str, target: str) -> Any:
     ParameterError
         If there is none of that name, or importing it fails.
     """
-    check_target(what, target)
+    check_import_target(what, target)
     home, _, path = target.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last, so that it hides nothing
@@ -77,7 +77,7 @@ class Imported(Part):
     @model_validator(mode="after")
     def _names_something(self) -> Self:
         if self.target:
-            check_target(f"{self.domain} {self.name!r}", self.target)
+            check_import_target(f"{self.domain} {self.name!r}", self.target)
         return self
 
     def imported(self) -> Any:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from psbench.arrays import Array
 from psbench.core.events import Push
 
 
@@ -166,7 +167,7 @@ class EventLog:
         """Return the rows from `start` as tuples; for a few rows much faster than `rows`."""
         return list(_ROW.iter_unpack(self._rows[start * ROW.itemsize :]))
 
-    def columns(self, start: int = 0, stop: int | None = None) -> dict[str, npt.NDArray[Any]]:
+    def columns(self, start: int = 0, stop: int | None = None) -> dict[str, Array]:
         """Return the rows as contiguous arrays by column name."""
         rows = self.rows(start, stop)
         return {name: np.ascontiguousarray(rows[name]) for name in ROW.names or ()}
@@ -194,7 +195,7 @@ class EventLog:
             del self._numbers[text]
         del self._texts[texts:]
 
-    def of_kind(self, kind: Kind) -> dict[str, npt.NDArray[Any]]:
+    def of_kind(self, kind: Kind) -> dict[str, Array]:
         """Return the columns of all rows of one kind, and their positions as `row`."""
         rows = self.rows()
         where = np.flatnonzero(rows["kind"] == kind)

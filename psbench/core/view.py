@@ -47,7 +47,7 @@ def _constant(epoch: float) -> float:
 
 
 #: statuses of workers that may be released to take a step
-_WAITING = (Status.PUSHED, Status.NEW)
+WAITING = (Status.PUSHED, Status.NEW)
 
 
 @dataclass(slots=True)
@@ -153,10 +153,10 @@ class ClusterView:
         """Ids of the workers that may be released to take a step, in order."""
         workers = self.workers
         # where only workers wait whose pushes are pending, as in k-ASP, the others are not looked at
-        pushed = {p.worker for p in self.pending.values() if workers[p.worker].status in _WAITING}
+        pushed = {p.worker for p in self.pending.values() if workers[p.worker].status in WAITING}
         if len(pushed) == self.num_active - self.num_under_way:
             return sorted(pushed)
-        return sorted(w.id for w in workers.values() if w.status in _WAITING)
+        return sorted(w.id for w in workers.values() if w.status in WAITING)
 
     @property
     def computing(self) -> list[int]:

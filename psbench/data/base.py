@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from psbench.arrays import Array, Integers
 from psbench.core.part import Part
 from psbench.data.several import SampleLayout, Several, in_words, layout_of, sample_bytes
-from psbench.data.split import Indices, parts_in_order, tenths
+from psbench.data.split import parts_in_order, tenths
 from psbench.errors import DataError, UnknownName
 from psbench.seeds import Streams
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 #: what is to be predicted: a class, one number or several, the next token at each place, or whatever a loss
 #: of the user's makes of it
 Task: TypeAlias = Literal["classification", "regression", "sequence", "own"]
+#: more different whole numbers than this are taken for numbers, not for classes
+MOST_CLASSES = 1000
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,8 @@ class Dataset:
     augment: Augment | None = None
     target_scale: tuple[float, float] = (0.0, 1.0)
     kind: Task | None = None
-    shards: tuple[Indices, ...] | None = None
-    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    shards: tuple[Integers, ...] | None = None
+    columns: Mapping[str, Array] = field(default_factory=dict)
     features: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -143,7 +145,7 @@ class Dataset:
         return sample_bytes(self.train_x)
 
     @cached_property
-    def strata(self) -> tuple[Indices, tuple[str, ...]]:
+    def strata(self) -> tuple[Integers, tuple[str, ...]]:
         """What shardings by label go by: the stratum of each training sample, and what strata are called.
 
         Strata are the classes. Where the target is a number (of several, the first) they are its tenths, from
@@ -157,7 +159,7 @@ class Dataset:
             return tenths(targets.numpy(), *self.target_scale)
         return parts_in_order(len(self.train_y))
 
-    def column(self, name: str) -> NDArray[Any]:
+    def column(self, name: str) -> Array:
         """Return a column of the training samples, (N,): one of `columns`, or an input.
 
         Raises

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from psbench.data.scaling import Numbers
+from psbench.arrays import Floats
 from psbench.errors import DataError
 from psbench.progress_events import tell
 from psbench.system.cores import cores
@@ -128,7 +128,7 @@ def _is_nan(text: str) -> bool:
 
 def numbers_in(
     files: Sequence[Path], columns: Sequence[str], header: bool, block_size: int, codes: Codes
-) -> Iterator[tuple[Path, Numbers]]:
+) -> Iterator[tuple[Path, Floats]]:
     """Return the files' rows, some at a time with their file, float32, (rows, columns), in order.
 
     Parameters
@@ -301,7 +301,7 @@ def parquet_rows(files: Sequence[Path]) -> int:
 
 def parquet_numbers_in(
     files: Sequence[Path], columns: Sequence[str], codes: Codes, block_size: int
-) -> Iterator[tuple[Path, Numbers]]:
+) -> Iterator[tuple[Path, Floats]]:
     """Return the rows of Parquet files; see `numbers_in`.
 
     Texts, which only the columns of `codes` may have, are numbered in the order in which they first occur.
@@ -338,7 +338,7 @@ def _parquet_parts(file: Path, block_size: int) -> Any:
         return table.to_delayed()
 
 
-def _parquet_array(frame: Any, columns: Sequence[str], codes: dict[str, dict[Any, int]]) -> Numbers:
+def _parquet_array(frame: Any, columns: Sequence[str], codes: dict[str, dict[Any, int]]) -> Floats:
     block = np.empty((len(frame), len(columns)), dtype=np.float32)
     for place, name in enumerate(columns):
         if name in codes and frame[name].dtype.kind not in "fiub":

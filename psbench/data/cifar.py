@@ -11,11 +11,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from psbench.arrays import Integers
 from psbench.core.specification import parameter
 from psbench.data.base import Dataset
 from psbench.data.images import ImageSource
 from psbench.data.location import data_folder, how_to_get
-from psbench.data.split import Indices
 from psbench.errors import DataError
 from psbench.seeds import Streams
 
@@ -47,7 +47,7 @@ SUPERCLASSES: dict[str, tuple[str, ...]] = {
 FINE = tuple(sorted(name for members in SUPERCLASSES.values() for name in members))
 
 
-def coarse_of_fine() -> Indices:
+def coarse_of_fine() -> Integers:
     """Return the number of the superclass of each of the 100 classes, int64, (100,)."""
     number = {name: index for index, members in enumerate(SUPERCLASSES.values()) for name in members}
     return np.array([number[name] for name in FINE], dtype=np.int64)
@@ -94,7 +94,7 @@ class CIFAR10(ImageSource):
             self.class_names(tuple(raw_train.classes)),
         )
 
-    def labels_of(self, targets: list[int]) -> Indices:
+    def labels_of(self, targets: list[int]) -> Integers:
         """Return the labels to learn, int64, (N,)."""
         return np.asarray(targets, dtype=np.int64)
 
@@ -134,7 +134,7 @@ class CIFAR100(CIFAR10):
         "fine", "100 classes, or 20 superclasses", source="thesis 6.2"
     )
 
-    def labels_of(self, targets: list[int]) -> Indices:
+    def labels_of(self, targets: list[int]) -> Integers:
         """Return fine or coarse labels."""
         fine = super().labels_of(targets)
         return coarse_of_fine()[fine] if self.labels == "coarse" else fine

@@ -12,24 +12,21 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from psbench.data.base import Task
+from psbench.arrays import Array, Floats, Integers
+from psbench.data.base import MOST_CLASSES, Task
 from psbench.data.blocks import Codes, line_of, numbers_in, parquet_numbers_in
-from psbench.data.scaling import Numbers, blocks, standardise
+from psbench.data.scaling import blocks, standardise
 from psbench.errors import DataError, ParameterError, SpecError
 from psbench.progress_events import tell
 from psbench.system.files import temporary_name
-
-#: more whole numbers than this are no classes, but numbers
-MOST_CLASSES = 1000
 
 _FEATURES, _TARGETS, _LABELS = "features.npy", "targets.npy", "labels.npy"
 _KEPT, _ABOUT = "kept.npy", "about.json"
 
 
 @dataclass(frozen=True)
-class Table:
+class Conversion:
     """Which files, and what is to be made of them.
 
     Parameters
@@ -74,7 +71,7 @@ class Table:
         """The columns that are inputs."""
         return [place for place in range(len(self.columns)) if place not in (self.target, *self.keep)]
 
-    def numbers(self, codes: Codes) -> Iterator[tuple[Path, Numbers]]:
+    def numbers(self, codes: Codes) -> Iterator[tuple[Path, Floats]]:
         """Return the rows, some at a time with their file, float32, (rows, columns), in order.
 
         Texts are numbered as they first occur; `codes` holds the numbers of each column's.
@@ -121,12 +118,12 @@ class Converted:
         Columns for shardings.
     """
 
-    features: Numbers
-    targets: NDArray[Any]
+    features: Floats
+    targets: Array
     classes: tuple[str, ...]
     train: int
     target_scale: tuple[float, float]
-    kept: Numbers
+    kept: Floats
 
     @classmethod
     def open(cls, folder: Path) -> Converted:
@@ -155,7 +152,7 @@ class Converted:
             ) from None
 
 
-def _read_at_random(features: Numbers) -> None:
+def _read_at_random(features: Floats) -> None:
     """Ask for no more of the file than is looked at: rows of mini-batches lie anywhere in it.
 
     Without it a system may read megabytes around every row, which beyond memory are gone when their turn
@@ -166,7 +163,7 @@ def _read_at_random(features: Numbers) -> None:
         file.madvise(mmap.MADV_RANDOM)
 
 
-def convert(table: Table, folder: Path) -> None:
+def convert(table: Conversion, folder: Path) -> None:
     """Read a table and leave its arrays in a folder, which is there whole or not at all.
 
     Memory needed is that of a few blocks, however large the files are; the arrays take 4 bytes a number.
@@ -223,7 +220,7 @@ def _neighbour(folder: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _copy(table: Table, part: Path, codes: Codes) -> list[float]:
+def _copy(table: Conversion, part: Path, codes: Codes) -> list[float]:
     """Write the files' numbers as they are; return the different targets if they are classes."""
     values: set[float] = set()
     rows: dict[Path, int] = {}
@@ -248,7 +245,7 @@ def _copy(table: Table, part: Path, codes: Codes) -> list[float]:
     return sorted(values)
 
 
-def _classes_in(table: Table, file: Path, rows: int, target: Numbers) -> set[float]:
+def _classes_in(table: Conversion, file: Path, rows: int, target: Floats) -> set[float]:
     """Return the different targets of a block, which follows so many rows of its file."""
     known = len(table.classes)
     wrong = (target < 0) | (target >= known) | (target % 1 > 0) if known else target % 1 != 0
@@ -269,7 +266,7 @@ def _classes_in(table: Table, file: Path, rows: int, target: Numbers) -> set[flo
 
 
 def _number_classes(
-    targets: Numbers, values: Sequence[float], path: Path, ranks: NDArray[np.int64] | None = None
+    targets: Floats, values: Sequence[float], path: Path, ranks: Integers | None = None
 ) -> None:
     """Write the place of each target among the values, int64, or the rank of that place."""
     labels = np.lib.format.open_memmap(path, mode="w+", dtype=np.int64, shape=targets.shape)
@@ -308,7 +305,7 @@ class Growing:
         about = {"descr": "<f4", "fortran_order": False, "shape": (self._rows, *self._shape)}
         np.lib.format.write_array_header_1_0(self._file, about)
 
-    def add(self, block: Numbers) -> None:
+    def add(self, block: Floats) -> None:
         """Add rows, (rows, *shape)."""
         self._file.write(np.ascontiguousarray(block, dtype="<f4").data)
         self._rows += len(block)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from psbench.arrays import Doubles, Integers
 from psbench.core.specification import parameter
 from psbench.data.base import Dataset, DataSource
 from psbench.data.split import stratified_split
@@ -38,7 +38,7 @@ class Digits(DataSource):
         return Dataset(self.name, images[train], labels[train], images[val], labels[val], classes)
 
 
-def _table() -> NDArray[np.float64]:
+def _table() -> Doubles:
     """Return pixels and label of each digit.
 
     The file is read without importing scikit-learn, which takes as long as torch and is used for nothing else
@@ -54,7 +54,7 @@ def _table() -> NDArray[np.float64]:
     return np.column_stack(load_digits(return_X_y=True))
 
 
-def _numbers(text: bytes) -> NDArray[np.int64]:
+def _numbers(text: bytes) -> Integers:
     r"""Return whole numbers below 100, each with a comma or the end of a line after it.
 
     Every process of a run reads the digits, and `numpy.loadtxt` would take most of that time.
@@ -65,5 +65,5 @@ def _numbers(text: bytes) -> NDArray[np.int64]:
     digit = np.frombuffer(b"," + text, dtype=np.uint8).astype(np.int64) - ord("0")
     ends = np.flatnonzero(digit < 0)[1:]
     tens = digit[ends - 2]
-    found: NDArray[np.int64] = digit[ends - 1] + 10 * np.where(tens < 0, 0, tens)
+    found: Integers = digit[ends - 1] + 10 * np.where(tens < 0, 0, tens)
     return found

@@ -12,12 +12,13 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from psbench.arrays import Integers
 from psbench.core.specification import parameter
 from psbench.data.base import Dataset
 from psbench.data.decoded import KEPT_FROM, Decoded
 from psbench.data.images import ImageSource, Pixels
 from psbench.data.location import VARIABLE, data_folder
-from psbench.data.split import Indices, stratified_split
+from psbench.data.split import stratified_split
 from psbench.errors import DataError
 from psbench.seeds import Streams
 from psbench.system.cores import cores
@@ -34,9 +35,9 @@ class Listing(NamedTuple):
     """Image files and their labels, in order."""
 
     paths: list[Path]
-    labels: Indices
+    labels: Integers
 
-    def take(self, indices: Indices) -> Listing:
+    def take(self, indices: Integers) -> Listing:
         """Return some of them."""
         return Listing([self.paths[index] for index in indices], self.labels[indices])
 

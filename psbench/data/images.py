@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from psbench.arrays import Integers
 from psbench.core.specification import parameter
 from psbench.data.base import Dataset, DataSource
-from psbench.data.split import Indices, stratified_split
+from psbench.data.split import stratified_split
 from psbench.seeds import Streams
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class ImageSource(DataSource):
         False, "crop and mirror training images by chance", source="He et al. 2016, sec. 4.2"
     )
 
-    def chosen(self, train_y: Indices, val_y: Indices, streams: Streams) -> tuple[Indices, Indices]:
+    def chosen(self, train_y: Integers, val_y: Integers, streams: Streams) -> tuple[Integers, Integers]:
         """Return the indices of the training and of the validation images to use."""
         return (
             choose(train_y, self.limit, streams.generator("limit", 0)),
@@ -54,7 +55,7 @@ class ImageSource(DataSource):
         )
 
     def finish(
-        self, train_x: Pixels, train_y: Indices, val_x: Pixels, val_y: Indices, classes: tuple[str, ...]
+        self, train_x: Pixels, train_y: Integers, val_x: Pixels, val_y: Integers, classes: tuple[str, ...]
     ) -> Dataset:
         """Return the data set of these images."""
         import torch
@@ -89,7 +90,7 @@ class ImageSource(DataSource):
         return mean.view(-1, 1, 1), std.view(-1, 1, 1)
 
 
-def choose(labels: Indices, limit: int | None, rng: np.random.Generator) -> Indices:
+def choose(labels: Integers, limit: int | None, rng: np.random.Generator) -> Integers:
     """Return at most `limit` indices, ascending, with every class in proportion.
 
     >>> choose(np.array([0, 1, 0, 1, 0, 1]), 2, np.random.default_rng(0)).size

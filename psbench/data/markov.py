@@ -6,8 +6,8 @@ from bisect import bisect_right
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from psbench.arrays import Doubles, Integers
 from psbench.core.specification import parameter
 from psbench.data.base import Dataset, DataSource
 from psbench.errors import ParameterError
@@ -52,7 +52,7 @@ class Markov(DataSource):
     seed: int = parameter(0, "seed of the chain and of the draw", ge=0)
 
     @property
-    def transitions(self) -> NDArray[np.float64]:
+    def transitions(self) -> Doubles:
         """The probabilities P_ij of token j after token i, (vocabulary_size, vocabulary_size)."""
         rng = Streams(self.seed).generator("data", 1)
         drawn = rng.standard_gamma(self.concentration, (self.vocabulary_size,) * 2) + 1e-12
@@ -86,7 +86,7 @@ class Markov(DataSource):
         names = tuple(map(str, range(self.vocabulary_size)))
         return Dataset(self.name, x[:train], y[:train], x[train:], y[train:], names)
 
-    def _drawn(self) -> NDArray[np.int64]:
+    def _drawn(self) -> Integers:
         """Return the text: the first token of all alike, each other by the row of the one before."""
         rng = Streams(self.seed).generator("data", 2)
         rows = [row.tolist() for row in np.cumsum(self.transitions, axis=1)]

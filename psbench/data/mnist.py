@@ -15,11 +15,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from psbench.arrays import Integers
 from psbench.core.specification import parameter
 from psbench.data.base import Dataset
 from psbench.data.images import ImageSource, Pixels
 from psbench.data.location import data_folder, how_to_get
-from psbench.data.split import Indices
 from psbench.errors import DataError
 from psbench.seeds import Streams
 
@@ -56,7 +56,7 @@ class MNIST(ImageSource):
         train, val = self.chosen(train_y, val_y, streams)
         return self.finish(train_x[train], train_y[train], val_x[val], val_y[val], self.classes)
 
-    def _read(self, part: str) -> tuple[Pixels, Indices]:
+    def _read(self, part: str) -> tuple[Pixels, Integers]:
         image_file = self._find(f"{part}-images-idx3-ubyte")
         label_file = self._find(f"{part}-labels-idx1-ubyte")
         images, labels = read_idx(image_file), read_idx(label_file)

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from psbench.arrays import Doubles, Floats
 
 #: rows that are looked at at a time: 2 MB of 28 columns as 64-bit floats. Results depend on it in their last
 #: bits, which is why it is no parameter
 ROWS = 8192
-
-Numbers = NDArray[np.float32]
 
 
 class Moments:
@@ -36,7 +35,7 @@ class Moments:
         self.mean: Any = 0.0
         self._squares: Any = 0.0
 
-    def add(self, block: Numbers) -> None:
+    def add(self, block: Floats) -> None:
         """Take in some rows, (rows, columns) or (rows,)."""
         values = block.astype(np.float64)
         mean = values.mean(axis=0)
@@ -54,7 +53,7 @@ class Moments:
         return np.where(deviation > 0, deviation, 1.0)
 
 
-def standardise(numbers: Numbers, train: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def standardise(numbers: Floats, train: int) -> tuple[Doubles, Doubles]:
     """Bring each column to mean 0 and deviation 1 over the first `train` rows, in place, block by block.
 
     Parameters

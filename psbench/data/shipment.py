@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from psbench.arrays import Array, Integers
 from psbench.data.base import Dataset, Task
 from psbench.data.several import Several, each_array
-from psbench.data.split import Indices
 from psbench.errors import DataError
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from psbench.data.base import Augment
 
 
-class Rows:
+class PartialTensor:
     """Some rows of a tensor that is elsewhere, asked for by their numbers in the whole.
 
     Parameters
@@ -36,7 +35,7 @@ class Rows:
         Whenever a row is asked for that is not here.
     """
 
-    def __init__(self, held: Indices, values: Tensor, total: int) -> None:
+    def __init__(self, held: Integers, values: Tensor, total: int) -> None:
         self._held, self._values, self._total = held, values, total
         self.shape = (total, *values.shape[1:])
         self.dtype, self.ndim, self.nbytes = values.dtype, values.ndim, values.nbytes
@@ -82,13 +81,13 @@ class Rows:
 class _Part:
     """Samples and targets: all of them, or those with the numbers `held`. Arrays travel without a copy."""
 
-    x: NDArray[Any] | Several
-    y: NDArray[Any]
+    x: Array | Several
+    y: Array
     total: int
-    held: Indices | None
+    held: Integers | None
 
     @classmethod
-    def of(cls, x: Tensor | Several, y: Tensor, held: Indices | None) -> Self:
+    def of(cls, x: Tensor | Several, y: Tensor, held: Integers | None) -> Self:
         import torch
 
         if held is None:
@@ -101,13 +100,13 @@ class _Part:
         """Return what a data set has in this part's place."""
         return each_array(self.x, self._rows), self._rows(self.y)
 
-    def _rows(self, array: NDArray[Any]) -> Tensor:
+    def _rows(self, array: Array) -> Tensor:
         import torch
 
         # what has travelled may be a view of a message, which must not be written to
         values = torch.from_numpy(array if array.flags.writeable else array.copy())
         # rows are used as a tensor that is indexed by rows
-        return values if self.held is None else cast("Tensor", Rows(self.held, values, self.total))
+        return values if self.held is None else cast("Tensor", PartialTensor(self.held, values, self.total))
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,11 +123,11 @@ class Shipment:
     kind: Task
     train: _Part
     val: _Part
-    shards: tuple[Indices, ...]
+    shards: tuple[Integers, ...]
 
     @classmethod
     def of(
-        cls, data: Dataset, shards: tuple[Indices, ...], train: Indices | None, val: Indices | None
+        cls, data: Dataset, shards: tuple[Integers, ...], train: Integers | None, val: Integers | None
     ) -> Self:
         """Return the data set with some training and validation samples, by their numbers; None: all."""
         return cls(

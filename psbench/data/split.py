@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Indices = NDArray[np.int64]
+from psbench.arrays import Floats, Integers
 
 
 def stratified_split(
-    labels: Indices, val_fraction: float, rng: np.random.Generator
-) -> tuple[Indices, Indices]:
+    labels: Integers, val_fraction: float, rng: np.random.Generator
+) -> tuple[Integers, Integers]:
     """Set a share of every class aside, chosen by chance.
 
     Walking through the samples class by class in random order, one is taken whenever the running share has
@@ -33,9 +32,7 @@ def stratified_split(
     return np.sort(by_class[~taken]), np.sort(by_class[taken])
 
 
-def tenths(
-    targets: NDArray[np.float32], mean: float = 0.0, deviation: float = 1.0
-) -> tuple[Indices, tuple[str, ...]]:
+def tenths(targets: Floats, mean: float = 0.0, deviation: float = 1.0) -> tuple[Integers, tuple[str, ...]]:
     """Cut numbers in ten groups of about the same size, from the smallest to the largest.
 
     Parameters
@@ -65,7 +62,7 @@ def tenths(
     return np.searchsorted(ends, targets, side="left").astype(np.int64, copy=False), tuple(names)
 
 
-def parts_in_order(count: int) -> tuple[Indices, tuple[str, ...]]:
+def parts_in_order(count: int) -> tuple[Integers, tuple[str, ...]]:
     """Cut samples in ten parts of about the same size, in the order that they have.
 
     Returns

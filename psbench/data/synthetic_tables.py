@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import BinaryIO, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from psbench.arrays import Doubles, Floats
 from psbench.core.specification import parameter
 from psbench.data.base import Dataset, DataSource
 from psbench.data.layouts import LAYOUTS, TableLayout
-from psbench.data.scaling import Numbers, standardise
+from psbench.data.scaling import standardise
 from psbench.errors import ParameterError, SpecError, UnknownName
 from psbench.progress_events import tell
 from psbench.seeds import Streams
@@ -32,8 +32,6 @@ _LINEAR, _CURVED = 1.0, 1.5
 _EXPLAINED = 0.5
 #: years: mean and deviation such that hardly one in ten thousand is cut at the published ends
 _YEAR, _SPREAD, _ENDS = 1980.0, 8.0, (1922, 2011)
-
-Floats = NDArray[np.float64]
 
 
 class SyntheticTable(DataSource):
@@ -85,7 +83,7 @@ class SyntheticTable(DataSource):
         needed = self.samples * (4 * columns + 8)
         check_memory(needed, what, "lower samples, or use `psbench generate` and data 'csv'")
 
-    def _drawn(self, layout: TableLayout, streams: Streams) -> tuple[Numbers, Numbers]:
+    def _drawn(self, layout: TableLayout, streams: Streams) -> tuple[Floats, Floats]:
         """Return all features, (samples, features), and targets, (samples,)."""
         features = np.empty((self.samples, len(layout.columns) - 1), dtype=np.float32)
         targets = np.empty(self.samples, dtype=np.float32)
@@ -98,11 +96,11 @@ class SyntheticTable(DataSource):
 class GroundTruth(NamedTuple):
     """The model that rows are drawn from: factor loadings, scales and offsets of features, and weights."""
 
-    loadings: Floats
-    units: Floats
-    offsets: Floats
-    linear: Floats
-    curved: Floats
+    loadings: Doubles
+    units: Doubles
+    offsets: Doubles
+    linear: Doubles
+    curved: Doubles
 
     @classmethod
     def of(cls, layout: TableLayout, streams: Streams) -> GroundTruth:
@@ -118,13 +116,13 @@ class GroundTruth(NamedTuple):
             curved=rng.standard_normal(features),
         )
 
-    def score(self, weights: Floats, features: Floats) -> Floats:
+    def score(self, weights: Doubles, features: Doubles) -> Doubles:
         """Return a weighted sum of the features, whose deviation is 1, (rows,)."""
         own = (1 - _SHARE) * (weights**2).sum() + _SHARE * ((self.loadings @ weights) ** 2).sum()
         return np.asarray(features @ weights / np.sqrt(own))
 
 
-def tables(layout: TableLayout, rows: int, streams: Streams) -> Iterator[tuple[Numbers, Numbers]]:
+def tables(layout: TableLayout, rows: int, streams: Streams) -> Iterator[tuple[Floats, Floats]]:
     """Return features, (n, features), and targets, (n,), some rows at a time; both float32."""
     truth = GroundTruth.of(layout, streams)
     for number, begin in enumerate(range(0, rows, BLOCK)):
@@ -133,7 +131,7 @@ def tables(layout: TableLayout, rows: int, streams: Streams) -> Iterator[tuple[N
         yield features[:kept], targets[:kept]
 
 
-def _block(layout: TableLayout, truth: GroundTruth, rng: np.random.Generator) -> tuple[Numbers, Numbers]:
+def _block(layout: TableLayout, truth: GroundTruth, rng: np.random.Generator) -> tuple[Floats, Floats]:
     count = len(truth.units)
     shared = rng.standard_normal((BLOCK, _FACTORS)) @ truth.loadings
     plain = np.sqrt(_SHARE) * shared + np.sqrt(1 - _SHARE) * rng.standard_normal((BLOCK, count))

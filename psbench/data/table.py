@@ -23,7 +23,7 @@ from psbench.data.blocks import (
     parquet_columns,
     parquet_rows,
 )
-from psbench.data.converted import Converted, Table, convert
+from psbench.data.converted import Conversion, Converted, convert
 from psbench.data.layouts import LAYOUTS, TableLayout
 from psbench.data.location import data_folder
 from psbench.errors import DataError, ParameterError, UnknownName
@@ -70,11 +70,13 @@ class TableFile(DataSource):
             raise ParameterError(f"data {self.name!r}: give val_rows or val_fraction, not both")
         return self
 
-    def _table_of(self, files: list[Path], known: TableLayout, header: bool = True, **kind: Any) -> Table:
+    def _table_of(
+        self, files: list[Path], known: TableLayout, header: bool = True, **kind: Any
+    ) -> Conversion:
         """Return what is to be made of files with known columns."""
         names = known.columns
         target = self.place_of_target(names, named=header)
-        return Table(
+        return Conversion(
             files=files,
             columns=names,
             target=target,
@@ -89,7 +91,7 @@ class TableFile(DataSource):
             **kind,
         )
 
-    def table(self, files: list[Path]) -> Table:
+    def table(self, files: list[Path]) -> Conversion:
         """Return what is to be made of some files."""
         raise NotImplementedError(f"{type(self).__name__} must define table")
 
@@ -120,7 +122,7 @@ class TableFile(DataSource):
             columns={table.columns[place]: found.kept[:train, i] for i, place in enumerate(table.keep)},
         )
 
-    def _converted(self, table: Table) -> Converted:
+    def _converted(self, table: Conversion) -> Converted:
         key = f"{table.files[0].stem}-{self._key(table.files)}"
         folder = data_folder(self.cache) / self.name / key
         if not folder.is_dir():
@@ -128,7 +130,7 @@ class TableFile(DataSource):
             convert(table, folder)
         return Converted.open(folder)
 
-    def _check_room(self, table: Table, folder: Path) -> None:
+    def _check_room(self, table: Conversion, folder: Path) -> None:
         """Refuse files whose arrays would fill the disk, or whose shards or blocks would fill the memory."""
         rows = self.count_rows(list(table.files))
         what = f"data {self.name!r}: about {rows} rows of {len(table.columns)} columns in {self.path}"
@@ -249,7 +251,7 @@ class CSV(TableFile):
         """Return about how many rows files have."""
         return estimated_rows(files)
 
-    def table(self, files: list[Path]) -> Table:
+    def table(self, files: list[Path]) -> Conversion:
         """Return what the layout or the first line says."""
         first = first_row(files[0])
         known = LAYOUTS.get(self.layout)
@@ -304,7 +306,7 @@ class Parquet(TableFile):
         """Return how many rows files have."""
         return parquet_rows(files)
 
-    def table(self, files: list[Path]) -> Table:
+    def table(self, files: list[Path]) -> Conversion:
         """Return what the files' schema says."""
         named = (self.target,) if self.task == "classification" else ()
         names = parquet_columns(files, (*named, *self.keep))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from psbench.arrays import Array, Integers
 from psbench.core.specification import parameter
 from psbench.data.base import Dataset, DataSource
-from psbench.data.split import Indices
 from psbench.errors import DataError
 from psbench.seeds import Streams
 from psbench.system.files import why_missing
@@ -119,17 +118,17 @@ class Text(DataSource):
     def _where(self) -> str:
         return self.path or "pydoc_data.topics"
 
-    def _names(self, codes: Indices | NDArray[Any]) -> tuple[str, ...]:
+    def _names(self, codes: Integers | Array) -> tuple[str, ...]:
         return tuple(map(f"{{:{'#04x' if self.tokens == 'bytes' else 'c'}}}".format, codes.tolist()))
 
-    def _codes(self) -> NDArray[Any]:
+    def _codes(self) -> Array:
         """Return the code of each character or byte of the text."""
         content = _read(self.path)
         if not content:
             raise DataError(f"{self._where}: is empty")
         return self._codes_of(content)
 
-    def _codes_of(self, content: bytes) -> NDArray[Any]:
+    def _codes_of(self, content: bytes) -> Array:
         if self.tokens == "bytes":
             return np.frombuffer(content, dtype=np.uint8)
         try:

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from psbench.arrays import Array
 from psbench.core.log import Kind
-from psbench.metrics.rows import Array, Rows
+from psbench.metrics.rows import Rows
 
 
 class AxisValues(NamedTuple):

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from psbench.arrays import Array
 from psbench.core.log import EventLog, Kind
 from psbench.core.target import Target
 from psbench.metrics.axes import Axes, AxisValues
-from psbench.metrics.rows import Array, Rows, end_of, positions, trained
+from psbench.metrics.rows import Rows, end_of, positions, trained
 from psbench.metrics.table import table
 
 if TYPE_CHECKING:

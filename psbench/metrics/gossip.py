@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from psbench.arrays import Array
 from psbench.core.log import EventLog, Kind
-from psbench.metrics.rows import Array, pick
+from psbench.metrics.rows import pick
 from psbench.metrics.table import table
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from psbench.arrays import Array
 from psbench.core.log import EventLog, Kind
-from psbench.metrics.rows import Array, Rows, pick, workers_of
+from psbench.metrics.rows import Rows, pick, workers_of
 from psbench.metrics.table import table
 
 if TYPE_CHECKING:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
+
+from psbench.arrays import Doubles
 
 
-def interval(
-    values: Sequence[float] | npt.NDArray[np.float64], level: float = 0.95
-) -> tuple[float, float | None]:
+def interval(values: Sequence[float] | Doubles, level: float = 0.95) -> tuple[float, float | None]:
     """Return the mean and the half-width of its confidence interval, by Student's t distribution.
 
     Parameters
@@ -39,7 +38,7 @@ def interval(
     return float(sample.mean()), float(stdtrit(n - 1, (1 + level) / 2) * error)
 
 
-def standard_deviation(values: Sequence[float] | npt.NDArray[np.float64]) -> float | None:
+def standard_deviation(values: Sequence[float] | Doubles) -> float | None:
     """Return the standard deviation of a sample (n - 1 in the denominator); None with fewer than two values.
 
     Examples

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from psbench.arrays import Array
 from psbench.core.log import EventLog, Kind
 from psbench.errors import DataError
-from psbench.metrics.rows import Array, Rows, categorical, optional, pick, workers_of
+from psbench.metrics.rows import Rows, categorical, optional, pick, workers_of
 from psbench.metrics.table import table
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from psbench.arrays import Array, Booleans
 from psbench.core.log import ROW, EventLog, Kind
 from psbench.metrics.clocks import Clocks, clocks_between
-from psbench.metrics.rows import Absences, Array, Rows, end_of, pick, positions, workers_of
+from psbench.metrics.rows import Absences, Rows, end_of, pick, positions, workers_of
 from psbench.metrics.spans import PHASES, Spans, continuing, reason_text, spans_of
 
 #: why a worker waits, by the reason that the strategy gave; other reasons are said as they are
@@ -161,7 +161,7 @@ class Recording:
         return float(times[place]) if 0 <= place < len(times) else None
 
 
-def _newest(table: Table, at_s: float) -> npt.NDArray[np.bool_]:
+def _newest(table: Table, at_s: float) -> Booleans:
     """Return which rows were in force at a time: the newest before it, of each worker if it has workers."""
     before = int(np.searchsorted(table["time_s"], at_s))
     kept = np.zeros(len(table["time_s"]), dtype=bool)

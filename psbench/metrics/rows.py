@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from psbench.arrays import Array, Booleans, Integers
 from psbench.core.log import Kind
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Rows: TypeAlias = npt.NDArray[np.void]
-Array: TypeAlias = npt.NDArray[Any]
 
 
 def pick(rows: Rows, *kinds: Kind) -> Rows:
@@ -22,7 +22,7 @@ def pick(rows: Rows, *kinds: Kind) -> Rows:
     return rows[positions(rows, *kinds)]
 
 
-def positions(rows: Rows, *kinds: Kind) -> npt.NDArray[np.int64]:
+def positions(rows: Rows, *kinds: Kind) -> Integers:
     """Return where rows of these kinds stand."""
     wanted = np.zeros(256, dtype=bool)  # a lookup table is several times as fast as np.isin
     wanted[[int(kind) for kind in kinds]] = True
@@ -76,7 +76,7 @@ def categorical(codes: Array, names: Sequence[str]) -> pd.Categorical[str]:
     return pd.Categorical.from_codes(codes.astype(np.int64), categories=pd.Index(list(names), dtype="object"))
 
 
-def optional(values: Array, missing: npt.NDArray[np.bool_]) -> pd.arrays.IntegerArray:
+def optional(values: Array, missing: Booleans) -> pd.arrays.IntegerArray:
     """Return whole numbers of which some are missing (NA)."""
     import pandas as pd
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from psbench.arrays import Array
 from psbench.core.events import COLLECTIVE
 from psbench.core.log import EventLog, Kind
-from psbench.metrics.rows import Array, Rows, categorical, end_of, optional, pick, positions, with_membership
+from psbench.metrics.rows import Rows, categorical, end_of, optional, pick, positions, with_membership
 from psbench.metrics.table import table
 
 if TYPE_CHECKING:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from psbench.arrays import Array
 from psbench.core.log import ROW, EventLog, Kind
 from psbench.metrics.clocks import Clocks, leads
 from psbench.metrics.pushes import BatchSizes, PushCounts, Staleness
-from psbench.metrics.rows import Absences, Array, Rows, pick
+from psbench.metrics.rows import Absences, Rows, pick
 from psbench.metrics.spans import PHASES, Spans, continuing, reason_text, spans_of
 from psbench.metrics.table import table
 from psbench.metrics.traffic import bytes_of

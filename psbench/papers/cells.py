@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from psbench.errors import DoubtfulComposition, SpecError, UnknownName
-from psbench.experiment import Experiment
+from psbench.experiment import LIVE, Experiment
 from psbench.papers.cost import cost
 from psbench.papers.schema import Paper, PublishedNumber, Scale
 from psbench.seeds import Streams
@@ -22,8 +22,6 @@ from psbench.seeds import Streams
 #: assumed numbers drawn together
 Role: TypeAlias = Literal["result", "tuning", "best", "sensitivity"]
 
-#: settings of a live cluster, which a simulated run does not read
-_LIVE = ("recovery", "connection")
 #: the seed of tuning trials, which no result uses
 TUNING_SEED = 1000
 #: seconds until processes beside this one are there, and have loaded torch
@@ -261,7 +259,7 @@ def _cell(
 
 def _deciding(experiment: Experiment) -> dict[str, Any]:
     """Return the specification without what is of live runs alone: a new limit there changes no record."""
-    return {name: value for name, value in experiment.spec().items() if name not in _LIVE}
+    return {name: value for name, value in experiment.spec().items() if name not in LIVE}
 
 
 def _unique(cells: Iterable[PaperCell]) -> list[PaperCell]:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 from scipy import special, stats  # type: ignore[import-untyped]
 
+from psbench.arrays import Doubles
 from psbench.papers.schema import NEUTRAL, Form
 
 #: the level of printed intervals
@@ -297,9 +297,7 @@ def estimate(form: Form, runs: Sequence[RunMeasure], baseline: Sequence[RunMeasu
     return _of_sample(form, _pairs(form, values, others, log), log)
 
 
-def _pairs(
-    form: Form, runs: npt.NDArray[np.float64], baseline: npt.NDArray[np.float64], log: bool
-) -> npt.NDArray[np.float64]:
+def _pairs(form: Form, runs: Doubles, baseline: Doubles, log: bool) -> Doubles:
     if form == "value":
         return np.log(runs) if log else runs
     if form == "difference":
@@ -308,7 +306,7 @@ def _pairs(
     return sign * (np.log(runs) - np.log(baseline))
 
 
-def _of_sample(form: Form, sample: npt.NDArray[np.float64], log: bool) -> MeanEstimate:
+def _of_sample(form: Form, sample: Doubles, log: bool) -> MeanEstimate:
     n = len(sample)
     error = float(sample.std(ddof=1) / math.sqrt(n)) if n > 1 else math.nan
     if np.ptp(sample) <= 1e-12 * max(1.0, abs(float(sample[0]))):
@@ -316,7 +314,7 @@ def _of_sample(form: Form, sample: npt.NDArray[np.float64], log: bool) -> MeanEs
     return MeanEstimate(form, n, 0, 0, float(sample.mean()), error, n - 1, log)
 
 
-def _spread_ratio(runs: npt.NDArray[np.float64], baseline: npt.NDArray[np.float64]) -> SpreadEstimate | None:
+def _spread_ratio(runs: Doubles, baseline: Doubles) -> SpreadEstimate | None:
     if len(runs) < 2 or np.ptp(runs) == 0 or np.ptp(baseline) == 0:
         return None
     return SpreadEstimate("sd_ratio", len(runs), 0, 0, float(np.std(runs, ddof=1) / np.std(baseline, ddof=1)))
@@ -348,7 +346,7 @@ def _restricted(
     )
 
 
-def _log_rank(times: npt.NDArray[np.float64], others: npt.NDArray[np.float64], end: float) -> float:
+def _log_rank(times: Doubles, others: Doubles, end: float) -> float:
     """Return the one-sided p-value of "`times` are longer"; what comes to `end` is censored."""
     groups = [stats.CensoredData.right_censored(group, group >= end) for group in (times, others)]
     return float(stats.logrank(*groups, alternative="less").pvalue)

@@ -13,7 +13,7 @@ from psbench.core.target import Target, plain_target, target_of
 from psbench.metrics import clock_of, evaluations
 from psbench.results import remarks
 from psbench.results.budget import budgets, by_value, no_speed_up
-from psbench.results.comparison_table import cells_of, measured, table_of
+from psbench.results.comparison_table import numbers_of_run, table_of, text_cells
 from psbench.results.groups import differences
 from psbench.results.paired import in_words, paired_tests
 from psbench.results.run import Run
@@ -197,7 +197,7 @@ class Compared(ShownTable):
         """Return which differences from the baseline are real, seed by seed; see `paired.paired_tests`."""
         numbers = {
             label: {
-                run.experiment.seed: measured(run, summary, self.aim)
+                run.experiment.seed: numbers_of_run(run, summary, self.aim)
                 for run, summary in zip(runs, self.summaries[label], strict=True)
             }
             for label, runs in self.groups.items()
@@ -212,7 +212,7 @@ class Compared(ShownTable):
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """Return headings and rows as text, without columns that are empty everywhere."""
-        return cells_of(self.table(), list(self.differences))
+        return text_cells(self.table(), list(self.differences))
 
     def renamed(self, labels: Mapping[str, str]) -> Self:
         """Return the comparison with other labels; a label that is not named keeps its own."""

@@ -74,7 +74,7 @@ def table_of(
 def _row(
     label: str, runs: Sequence[Run], summaries: Sequence[Mapping[str, Any]], target: Target | None
 ) -> dict[str, Any]:
-    numbers = [measured(run, summary, target) for run, summary in zip(runs, summaries, strict=True)]
+    numbers = [numbers_of_run(run, summary, target) for run, summary in zip(runs, summaries, strict=True)]
     row: dict[str, Any] = {"strategy": label, "n": len(runs)}
     for name in numbers[0]:
         values = [value for m in numbers if (value := m[name]) is not None]
@@ -105,7 +105,7 @@ def censored(
     return {f"{name}_reached": reached if times else None, f"{name}_at_least_s": least}
 
 
-def measured(run: Run, summary: Mapping[str, Any], target: Target | None) -> dict[str, float | None]:
+def numbers_of_run(run: Run, summary: Mapping[str, Any], target: Target | None) -> dict[str, float | None]:
     """Return the numbers of one run that are averaged over seeds."""
     idle, switches, final = summary["idle_fraction"], summary["switches"], summary["final"]
     return {
@@ -142,7 +142,7 @@ def _split(frame: pd.DataFrame, clocks: Sequence[str]) -> pd.DataFrame:
     return frame[names]
 
 
-def cells_of(frame: pd.DataFrame, differing: Sequence[str] = ()) -> tuple[list[str], list[list[str]]]:
+def text_cells(frame: pd.DataFrame, differing: Sequence[str] = ()) -> tuple[list[str], list[list[str]]]:
     """Return headings and rows as text, without columns that are empty everywhere."""
     records = frame.to_dict("records")
     names = [name for name in COLUMNS if any(as_text(record, name) != _NONE for record in records)]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from psbench.experiment import LIVE
 from psbench.results.labels import differing, labels_of, leaves
 from psbench.results.run import Run
 
@@ -20,8 +21,6 @@ _WITHOUT_EFFECT = {
     # how long a run waits before it begins
     *("connection.connect_within_s", "connection.start_within_s", "connection.listen_within_s"),
 }
-#: settings of a live cluster, which a simulated run does not read
-_LIVE = ("recovery", "connection")
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ def _same_log(a: Run, b: Run) -> bool:
 def compared_spec(run: Run) -> dict[str, Any]:
     """Return what of a run's specification may change its result, whatever its seed."""
     live = run.experiment.backend == "dask"
-    spec = {name: value for name, value in run.experiment.spec().items() if live or name not in _LIVE}
+    spec = {name: value for name, value in run.experiment.spec().items() if live or name not in LIVE}
     return {name: _with_effect(value, name) for name, value in spec.items() if name not in _WITHOUT_EFFECT}
 
 
@@ -144,7 +143,7 @@ def differences(groups: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, str]
     fields = dict.fromkeys(name for spec in specs.values() for name in spec if name not in _NOT_COMPARED)
     found = {}
     for name in fields:
-        if name in _LIVE and any(name not in spec for spec in specs.values()):
+        if name in LIVE and any(name not in spec for spec in specs.values()):
             continue  # that a run was simulated is said by its backend
         values = [spec.get(name) for spec in specs.values()]
         if any(value != values[0] for value in values):

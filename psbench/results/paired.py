@@ -28,11 +28,12 @@ _KNOWN = {name for name, *_ in _TESTED}
 #: two-sided, for the correction
 LEVEL = 0.05
 
-#: by label and seed, the numbers of a run
-Measured = Mapping[str, Mapping[int, Mapping[str, float | None]]]
 
-
-def paired_tests(measured: Measured, baseline: str, without_times: Mapping[str, str]) -> pd.DataFrame:
+def paired_tests(
+    measured: Mapping[str, Mapping[int, Mapping[str, float | None]]],
+    baseline: str,
+    without_times: Mapping[str, str],
+) -> pd.DataFrame:
     """Return one row for each strategy but the baseline and each number that all of both's seeds have.
 
     Parameters

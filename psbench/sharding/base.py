@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from psbench.arrays import Array, Floats, Integers
 from psbench.core import Part
 from psbench.errors import ParameterError
 
-Indices = NDArray[np.int64]
-Features = NDArray[np.float32]
 Rng = np.random.Generator
 
 
@@ -23,14 +21,14 @@ class ShardedData(Protocol):
         """Samples, a tensor, (N, ...)."""
 
     @property
-    def strata(self) -> tuple[Indices, tuple[str, ...]]:
+    def strata(self) -> tuple[Integers, tuple[str, ...]]:
         """The class of each sample, or what stands in for it, and the names of classes."""
 
     @property
-    def shards(self) -> tuple[Indices, ...] | None:
+    def shards(self) -> tuple[Integers, ...] | None:
         """The samples of each worker, of data that is divided already."""
 
-    def column(self, name: str) -> NDArray[Any]:
+    def column(self, name: str) -> Array:
         """Return a column, (N,)."""
 
 
@@ -41,7 +39,7 @@ class Division(NamedTuple):
     no neighbourhoods.
     """
 
-    shards: list[Indices]
+    shards: list[Integers]
     neighbourhoods: list[int] | None = None
     sparse: list[int] | None = None
 
@@ -64,7 +62,7 @@ class Sharding(Part):
     #: whether a worker must read its samples in the order given, without shuffling them each epoch
     ordered: ClassVar[bool] = False
 
-    def split(self, features: Features, labels: Indices, num_workers: int, rng: Rng) -> list[Indices]:
+    def split(self, features: Floats, labels: Integers, num_workers: int, rng: Rng) -> list[Integers]:
         """Return one array of sample indices per worker; see `divide`."""
         return self.divide(features, labels, num_workers, rng).shards
 
@@ -73,7 +71,7 @@ class Sharding(Part):
         labels = self.labels_of(data)
         return self.divide(data.train_x.numpy().reshape(len(labels), -1), labels, num_workers, rng)
 
-    def labels_of(self, data: ShardedData) -> Indices:
+    def labels_of(self, data: ShardedData) -> Integers:
         """Return what the rule goes by, a whole number for each sample: the classes."""
         return data.strata[0]
 
@@ -85,7 +83,7 @@ class Sharding(Part):
                 "sharding out"
             )
 
-    def divide(self, features: Features, labels: Indices, num_workers: int, rng: Rng) -> Division:
+    def divide(self, features: Floats, labels: Integers, num_workers: int, rng: Rng) -> Division:
         """Return the samples of each worker, and what the rule found on the way.
 
         Parameters
@@ -115,7 +113,7 @@ class Sharding(Part):
         self.check_none_empty(division.shards, len(labels))
         return division
 
-    def check_none_empty(self, shards: list[Indices], dataset_size: int) -> None:
+    def check_none_empty(self, shards: list[Integers], dataset_size: int) -> None:
         """Raise ParameterError if a worker has no sample."""
         for worker, shard in enumerate(shards):
             if len(shard) == 0:
@@ -124,7 +122,7 @@ class Sharding(Part):
                     f"{dataset_size}; {self.remedy}"
                 )
 
-    def found(self, features: Features, labels: Indices, num_workers: int, rng: Rng) -> Division:
+    def found(self, features: Floats, labels: Integers, num_workers: int, rng: Rng) -> Division:
         """Apply the rule; return the shards, and the neighbourhoods if it looks for any."""
         return Division(self.assign(features, labels, num_workers, rng))
 
@@ -147,12 +145,12 @@ class Sharding(Part):
         """What to try when a worker is left without samples."""
         return "use fewer workers or more samples"
 
-    def assign(self, features: Features, labels: Indices, num_workers: int, rng: Rng) -> list[Indices]:
+    def assign(self, features: Floats, labels: Integers, num_workers: int, rng: Rng) -> list[Integers]:
         """Apply the rule; `num_workers` is at most the number of samples."""
         raise NotImplementedError(f"{type(self).__name__} must define assign")
 
 
-def deal(indices: Indices, num_workers: int, first: int = 0) -> list[Indices]:
+def deal(indices: Integers, num_workers: int, first: int = 0) -> list[Integers]:
     """Deal indices to workers in turn, beginning with worker `first`.
 
     >>> [part.tolist() for part in deal(np.arange(5), 2)]
@@ -161,6 +159,6 @@ def deal(indices: Indices, num_workers: int, first: int = 0) -> list[Indices]:
     return [indices[(worker - first) % num_workers :: num_workers] for worker in range(num_workers)]
 
 
-def gather(pieces: list[list[Indices]]) -> list[Indices]:
+def gather(pieces: list[list[Integers]]) -> list[Integers]:
     """Join what each worker got in several deals, in ascending order."""
     return [np.sort(np.concatenate(own)).astype(np.int64) for own in zip(*pieces, strict=True)]

@@ -8,12 +8,13 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
+from psbench.arrays import Integers
 from psbench.core import make_part
 from psbench.core.code_identity import code_digest, qualified_name
 from psbench.core.imports import Imported, imported
 from psbench.core.own import Own
 from psbench.errors import DoubtfulComposition, ParameterError, PsbenchError
-from psbench.sharding.base import Division, Indices, Rng, ShardedData, Sharding
+from psbench.sharding.base import Division, Rng, ShardedData, Sharding
 from psbench.sharding.given import Given
 
 #: (data set, number of workers, generator) -> the training samples of each worker
@@ -138,7 +139,7 @@ def _of_function(divider: Divider) -> Sharding:
     return OwnSharding.around(divider, qualified_name(divider), code_digest(divider))
 
 
-def _checked(what: str, shard: Any, size: int) -> Indices:
+def _checked(what: str, shard: Any, size: int) -> Integers:
     found = np.asarray(shard)
     if found.ndim != 1 or (found.dtype.kind not in "iu" and len(found)):
         raise ParameterError(
@@ -152,7 +153,7 @@ def _checked(what: str, shard: Any, size: int) -> Indices:
     return found.astype(np.int64, copy=False)
 
 
-def _say_what_is_doubtful(what: str, shards: Sequence[Indices], size: int) -> None:
+def _say_what_is_doubtful(what: str, shards: Sequence[Integers], size: int) -> None:
     count = np.zeros(size, dtype=np.int64)
     for shard in shards:
         count[shard] += 1

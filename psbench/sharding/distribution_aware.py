@@ -9,9 +9,10 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import model_validator
 
+from psbench.arrays import Floats, Integers
 from psbench.core import parameter
 from psbench.errors import ParameterError
-from psbench.sharding.base import Division, Features, Indices, Rng, Sharding, deal, gather
+from psbench.sharding.base import Division, Rng, Sharding, deal, gather
 from psbench.sharding.stratified import groups
 
 logger = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ class DistributionAware(Sharding):
             )
         return self
 
-    def found(self, features: Features, labels: Indices, num_workers: int, rng: Rng) -> Division:
+    def found(self, features: Floats, labels: Integers, num_workers: int, rng: Rng) -> Division:
         """Apply the rule; return the shards and the sizes of the clusters."""
         clusters = groups(self.cluster(features, labels, rng))
         sizes = [len(members) for members in clusters]
@@ -95,7 +96,7 @@ class DistributionAware(Sharding):
         """Whether a cluster of that size is given to all workers."""
         return size < num_workers or (self.sparse_rule == "at_most" and size == num_workers)
 
-    def cluster(self, features: Features, labels: Indices, rng: Rng) -> Indices:
+    def cluster(self, features: Floats, labels: Integers, rng: Rng) -> Integers:
         """Return the cluster of each sample, int64, (N,)."""
         from sklearn.cluster import KMeans
         from sklearn.exceptions import ConvergenceWarning
@@ -127,7 +128,7 @@ class DistributionAware(Sharding):
                 f"set components to {most} or less"
             )
 
-    def reduce(self, flat: Features, seed: int) -> Features:
+    def reduce(self, flat: Floats, seed: int) -> Floats:
         """Return the samples in principal components, (N, components)."""
         if self.components is None:
             return flat

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from psbench.arrays import Floats, Integers
 from psbench.core import parameter
 from psbench.errors import ParameterError
-from psbench.sharding.base import Division, Features, Indices, Rng, ShardedData, Sharding
+from psbench.sharding.base import Division, Rng, ShardedData, Sharding
 from psbench.sharding.stratified import groups
 
 
@@ -63,15 +64,15 @@ class Column(Sharding):
         """What to try when a worker is left without samples."""
         return f"column {self.column!r} has too few different values; use fewer workers, or another column"
 
-    def labels_of(self, data: ShardedData) -> Indices:
+    def labels_of(self, data: ShardedData) -> Integers:
         """Return a number for each value of the column."""
         if not self.column:
             raise ParameterError("sharding 'column': no column given; set column to its name")
         return np.unique(data.column(self.column), return_inverse=True)[1].astype(np.int64)
 
-    def assign(self, features: Features, labels: Indices, num_workers: int, rng: Rng) -> list[Indices]:
+    def assign(self, features: Floats, labels: Integers, num_workers: int, rng: Rng) -> list[Integers]:
         """Deal the values, the most frequent first."""
-        shards: list[list[Indices]] = [[] for _ in range(num_workers)]
+        shards: list[list[Integers]] = [[] for _ in range(num_workers)]
         sizes = [0] * num_workers
         for members in sorted(groups(labels), key=len, reverse=True):
             worker = sizes.index(min(sizes))

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psbench.sharding.base import Division, Indices, Rng, ShardedData, Sharding
+from psbench.arrays import Integers
+from psbench.sharding.base import Division, Rng, ShardedData, Sharding
 
 
-def label_counts(shards: Sequence[Indices], labels: Indices, num_classes: int) -> Indices:
+def label_counts(shards: Sequence[Integers], labels: Integers, num_classes: int) -> Integers:
     """Count the samples of each class that each worker owns.
 
     Returns

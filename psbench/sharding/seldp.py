@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from psbench.sharding.base import Features, Indices, Rng, Sharding
+from psbench.arrays import Floats, Integers
+from psbench.sharding.base import Rng, Sharding
 
 
 class SelDP(Sharding):
@@ -24,7 +25,7 @@ class SelDP(Sharding):
     partition = False
     ordered = True
 
-    def assign(self, features: Features, labels: Indices, num_workers: int, rng: Rng) -> list[Indices]:
+    def assign(self, features: Floats, labels: Integers, num_workers: int, rng: Rng) -> list[Integers]:
         """Join the chunks in circular order."""
         chunks = np.array_split(rng.permutation(len(labels)), num_workers)
         return [np.concatenate(chunks[worker:] + chunks[:worker]) for worker in range(num_workers)]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from psbench.arrays import Floats, Integers
 from psbench.core import parameter
 from psbench.errors import ParameterError
-from psbench.sharding.base import Features, Indices, Rng, Sharding
+from psbench.sharding.base import Rng, Sharding
 from psbench.sharding.stratified import groups
 
 #: draws before samples are moved instead; where a hundred fail, the skew is such that thousands would
@@ -49,7 +50,7 @@ class Dirichlet(_Drawn):
     name = "dirichlet"
     source = "Hsu et al. 2019, drawn per class"
 
-    def assign(self, features: Features, labels: Indices, num_workers: int, rng: Rng) -> list[Indices]:
+    def assign(self, features: Floats, labels: Integers, num_workers: int, rng: Rng) -> list[Integers]:
         """Draw until the smallest shard suffices, or repair the last draw."""
         for _ in range(MAX_DRAWS):
             shards = self.draw(labels, num_workers, rng)
@@ -57,7 +58,7 @@ class Dirichlet(_Drawn):
                 return shards
         return level(shards, self.min_size, rng)
 
-    def draw(self, labels: Indices, num_workers: int, rng: Rng) -> list[Indices]:
+    def draw(self, labels: Integers, num_workers: int, rng: Rng) -> list[Integers]:
         """Cut every class, shuffled, at drawn proportions."""
         pieces = [
             np.split(rng.permutation(members), cuts(rng.dirichlet([self.alpha] * num_workers), len(members)))
@@ -80,7 +81,7 @@ class ShardPerClass(Sharding):
 
     shards_per_worker: int = parameter(2, "pieces of the sorted data each worker gets", ge=1)
 
-    def assign(self, features: Features, labels: Indices, num_workers: int, rng: Rng) -> list[Indices]:
+    def assign(self, features: Floats, labels: Integers, num_workers: int, rng: Rng) -> list[Integers]:
         """Cut the sorted samples and deal the pieces."""
         count = num_workers * self.shards_per_worker
         if count > len(labels):
@@ -105,7 +106,7 @@ class LabelsPerWorker(Sharding):
     name = "labels_per_worker"
     source = "SelSync, authors' code"
 
-    def assign(self, features: Features, labels: Indices, num_workers: int, rng: Rng) -> list[Indices]:
+    def assign(self, features: Floats, labels: Integers, num_workers: int, rng: Rng) -> list[Integers]:
         """Cut the list of classes."""
         classes = groups(labels)
         if len(classes) < num_workers:
@@ -123,7 +124,7 @@ class Quantity(_Drawn):
     name = "quantity"
     source = "Li et al. 2022, sec. IV-C (quantity skew); `min_size` is ours"
 
-    def assign(self, features: Features, labels: Indices, num_workers: int, rng: Rng) -> list[Indices]:
+    def assign(self, features: Floats, labels: Integers, num_workers: int, rng: Rng) -> list[Integers]:
         """Cut a random permutation at drawn sizes."""
         spare = len(labels) - num_workers * self.min_size
         drawn = cuts(rng.dirichlet([self.alpha] * num_workers), spare)
@@ -131,17 +132,17 @@ class Quantity(_Drawn):
         return list(np.split(rng.permutation(len(labels)), edges))
 
 
-def cuts(shares: np.ndarray, total: int) -> Indices:
+def cuts(shares: np.ndarray, total: int) -> Integers:
     """Return where to cut `total` samples so that the pieces have about these shares.
 
     >>> cuts(np.array([0.5, 0.25, 0.25]), 8).tolist()
     [4, 6]
     """
-    edges: Indices = np.rint(np.cumsum(shares)[:-1] * total).astype(np.int64)
+    edges: Integers = np.rint(np.cumsum(shares)[:-1] * total).astype(np.int64)
     return edges
 
 
-def level(shards: list[Indices], min_size: int, rng: Rng) -> list[Indices]:
+def level(shards: list[Integers], min_size: int, rng: Rng) -> list[Integers]:
     """Move samples chosen by chance from the largest shard to those below `min_size`."""
     shards = list(shards)
     for worker in range(len(shards)):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from psbench.arrays import Floats, Integers
 from psbench.core import parameter
-from psbench.sharding.base import Features, Indices, Rng, Sharding, deal, gather
+from psbench.sharding.base import Rng, Sharding, deal, gather
 
 
 class Stratified(Sharding):
@@ -36,7 +37,7 @@ class Stratified(Sharding):
         """What to try when a worker is left without samples."""
         return "use fewer workers" if self.rotate else "set rotate to true, or use fewer workers"
 
-    def assign(self, features: Features, labels: Indices, num_workers: int, rng: Rng) -> list[Indices]:
+    def assign(self, features: Floats, labels: Integers, num_workers: int, rng: Rng) -> list[Integers]:
         """Deal class after class, each in the order the data has."""
         pieces, dealt = [], 0
         for members in groups(labels):
@@ -45,7 +46,7 @@ class Stratified(Sharding):
         return gather(pieces)
 
 
-def groups(labels: Indices) -> list[Indices]:
+def groups(labels: Integers) -> list[Integers]:
     """Return the indices of each label that occurs, labels and indices ascending.
 
     >>> [group.tolist() for group in groups(np.array([1, 0, 1]))]

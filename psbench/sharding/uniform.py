@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from psbench.sharding.base import Features, Indices, Rng, Sharding, deal
+from psbench.arrays import Floats, Integers
+from psbench.sharding.base import Rng, Sharding, deal
 
 
 class Random(Sharding):
@@ -25,7 +26,7 @@ class Random(Sharding):
     name = "random"
     source = "thesis 6.1, the baseline"
 
-    def assign(self, features: Features, labels: Indices, num_workers: int, rng: Rng) -> list[Indices]:
+    def assign(self, features: Floats, labels: Integers, num_workers: int, rng: Rng) -> list[Integers]:
         """Deal a random permutation."""
         return deal(rng.permutation(len(labels)), num_workers)
 
@@ -42,6 +43,6 @@ class Modular(Sharding):
     name = "modular"
     source = "TensorFlow's Dataset.shard; thesis 5.1, 6.1"
 
-    def assign(self, features: Features, labels: Indices, num_workers: int, rng: Rng) -> list[Indices]:
+    def assign(self, features: Floats, labels: Integers, num_workers: int, rng: Rng) -> list[Integers]:
         """Deal the samples in the order they have."""
         return deal(np.arange(len(labels)), num_workers)

@@ -44,6 +44,7 @@ from psbench.strategies.catalogue.low_communication import slowmo as slowmo
 from psbench.strategies.catalogue.low_communication import sparse_loco as sparse_loco
 from psbench.strategies.catalogue.low_communication import streaming_diloco as streaming_diloco
 from psbench.strategies.catalogue.make import CATALOGUE as CATALOGUE
+from psbench.strategies.catalogue.make import domain_of as domain_of
 from psbench.strategies.catalogue.make import make_strategy as make_strategy
 from psbench.strategies.catalogue.switch import PublishedSwitch as PublishedSwitch
 from psbench.strategies.catalogue.switch import later_switches as later_switches

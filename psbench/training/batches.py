@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from psbench.arrays import Integers
 from psbench.seeds import Streams
 
 
@@ -29,7 +29,7 @@ class Batches:
 
     def __init__(
         self,
-        shard: npt.NDArray[np.int64],
+        shard: Integers,
         streams: Streams,
         worker: int,
         ordered: bool = False,
@@ -54,7 +54,7 @@ class Batches:
             begun = self._passes * len(self.shard)
             self._left = self._next_pass()[taken - begun :]
 
-    def take(self, size: int) -> npt.NDArray[np.int64]:
+    def take(self, size: int) -> Integers:
         """Return the indices of the next `size` samples."""
         taken = self._left[:size]
         self._left = self._left[size:]
@@ -64,7 +64,7 @@ class Batches:
             taken, self._left = np.concatenate([taken, fresh[:more]]), fresh[more:]
         return taken
 
-    def _next_pass(self) -> npt.NDArray[np.int64]:
+    def _next_pass(self) -> Integers:
         rng = self._streams.generator(self._purpose, *self._keys, self._passes)
         self._passes += 1
         return self.shard if self._ordered else rng.permutation(self.shard)

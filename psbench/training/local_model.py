@@ -19,7 +19,7 @@ from psbench.core.arithmetic import Entries, put_back
 from psbench.optimization.optimizer import SGD, Optimizer
 from psbench.optimization.update import OptimizerSteps
 from psbench.training.evaluator import Evaluator
-from psbench.training.server import OPTIMIZER, under
+from psbench.training.server import OPTIMIZER, copies_under
 from psbench.training.trainer import StepResult
 
 #: prefix of the part's vectors and numbers, among a worker's tensors
@@ -129,10 +129,10 @@ class LocalModel:
         if not len(state["parameters"]):
             return  # it has not been sent a model yet
         self._take(state["parameters"].clone())
-        self.state.load(under(STATE, state))
+        self.state.load(copies_under(STATE, state))
         if len(gradient := state.get("gradient", torch.zeros(0))):  # as older versions name it
             self.state["gradient"] = gradient.clone()
-        if own := under(OPTIMIZER, state):
+        if own := copies_under(OPTIMIZER, state):
             self._own.load(own)
 
 

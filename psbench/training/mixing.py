@@ -11,7 +11,7 @@ from torch import Tensor
 from psbench.core import Aggregation, Pushed, State, Step
 
 #: parameters, (num_params,), and buffers, (num_buffers,)
-_Model: TypeAlias = tuple[Tensor, Tensor]
+ModelVectors: TypeAlias = tuple[Tensor, Tensor]
 #: what is evaluated beside the mean model's loss and accuracy
 CONSENSUS = "consensus_distance"
 
@@ -23,7 +23,7 @@ class Mixer:
         self._part, self._global_batch = aggregation, global_batch
         self.states: dict[int, State] = {}
 
-    def mix(self, worker: int, models: Sequence[_Model], row: Mapping[int, float]) -> _Model:
+    def mix(self, worker: int, models: Sequence[ModelVectors], row: Mapping[int, float]) -> ModelVectors:
         """Return a worker's new model.
 
         Parameters

@@ -184,9 +184,9 @@ class Server:
     def load_states(self, tensors: Mapping[str, Tensor]) -> None:
         """Load the states of optimizer and part alone."""
         self.forget_momentum()
-        if own := under(OPTIMIZER, tensors):
+        if own := copies_under(OPTIMIZER, tensors):
             self._update.load_state(own)
-        self.state.load(under(f"{AGGREGATION}{self.aggregation.name}/", tensors))
+        self.state.load(copies_under(f"{AGGREGATION}{self.aggregation.name}/", tensors))
 
 
 def _movement(before: Tensor, after: Tensor) -> float:
@@ -201,12 +201,12 @@ def added_up(vectors: Mapping[str, Tensor], buffers: Tensor, worker: int, sample
     return Pushed(vectors["vector"], buffers, worker, samples, steps, more=more)
 
 
-def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def copies_under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return copies of the tensors whose names begin so, by the rest of the name."""
     return {name.removeprefix(prefix): t.clone() for name, t in tensors.items() if name.startswith(prefix)}
 
 
-def finite(tensor: Tensor) -> bool:
+def all_finite(tensor: Tensor) -> bool:
     """Return whether no entry is NaN or infinite."""
     # no sum is finite that has a nan or an infinity in it; one that overflows is looked at closely
     return math.isfinite(tensor.sum().item()) or bool(torch.isfinite(tensor).all())

@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from psbench.arrays import Integers
 from psbench.data import Dataset
 from psbench.data.several import Several, joined
 from psbench.models.drawing import drawing_from
@@ -30,7 +30,7 @@ class StepTask:
 
     worker: int
     number: int
-    indices: npt.NDArray[np.int64]
+    indices: Integers
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class Trainer:
         self,
         model: FlatModel,
         data: Dataset,
-        shards: Sequence[npt.NDArray[np.int64]],
+        shards: Sequence[Integers],
         streams: Streams,
         ordered: bool = False,
         loss: Loss = CROSS_ENTROPY,
@@ -143,7 +143,7 @@ class Trainer:
             worker, number, np.concatenate([own, *(self._shared(o, number, each) for o in others)])
         )
 
-    def _shared(self, worker: int, step: int, count: int) -> npt.NDArray[np.int64]:
+    def _shared(self, worker: int, step: int, count: int) -> Integers:
         """Return the samples of its shard that a worker shares in a step, the same for every receiver."""
         shard = self._shards[worker].shard
         rng = self._streams.generator("injection", worker, step)

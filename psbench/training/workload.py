@@ -8,11 +8,10 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from psbench.arrays import Integers
 from psbench.clusters import Profile
 from psbench.core import ClusterView, Engine, EventLog
 from psbench.core.rounding import largest_remainder
@@ -57,7 +56,7 @@ class Workload:
     model: FlatModel
     loss: Loss
     buffers: Tensor
-    shards: Sequence[npt.NDArray[np.int64]]
+    shards: Sequence[Integers]
     batch_sizes: Sequence[int]
     sharding_report: ShardingReport | None = None
 
@@ -79,7 +78,7 @@ class Workload:
         _check_fit(experiment, data)
         check_data(experiment, data)
         network = network_of(experiment, data, streams)
-        shards: Sequence[npt.NDArray[np.int64]] = []
+        shards: Sequence[Integers] = []
         report = None
         if sent is not None:
             shards = sent.shards

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
+from psbench.arrays import Doubles
 from psbench.experiment import Experiment
 from psbench.results.run import Run
 from psbench.runs.execution import run as run_experiment
@@ -76,7 +76,7 @@ def _kinds(runs: Sequence[Run]) -> list[list[Run]]:
     return list(kinds.values())
 
 
-def _beside_twins(same: Sequence[Run], cluster_of: ClusterOf) -> tuple[NDArray[np.float64], float]:
+def _beside_twins(same: Sequence[Run], cluster_of: ClusterOf) -> tuple[Doubles, float]:
     """Return by how much each run's logarithm is off its twins' mean, and the variance of the twins'."""
     live = np.log([last_version(run.log)[1] for run in same])
     experiment = same[0].experiment

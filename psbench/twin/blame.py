@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from psbench.arrays import Booleans, Doubles
 from psbench.errors import DataError
 from psbench.seeds import Streams
 
@@ -30,8 +30,8 @@ class Meetings:
     """
 
     workers: list[str]
-    begin: NDArray[np.float64]
-    end: NDArray[np.float64]
+    begin: Doubles
+    end: Doubles
 
     def __post_init__(self) -> None:
         if len(self.workers) < 2:
@@ -82,7 +82,7 @@ class Blame:
     """
 
     workers: list[str]
-    waits_s: NDArray[np.float64]
+    waits_s: Doubles
     culprits: list[Culprit]
 
     def plain(self) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def _worst(meetings: Meetings, left: list[int]) -> tuple[int, Culprit] | None:
     )
 
 
-def _stretch(took: NDArray[np.float64]) -> int:
+def _stretch(took: Doubles) -> int:
     """Return for how many steps a worker's times depend on each other: (1 + rho) / (1 - rho), of an AR(1)."""
     around = took - np.median(took, axis=1, keepdims=True)
     size = float((around**2).sum())
@@ -164,7 +164,7 @@ def _stretch(took: NDArray[np.float64]) -> int:
     return max(1, math.ceil((1 + rho) / (1 - rho)) - 1)
 
 
-def _why(begin: NDArray[np.float64], end: NDArray[np.float64], worker: int, own: NDArray[np.bool_]) -> str:
+def _why(begin: Doubles, end: Doubles, worker: int, own: Booleans) -> str:
     """Return whether its steps are longer than the others', begin later, or are so now and then."""
     others = np.arange(len(end)) != worker
     took = (end - begin)[:, own]

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from psbench.arrays import Doubles
 from psbench.core.strategy import Strategy
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
@@ -54,7 +54,7 @@ def codecs_of(experiment: Experiment) -> str:
     return "; then ".join(dict.fromkeys(map(codec_of, experiment.strategy.compositions)))
 
 
-def coding_of(run: Run, stamps: Stamps | None) -> list[NDArray[np.float64]] | None:
+def coding_of(run: Run, stamps: Stamps | None) -> list[Doubles] | None:
     """Return the seconds of each encoding and decoding, in `Coding`'s order; None if they are not known."""
     if stamps is None or len(set(map(codec_of, run.experiment.strategy.compositions))) > 1:
         return None
@@ -69,12 +69,12 @@ def coding_of(run: Run, stamps: Stamps | None) -> list[NDArray[np.float64]] | No
     return found if all(len(each) for each in found) else None
 
 
-def _later(parts: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
-    whole: NDArray[np.float64] = np.concatenate([np.zeros(0), *(part[_FIRST:] for part in parts)])
+def _later(parts: Iterable[Doubles]) -> Doubles:
+    whole: Doubles = np.concatenate([np.zeros(0), *(part[_FIRST:] for part in parts)])
     return whole
 
 
-def mean_and_width(values: NDArray[np.float64]) -> tuple[float, float, float]:
+def mean_and_width(values: Doubles) -> tuple[float, float, float]:
     """Return a mean above zero with its 90 % interval."""
     mean, wide = max(float(values.mean()), SHORTEST_S * 1e-3), half_width(values)
     return mean, max(0.0, mean - wide), mean + wide

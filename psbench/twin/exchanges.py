@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
+from psbench.arrays import Booleans, Doubles, Integers
 from psbench.core.events import COLLECTIVE
 from psbench.core.log import EventLog, Kind
 from psbench.errors import DataError
 
-FloatArray = NDArray[np.float64]
 #: of a worker's exchanges, the quickest share that its clock is set by
 _QUICKEST = 0.05
 #: shortest time of a message, seconds: clocks are not better
@@ -43,24 +42,24 @@ class Exchanges:
         Which of the log's pushes it is, from 0.
     """
 
-    worker: NDArray[np.int64]
-    samples: NDArray[np.int64]
-    steps: NDArray[np.int64]
-    bytes_up: NDArray[np.int64]
-    bytes_down: NDArray[np.int64]
-    released_s: NDArray[np.float64]
-    arrived_s: NDArray[np.float64]
-    compute_s: NDArray[np.float64]
-    up_s: NDArray[np.float64]
-    down_s: NDArray[np.float64]
-    collective_s: NDArray[np.float64]
-    place: NDArray[np.int64]
-    push: NDArray[np.int64]
+    worker: Integers
+    samples: Integers
+    steps: Integers
+    bytes_up: Integers
+    bytes_down: Integers
+    released_s: Doubles
+    arrived_s: Doubles
+    compute_s: Doubles
+    up_s: Doubles
+    down_s: Doubles
+    collective_s: Doubles
+    place: Integers
+    push: Integers
 
     def __len__(self) -> int:
         return len(self.worker)
 
-    def where(self, chosen: NDArray[np.bool_]) -> Exchanges:
+    def where(self, chosen: Booleans) -> Exchanges:
         """Return the rows that are chosen."""
         return Exchanges(**{each.name: getattr(self, each.name)[chosen] for each in fields(self)})
 
@@ -99,7 +98,7 @@ def exchanges_of(log: EventLog) -> Exchanges:
     return Exchanges(**found, **times, up_s=up, down_s=down, collective_s=collective)
 
 
-def as_quick_both_ways(up_s: FloatArray, down_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+def as_quick_both_ways(up_s: Doubles, down_s: Doubles) -> tuple[Doubles, Doubles]:
     """Return times of messages to the servers and back, by clocks that have the quickest take as long."""
     ahead = (np.quantile(down_s, _QUICKEST) - np.quantile(up_s, _QUICKEST)) / 2
     return up_s + ahead, down_s - ahead

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
+from psbench.arrays import Booleans, Doubles, Integers
 from psbench.backends.stamps import cost_s
 from psbench.clusters.shared_link import SharedLink
 from psbench.errors import ParameterError
@@ -25,7 +25,7 @@ from psbench.twin.codecs import (
 )
 from psbench.twin.exchanges import SHORTEST_S, Exchanges, as_quick_both_ways, exchanges_of
 from psbench.twin.sharing import Passage, seconds_alone, shared_s
-from psbench.twin.size_classes import SizeClasses, rate_at, size_classes
+from psbench.twin.size_classes import MBIT, SizeClasses, rate_at, size_classes
 from psbench.twin.stamped import Stamps, cores_of, in_words, stamps_of, with_cpu_times
 from psbench.twin.variation import deviation_of, half_width, kept, together, variation_of
 
@@ -38,7 +38,6 @@ HOP = "latency between workers, s"
 AT_ONCE = "a message's time on the link that all share, s"
 #: values of each end of a link that a profile keeps
 _KEPT_OF_LINK = 64
-_MBIT = 8e-6
 #: half-width of a 90 % interval in standard deviations
 Z90 = 1.645
 #: the shortest time on a shared link that differs from none
@@ -215,7 +214,7 @@ def _run_to_run(measured: Sequence[Exchanges], workers: int) -> dict[str, Fitted
     return {RUN_TO_RUN: Fitted(value, value, value, f"{free} free")}
 
 
-def _common_batch(cells: Mapping[tuple[int, int], NDArray[np.float64]], workers: int) -> int:
+def _common_batch(cells: Mapping[tuple[int, int], Doubles], workers: int) -> int:
     """Return the batch size at which the workers' step times are compared; 0 if they have none in common.
 
     Of several it is the one of which the worker with the fewest steps has most.
@@ -229,7 +228,7 @@ def _say_whether_slow_together(
     found: Fit, measured: Sequence[Exchanges], means: Mapping[tuple[int, int], float]
 ) -> None:
     """Name a common factor of all workers' steps, with its bound: the simulator's workers have none."""
-    known = list[NDArray[np.float64]]()
+    known = list[Doubles]()
     for each in measured:
         cells = zip(each.worker.tolist(), each.samples.tolist(), strict=True)
         factors = each.compute_s / np.array([means[cell] for cell in cells])
@@ -274,7 +273,7 @@ def _line(base: dict[int, float]) -> tuple[float, float]:
 
 def _fit_codecs(found: Fit, runs: Sequence[Run], stamps: Sequence[Stamps | None]) -> list[Coding]:
     """Fit what codecs take, each with its parameters; returns that of each run."""
-    known: dict[str, list[list[NDArray[np.float64]]]] = {}
+    known: dict[str, list[list[Doubles]]] = {}
     for run, own in zip(runs, stamps, strict=True):
         if (name := codecs_of(run.experiment)) != NO_CODEC:
             seconds = coding_of(run, own)
@@ -381,7 +380,7 @@ def _fit_links(
     else:
         rate = shared = max([link.mbit_s, *(mbit_s for _, mbit_s in rates)])
         _say_links(found, link, classes)
-    ends: list[list[NDArray[np.float64]]] = [[] for _ in range(2 * workers)]
+    ends: list[list[Doubles]] = [[] for _ in range(2 * workers)]
     for each, passage in zip(measured, passages, strict=True):
         both = [
             took - _passing_s(begin, size, shared, rates)
@@ -457,9 +456,9 @@ def _fit_shared_link(found: Fit, measured: Sequence[Exchanges], passages: Sequen
         passing = [shared_s(each.begin_s[way], value) / value for each in passages]
         company = float(np.concatenate(passing).mean())
         found.fitted[company_of(whither)] = Fitted(company, company, company, "when they begin to pass")
-    bound = f"at least {_MBIT * largest / min(float(each.up_s.min()) for each in measured):.3g} Mbit/s"
+    bound = f"at least {MBIT * largest / min(float(each.up_s.min()) for each in measured):.3g} Mbit/s"
     found.unknown.append(f"bandwidth: all messages have one size; {bound}, and what it costs is latency")
-    return _MBIT * largest / value
+    return MBIT * largest / value
 
 
 def company_of(whither: str) -> str:
@@ -481,11 +480,11 @@ def _say_links(found: Fit, link: MeasuredLink, classes: SizeClasses | None) -> N
 
 
 def _passing_s(
-    begin: NDArray[np.float64],
-    size: NDArray[np.int64],
+    begin: Doubles,
+    size: Integers,
     mbit_s: float,
     rates: Sequence[tuple[float, float]] = (),
-) -> NDArray[np.float64]:
+) -> Doubles:
     """Return how long messages took to pass a link of that rate, of which each had an equal share.
 
     At most it had the rate of its size.
@@ -493,14 +492,14 @@ def _passing_s(
     >>> _passing_s(np.array([0.0, 0.5]), np.array([125_000, 125_000]), 1.0).tolist()
     [1.5, 1.5]
     """
-    link, order = SharedLink(mbit_s / _MBIT), np.argsort(begin, kind="stable").tolist()
+    link, order = SharedLink(mbit_s / MBIT), np.argsort(begin, kind="stable").tolist()
     for each in order:
         own = rate_at(rates, float(size[each])) or mbit_s
-        link.begin(each, float(size[each]), own / _MBIT, float(begin[each]))
+        link.begin(each, float(size[each]), own / MBIT, float(begin[each]))
     return np.array([link.ends(each) for each in range(len(begin))]) - begin
 
 
-def _queued(each: Exchanges, busy_s: float) -> NDArray[np.bool_]:
+def _queued(each: Exchanges, busy_s: float) -> Booleans:
     """Return which pushes probably waited for the server: they follow another one within its service."""
     return np.diff(each.arrived_s, prepend=-np.inf) < 1.5 * busy_s
 

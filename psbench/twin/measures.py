@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
+from psbench.arrays import Integers
 from psbench.core.log import Kind
 from psbench.errors import DataError
 from psbench.metrics import idle_fraction, staleness, time_to_target
@@ -38,7 +38,7 @@ class Measures:
     update_s: float
     sample_s: float
     idle: float
-    staleness: NDArray[np.int64]
+    staleness: Integers
     bytes_up: int
     bytes_down: int
     target_s: float | None = None

@@ -10,8 +10,8 @@ from typing import Any
 import altair as alt
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from psbench.arrays import Doubles
 from psbench.charts import Figure, timeline_chart, window
 from psbench.core.log import Kind
 from psbench.errors import DataError
@@ -110,7 +110,7 @@ def quantiles(live: Run, twin: Run) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def _distributions(run: Run) -> dict[str, NDArray[np.float64]]:
+def _distributions(run: Run) -> dict[str, Doubles]:
     made = run.log.of_kind(Kind.APPLY)
     times = made["time_s"][np.unique(made["version"], return_index=True)[1]]
     found = {"between versions": np.diff(times)} if len(times) > 1 else {}

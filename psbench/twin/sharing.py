@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from psbench.arrays import Booleans, Doubles, Integers
 from psbench.seeds import Streams
-from psbench.twin.exchanges import FloatArray
 
 #: messages of one run that are drawn together: those that follow each other are alike
 _STRETCH = 32
@@ -25,13 +24,13 @@ class Passage(NamedTuple):
     `worker`: (n,). `counts`: (n,), whether nothing else is known to have kept one, as a server's queue.
     """
 
-    begin_s: tuple[FloatArray, FloatArray]
-    took_s: tuple[FloatArray, FloatArray]
-    worker: NDArray[np.int64]
-    counts: NDArray[np.bool_]
+    begin_s: tuple[Doubles, Doubles]
+    took_s: tuple[Doubles, Doubles]
+    worker: Integers
+    counts: Booleans
 
 
-def shared_s(begin_s: FloatArray, alone_s: float) -> FloatArray:
+def shared_s(begin_s: Doubles, alone_s: float) -> Doubles:
     """Return how long equal messages take to pass a link in equal shares, each `alone_s` by itself; seconds.
 
     >>> shared_s(np.array([0.0, 0.5]), 1.0).tolist()
@@ -89,9 +88,9 @@ def seconds_alone(passages: Sequence[Passage]) -> tuple[float, float, float] | N
     return float(tried[errors.sum(axis=1).argmin()]), float(low) / half, float(high) * half
 
 
-def _passing(passages: Sequence[Passage], alone_s: float) -> FloatArray:
+def _passing(passages: Sequence[Passage], alone_s: float) -> Doubles:
     """Return how long the messages that count passed, both ways together; seconds."""
-    found: FloatArray = np.concatenate(
+    found: Doubles = np.concatenate(
         [
             (shared_s(each.begin_s[0], alone_s) + shared_s(each.begin_s[1], alone_s))[each.counts]
             for each in passages
@@ -100,8 +99,8 @@ def _passing(passages: Sequence[Passage], alone_s: float) -> FloatArray:
     return found
 
 
-def _errors(latency: FloatArray, worker: NDArray[np.int64]) -> FloatArray:
+def _errors(latency: Doubles, worker: Integers) -> Doubles:
     """Return how far each latency is from the median of its worker's."""
     medians = {each: np.median(latency[worker == each]) for each in np.unique(worker).tolist()}
-    found: FloatArray = np.abs(latency - np.array([medians[each] for each in worker.tolist()]))
+    found: Doubles = np.abs(latency - np.array([medians[each] for each in worker.tolist()]))
     return found

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 #: megabits in a byte
-_MBIT = 8e-6
+MBIT = 8e-6
 #: shortest latency that is fitted, seconds
 _SHORTEST_S = 1e-6
 #: standard errors by which a message must take longer than the latency for its rate to be known
@@ -61,10 +61,10 @@ def size_classes(seconds: Mapping[int, Sequence[float]]) -> SizeClasses | None:
     for size in sizes[0 if first else 1 :]:
         passes, doubt = mean[size] - latency, _SURE * (error[size] + error[first])
         if passes > doubt:
-            bits, wide = _MBIT * size, _Z90 / _SURE * doubt
+            bits, wide = MBIT * size, _Z90 / _SURE * doubt
             known.append((size, bits / passes, bits / (passes + wide), bits / (passes - wide)))
         else:
-            bound = _MBIT * size / max(passes + doubt, _SHORTEST_S)
+            bound = MBIT * size / max(passes + doubt, _SHORTEST_S)
             unknown.append(f"rate of messages of {size:,} bytes: at least {bound:.3g} Mbit/s")
     classes = _merged(known)
     rates = tuple((begin, rate) for begin, rate, _, _ in classes)

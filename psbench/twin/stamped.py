@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from psbench.arrays import Doubles
 from psbench.backends.stamps import SAID_COLUMNS, WORKER_SAID_COLUMNS, rows_of
 from psbench.errors import DataError
 from psbench.results.run import Run
 from psbench.seeds import Streams
-from psbench.twin.exchanges import Exchanges, FloatArray
+from psbench.twin.exchanges import Exchanges
 
 #: by how much a clock may run away from the coordinator's during a run, beside what round trips leave open
 _DRIFT_S = 1e-3
@@ -35,19 +36,19 @@ class Cores(NamedTuple):
 class Stamps(NamedTuple):
     """The stamps of one run: a table for pushes, answers and each worker, by column."""
 
-    pushes: Mapping[str, FloatArray]
-    answers: Mapping[str, FloatArray]
-    workers: Mapping[int, Mapping[str, FloatArray]]
+    pushes: Mapping[str, Doubles]
+    answers: Mapping[str, Doubles]
+    workers: Mapping[int, Mapping[str, Doubles]]
     #: votes and reports at the coordinator, and of each worker; empty in files of before they had stamps
-    said: Mapping[str, FloatArray]
-    words: Mapping[int, Mapping[str, FloatArray]]
+    said: Mapping[str, Doubles]
+    words: Mapping[int, Mapping[str, Doubles]]
     #: one in so many stretches of exchanges has stamps
     every: int
     #: of each worker, before and after: by how much its clock is behind the coordinator's, and the round trip
-    clocks: Mapping[int, FloatArray]
+    clocks: Mapping[int, Doubles]
     #: seconds of `encoding` and `decoding`, of each worker; and those of a server's service, with its queue
-    codecs: Mapping[int, Mapping[str, FloatArray]]
-    servers: Mapping[str, Mapping[str, FloatArray]]
+    codecs: Mapping[int, Mapping[str, Doubles]]
+    servers: Mapping[str, Mapping[str, Doubles]]
 
 
 def stamps_of(run: Run) -> Stamps | None:
@@ -99,16 +100,16 @@ def stamps_of(run: Run) -> Stamps | None:
     return found
 
 
-def _columns(names: Sequence[str], rows: str | Sequence[Sequence[float]]) -> dict[str, FloatArray]:
+def _columns(names: Sequence[str], rows: str | Sequence[Sequence[float]]) -> dict[str, Doubles]:
     table = rows_of(rows, names)
     return {name: table[:, at] for at, name in enumerate(names)}
 
 
-def _seconds(text: str | Sequence[Sequence[float]]) -> FloatArray:
+def _seconds(text: str | Sequence[Sequence[float]]) -> Doubles:
     return rows_of(text, ["s"])[:, 0]
 
 
-def _check_clock(worker: int, clocks: FloatArray) -> None:
+def _check_clock(worker: int, clocks: Doubles) -> None:
     """Raise DataError if a clock's difference after a run is another than before, beyond the round trips."""
     if len(clocks) < 2:
         return
@@ -182,7 +183,7 @@ def _none(why: str) -> Cores:
     return Cores(0.0, 0.0, 0.0, why)
 
 
-def _spans(stamps: Stamps) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+def _spans(stamps: Stamps) -> tuple[Doubles, Doubles, Doubles, Doubles]:
     """Return when steps began and were computed, by one clock, their CPU time, and the waits in them."""
     parts = []
     for worker, rows in stamps.workers.items():
@@ -193,43 +194,43 @@ def _spans(stamps: Stamps) -> tuple[FloatArray, FloatArray, FloatArray, FloatArr
     return begin, end, cpu, paced
 
 
-def _under_way(begin: FloatArray, end: FloatArray) -> FloatArray:
+def _under_way(begin: Doubles, end: Doubles) -> Doubles:
     """Return how many steps are under way from each moment at which one begins or ends on."""
     moments = np.sort(np.concatenate([begin, end]))
     begun, ended = (np.searchsorted(np.sort(each), moments, "right") for each in (begin, end))
-    found: FloatArray = (begun - ended).astype(np.float64)
+    found: Doubles = (begun - ended).astype(np.float64)
     return found
 
 
-def _beside(begin: FloatArray, end: FloatArray) -> FloatArray:
+def _beside(begin: Doubles, end: Doubles) -> Doubles:
     """Return how many other steps were under way while each was, on average."""
     moments = np.sort(np.concatenate([begin, end]))
     sums = np.concatenate([[0.0], np.cumsum(np.diff(moments) * _under_way(begin, end)[:-1])])
-    both: FloatArray = np.interp(end, moments, sums) - np.interp(begin, moments, sums)
+    both: Doubles = np.interp(end, moments, sums) - np.interp(begin, moments, sums)
     return np.maximum(0.0, both / np.maximum(end - begin, 1e-9) - 1.0)
 
 
-def _share(begin: FloatArray, end: FloatArray, cores: float) -> FloatArray:
+def _share(begin: Doubles, end: Doubles, cores: float) -> Doubles:
     """Return the seconds of a core that each step has had, of so many cores in equal shares."""
     moments = np.sort(np.concatenate([begin, end]))
     rate = np.minimum(1.0, cores / np.maximum(_under_way(begin, end), 1))
     had = np.concatenate([[0.0], np.cumsum(np.diff(moments) * rate[:-1])])
-    share: FloatArray = np.interp(end, moments, had) - np.interp(begin, moments, had)
+    share: Doubles = np.interp(end, moments, had) - np.interp(begin, moments, had)
     return share
 
 
-def _words_s(stamps: Stamps) -> FloatArray:
+def _words_s(stamps: Stamps) -> Doubles:
     """Return how long votes and reports were on their way, from sent to received, by one clock; seconds."""
     found = [np.zeros(0)]
     for worker, rows in stamps.words.items():
         there = stamps.said["received_s"][stamps.said["worker"] == worker]
         both = min(len(there), len(rows["sent_s"]))  # the last may be on its way
         found.append(there[:both] - rows["sent_s"][:both] - float(stamps.clocks[worker][:, 0].mean()))
-    whole: FloatArray = np.concatenate(found)
+    whole: Doubles = np.concatenate(found)
     return whole
 
 
-def _served(name: str, runs: Sequence[Mapping[str, FloatArray]]) -> list[str]:
+def _served(name: str, runs: Sequence[Mapping[str, Doubles]]) -> list[str]:
     """Return what a server's time went into, and what its queue was."""
     serving, updating, waiting = (
         np.concatenate([each[of] for each in runs]) for of in ("serving", "updating", "waiting")

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
+from psbench.arrays import Array, Doubles, Integers
 from psbench.seeds import Streams
 
 #: spread below which a series counts as constant
@@ -23,7 +23,7 @@ _STRETCH, _DRAWS = 16, 200
 #: measured values that a profile keeps, so that it stays a page
 _KEPT = 240
 
-Series = Sequence[NDArray[np.float64]]
+Series = Sequence[Doubles]
 
 
 def variation_of(series: Series) -> tuple[dict[str, Any], str]:
@@ -75,11 +75,11 @@ def deviation_of(series: Series) -> tuple[float, float, float]:
     return value, min(float(low), value), max(float(high), value)
 
 
-def _stretches(values: NDArray[np.float64]) -> NDArray[np.int64]:
+def _stretches(values: Doubles) -> Integers:
     return np.arange(0, len(values), _STRETCH)
 
 
-def without_stalls(series: Series) -> tuple[list[NDArray[np.float64]], dict[str, float]]:
+def without_stalls(series: Series) -> tuple[list[Doubles], dict[str, float]]:
     """Return the series without rare steps that take far longer, scaled to a mean of 1, and those steps.
 
     A stall is beyond six deviations of the logarithms, taken from their middle (the median of distances from
@@ -98,7 +98,7 @@ def without_stalls(series: Series) -> tuple[list[NDArray[np.float64]], dict[str,
     return [each for each in smooth if len(each)], {"stalls": _rounded(share), "stall": _rounded(length)}
 
 
-def together(worker: NDArray[Any], begun_s: NDArray[np.float64], factors: NDArray[np.float64]) -> Series:
+def together(worker: Array, begun_s: Doubles, factors: Doubles) -> Series:
     """Return the correlation of workers' steps at the same time, and its 90 % interval: (r, low, high).
 
     Of the means of the logarithms in windows of about five steps, over all pairs of workers. Empty if there
@@ -132,14 +132,14 @@ def correlation(series: Series) -> float:
     return min(0.999, float((before * after).sum()) / size) if size else 0.0
 
 
-def half_width(values: NDArray[np.float64], level: float = 0.9) -> float:
+def half_width(values: Doubles, level: float = 0.9) -> float:
     """Return the half-width of a confidence interval of a mean, with the values' own correlation."""
     rho = max(0.0, correlation([values]))
     effective = max(2.0, len(values) * (1.0 - rho) / (1.0 + rho))
     return float(stats.t.ppf((1 + level) / 2, effective - 1) * values.std() / math.sqrt(effective))
 
 
-def kept(values: NDArray[np.float64], most: int = _KEPT) -> list[float]:
+def kept(values: Doubles, most: int = _KEPT) -> list[float]:
     """Return at most so many of the values, in eight stretches that lie evenly in them, of three digits.
 
     Stretches keep what follows each other. The kept ones are scaled to the mean of all.
@@ -156,7 +156,7 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _shifted_lognormal(factors: NDArray[np.float64]) -> tuple[float, float]:
+def _shifted_lognormal(factors: Doubles) -> tuple[float, float]:
     """Return the shift and sigma of the greatest likelihood, of factors of mean 1."""
     best = (-math.inf, 0.0, 0.0)
     for share in np.linspace(0.0, 0.95, _SHIFTS):
@@ -168,6 +168,6 @@ def _shifted_lognormal(factors: NDArray[np.float64]) -> tuple[float, float]:
     return best[1], best[2]
 
 
-def _standard(factors: NDArray[np.float64], shift: float, sigma: float) -> NDArray[np.float64]:
+def _standard(factors: Doubles, shift: float, sigma: float) -> Doubles:
     logs = np.log((factors - shift) / (1.0 - shift))
     return (logs + sigma**2 / 2) / sigma

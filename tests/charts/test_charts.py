@@ -343,7 +343,7 @@ def test_looks_are_used_again_when_none_is_free():
 
 
 def test_phases_and_reasons_share_no_colour():
-    assert not {*charts.PHASES.values()} & {*charts.REASONS.values()}
+    assert not {*charts.PHASE_COLOURS.values()} & {*charts.REASONS.values()}
 
 
 def test_charts_set_no_global_theme():

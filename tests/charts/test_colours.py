@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from psbench.charts.colours import PHASES
+from psbench.charts.colours import PHASE_COLOURS
 
 #: linear RGB as a deuteranope sees it (Machado, Oliveira and Fernandes 2009, severity 1.0)
 SEEN = np.array(
@@ -27,7 +27,7 @@ def lab(light):
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
 
-@pytest.mark.parametrize(("one", "other"), [*itertools.combinations(PHASES, 2)])
+@pytest.mark.parametrize(("one", "other"), [*itertools.combinations(PHASE_COLOURS, 2)])
 def test_phases_differ_under_deuteranopia(one, other):
-    seen = [lab(SEEN @ linear(PHASES[name])) for name in (one, other)]
+    seen = [lab(SEEN @ linear(PHASE_COLOURS[name])) for name in (one, other)]
     assert np.linalg.norm(seen[0] - seen[1]) > TOLD_APART

@@ -102,7 +102,7 @@ def test_the_picture_keeps_rare_colours(tiny):
     picture = Image.open(io.BytesIO(bundle["image/png"])).convert("RGB")
     colours = np.array([colour for _, colour in picture.getcolors(256)])
     for phase in ("compute", "send", "cancelled"):
-        wanted = [int(charts.PHASES[phase][i : i + 2], 16) for i in (1, 3, 5)]
+        wanted = [int(charts.PHASE_COLOURS[phase][i : i + 2], 16) for i in (1, 3, 5)]
         assert np.abs(colours - wanted).sum(axis=1).min() < 30, phase
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from psbench.backends.dask.coordinator.live_run import LiveRun
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
-from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, REPLICA, worker_number
 from psbench.backends.dask.record import Record
 from psbench.core.events import COLLECTIVE, Push
@@ -198,12 +198,12 @@ class Checks:
             self._unkept = None if message.tag == self._unkept else self._unkept
             self._kept_version = self._state_versions.get(message.tag, -1)
 
-    def evaluated(self, tensors: State, loss: float) -> None:
+    def evaluated(self, tensors: StateDict, loss: float) -> None:
         """Take note of a model that was evaluated, and of what was found."""
         if self.is_plain:
             self._versions[loss] = version_of(tensors["parameters"], "what is evaluated")
 
-    def state(self, state: dict[str, Any], tensors: State, name: str) -> None:
+    def state(self, state: dict[str, Any], tensors: StateDict, name: str) -> None:
         """Check that a checkpoint has one version, the payloads of its pushes, and all workers."""
         rows, texts = state["logged"]
         if name == CLIENT and (rows > len(self._log) or texts > len(self._log.texts)):

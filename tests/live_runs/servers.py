@@ -11,7 +11,7 @@ from torch import Tensor
 
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
-from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.messages import PushKey, ReleaseMessage
 from psbench.backends.dask.protocol.roles import worker_name
 from psbench.backends.dask.server.lost_payloads import LostPayloads
@@ -35,7 +35,7 @@ def version_of(vector: Tensor, what: str) -> int:
 class VersionSlice:
     """A slice whose entries are all its version, and the payloads of pushes."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: StateDict) -> None:
         drawn = bool((state["parameters"] != state["parameters"].round()).any())  # where training starts
         self.parameters = torch.zeros_like(state["parameters"]) if drawn else state["parameters"].clone()
         self.payloads: dict[PushKey, Tensor] = {}
@@ -45,12 +45,12 @@ class VersionSlice:
                 worker, ticket = map(int, which.split("/"))
                 self.payloads[worker, ticket] = tensor.clone()
 
-    def vectors(self, keys: Sequence[PushKey]) -> State:
+    def vectors(self, keys: Sequence[PushKey]) -> StateDict:
         """Return what moves with the entries."""
         payloads = {f"payload/{key[0]}/{key[1]}": self.payloads[key] for key in keys}
         return {"parameters": self.parameters} | payloads
 
-    def hold_vectors(self, vectors: State) -> None:
+    def hold_vectors(self, vectors: StateDict) -> None:
         """Hold other entries."""
         self.parameters = vectors["parameters"]
         for key in list(self.payloads):
@@ -58,7 +58,7 @@ class VersionSlice:
             if name in vectors:
                 self.payloads[key] = vectors[name]
 
-    def checkpoint(self, keys: Sequence[PushKey]) -> State:
+    def checkpoint(self, keys: Sequence[PushKey]) -> StateDict:
         """Return copies of everything."""
         return {name: each.clone() for name, each in self.vectors(keys).items()} | {"buffers": _NO_BUFFERS}
 
@@ -191,7 +191,7 @@ class FakeServer:
             answer = ReleaseMessage(order.ticket, order.version, 0, True, payload=self._own.parameters)
             self._send(worker_name(order.worker), answer)
 
-    def _payload(self, key: PushKey) -> State:
+    def _payload(self, key: PushKey) -> StateDict:
         return {"parameters": self._own.payloads[key], "buffers": _NO_BUFFERS}
 
     def _products(self, order: msg.MeasureProducts) -> Message:

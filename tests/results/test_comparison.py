@@ -15,7 +15,7 @@ from psbench.backends.control import Control
 from psbench.core.target import Target
 from psbench.errors import Interrupted
 from psbench.results.comparison import Comparison
-from psbench.results.comparison_table import as_text, cells_of
+from psbench.results.comparison_table import as_text, text_cells
 from psbench.results.remarks import of_target
 from psbench.results.run import Run
 from psbench.results.text import table_text, two_digits
@@ -244,7 +244,7 @@ def test_a_table_that_is_too_wide_has_a_column_for_each_row():
 def test_the_loss_is_shown_unless_all_have_an_accuracy():
     for accuracies, is_shown in (([0.9, None], True), ([0.9, 0.8], False)):
         rows = {"strategy": ["bsp", "asp"], "n": [1, 1], "val_accuracy": accuracies, "val_loss": [0.1, 0.2]}
-        assert ("val. loss" in cells_of(pd.DataFrame(rows))[0]) == is_shown
+        assert ("val. loss" in text_cells(pd.DataFrame(rows))[0]) == is_shown
 
 
 def test_runs_that_are_compared_with_none_are_not_too_few():

@@ -20,9 +20,8 @@ from psbench.core.own import Own
 from psbench.core.part import REGISTRY, Part
 from psbench.core.stop import Stop
 from psbench.core.strategy import DOMAINS, Strategy
-from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
 from psbench.experiment import Experiment
-from psbench.strategies import CATALOGUE, Published
+from psbench.strategies import CATALOGUE, Published, domain_of
 from psbench_widgets.own_objects import options
 
 #: fields of an experiment that are sections of the panel, in the order shown, and their headings
@@ -136,21 +135,6 @@ def _told(entry: Any) -> str:
     sends = entry().spec().get("communication", {})
     codecs = {sends.get(way, {}).get("name", "none") for way in ("codec", "codec_down")}
     return "compression quantization sparsification" if codecs != {"none"} else ""
-
-
-def domain_of(strategy: AnyStrategy) -> str:
-    """Return the domain in which a strategy differs from plain BSP and ASP.
-
-    >>> [domain_of(CATALOGUE[name]()) for name in ("ssp", "all_reduce", "double_squeeze", "sync_switch")]
-    ['consistency', 'placement', 'communication', 'switching']
-    """
-    if isinstance(strategy, SwitchingStrategy):
-        return "switching"
-    if strategy.placement.peer_to_peer:
-        return "placement"
-    plain, own = CATALOGUE["bsp"]().spec(), strategy.spec()
-    others = ("stragglers", "communication", "aggregation", "placement")
-    return next((domain for domain in others if own[domain] != plain[domain]), "consistency")
 
 
 def _take_defaults(offered: list[dict[str, Any]], made: Any) -> None:

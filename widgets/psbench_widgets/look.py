@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from psbench.charts import PHASES, theme
+from psbench.charts import PHASE_COLOURS, theme
 
 STATIC = Path(__file__).parent / "static"
 
@@ -15,5 +15,5 @@ def themes() -> dict[str, Any]:
     return {
         "light": theme(),
         "dark": theme(dark=True),
-        "looks": {"phases": PHASES | {"switching": "#CC79A7"}},
+        "looks": {"phases": PHASE_COLOURS | {"switching": "#CC79A7"}},
     }

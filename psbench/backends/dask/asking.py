@@ -15,7 +15,7 @@ from psbench.errors import BackendError, ServerLost
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 _GONE = "the Dask scheduler is gone: its process was killed, or its machine is unreachable"
@@ -117,13 +117,13 @@ def tell_scheduler(client: Client, question: str, *arguments: Any) -> concurrent
 
 
 def _patiently(
-    client: Client, call: Callable[[], Awaitable[T]], whom: str, within_s: float, limits: ConnectionSettings
-) -> T:
+    client: Client, call: Callable[[], Awaitable[_T]], whom: str, within_s: float, limits: ConnectionSettings
+) -> _T:
     """Await a call in the client's event loop, and say from time to time who is waited for."""
     if client.status != "running":
         raise BackendError(_GONE)
 
-    async def bounded() -> T:
+    async def bounded() -> _T:
         task = asyncio.ensure_future(call())
         waited = 0.0
         while waited < within_s:

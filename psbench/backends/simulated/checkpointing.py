@@ -13,10 +13,10 @@ from typing import Any
 from torch import Tensor
 
 from psbench.backends.checkpointing import idle_workers, named, under
-from psbench.backends.local_steps import Model
 from psbench.backends.simulated.workers import Resources, Workers
 from psbench.core.events import Push
 from psbench.training.batches import BatchPosition
+from psbench.training.mixing import ModelVectors
 
 
 def worker_states(
@@ -53,7 +53,7 @@ def restore_workers(
         workers.restore_codecs(under("codecs/", tensors), state["codecs"])
 
 
-def payload_tensors(payloads: Mapping[int, Model]) -> dict[str, Tensor]:
+def payload_tensors(payloads: Mapping[int, ModelVectors]) -> dict[str, Tensor]:
     """Return the payloads of pushes that wait for a commit, named by push."""
     found: dict[str, Tensor] = {}
     for number, (payload, buffers) in payloads.items():
@@ -61,7 +61,7 @@ def payload_tensors(payloads: Mapping[int, Model]) -> dict[str, Tensor]:
     return found
 
 
-def payloads_in(tensors: Mapping[str, Tensor], pending: Mapping[int, Push]) -> dict[int, Model]:
+def payloads_in(tensors: Mapping[str, Tensor], pending: Mapping[int, Push]) -> dict[int, ModelVectors]:
     """Return the payloads of the pushes that the engine's view holds."""
     found = under("push/", tensors)
     return {

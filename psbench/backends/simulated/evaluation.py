@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from psbench.backends.local_steps import Model
 from psbench.backends.simulated.event_queue import MEMBERSHIP, EventQueue
 from psbench.backends.simulated.steps import Steps
 from psbench.core import events as ev
 from psbench.core.log import EventLog, Kind, plain_json
 from psbench.core.view import ClusterView
+from psbench.training.mixing import ModelVectors
 
 
 class SimulatedEvaluation:
@@ -33,7 +33,7 @@ class SimulatedEvaluation:
     def __init__(
         self,
         evaluator: Steps | None,
-        model: Callable[[], Model],
+        model: Callable[[], ModelVectors],
         measured: Callable[[], dict[str, float]],
         view: ClusterView,
         queue: EventQueue,

@@ -22,7 +22,7 @@ _KEPT: dict[str, Any] = {
 }
 
 #: time, priority, worker, ticket of a push or else a sequence number, event
-Entry: TypeAlias = tuple[float, int, int, int, Any]
+QueuedEvent: TypeAlias = tuple[float, int, int, int, Any]
 
 
 class EventQueue:
@@ -33,9 +33,9 @@ class EventQueue:
     """
 
     def __init__(self) -> None:
-        self.heap: list[Entry] = []
+        self.heap: list[QueuedEvent] = []
         #: pushes on their way, the first to arrive first: a shared link makes that the order of sending
-        self.arriving: deque[Entry] = deque()
+        self.arriving: deque[QueuedEvent] = deque()
         self._sequence = count()
 
     def add(self, time: float, priority: int, worker: int, event: Any) -> None:

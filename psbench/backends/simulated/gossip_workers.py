@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from psbench.backends.checkpointing import named, under
-from psbench.backends.local_steps import Model, mean_model
+from psbench.backends.local_steps import mean_model
 from psbench.backends.simulated.local_workers import LocalWorkers, ReleaseArrival
 from psbench.backends.simulated.transfers import Transfers
 from psbench.backends.simulated.workers import Resources
@@ -17,7 +17,7 @@ from psbench.core.events import Push
 from psbench.core.strategy import Strategy
 from psbench.core.worker_policy import Directive
 from psbench.errors import WorkerLost
-from psbench.training.mixing import Mixer, consensus_distance
+from psbench.training.mixing import Mixer, ModelVectors, consensus_distance
 
 
 class GossipWorkers(LocalWorkers):
@@ -40,8 +40,8 @@ class GossipWorkers(LocalWorkers):
         self._sends_first = self._composition.communication.sends_first
         self._mixer = Mixer(self._composition.aggregation, self._resources.workload.experiment.batch_size)
         #: what workers sent at each of their versions, until it cannot be asked for any more
-        self._sent: dict[tuple[int, int], Model] = {}
-        self._mixed: dict[int, Model] = {}  #: models that their workers are released with
+        self._sent: dict[tuple[int, int], ModelVectors] = {}
+        self._mixed: dict[int, ModelVectors] = {}  #: models that their workers are released with
         self._ready_s: dict[int, float] = {}  #: when those have arrived
         self._began_from: dict[int, Tensor] = {}  #: models that steps under way began from
         self._changes_meanwhile = self._composition.aggregation.mixes == "pair"
@@ -68,14 +68,14 @@ class GossipWorkers(LocalWorkers):
         """Return who is released with its new model: the first; the other of a pair goes on meanwhile."""
         return next(iter(mix.rows))
 
-    def _mixture(self, worker: int, row: Mapping[int, float], mix: act.Mix) -> Model | None:
+    def _mixture(self, worker: int, row: Mapping[int, float], mix: act.Mix) -> ModelVectors | None:
         if self._trainer is None:
             return None
         version = mix.versions[worker] - 1
         models = [self._sent[other, version] if mix.sent else self._now(other) for other in row]
         return self._mixer.mix(worker, models, row)
 
-    def _now(self, worker: int) -> Model:
+    def _now(self, worker: int) -> ModelVectors:
         if worker in self._mixed:  # it is about to be released with that
             return self._mixed[worker]
         model = self._workers[worker].model
@@ -92,7 +92,7 @@ class GossipWorkers(LocalWorkers):
             times = [self._links.send(other, worker, now) for other in others]
         return max([now, *times])
 
-    def _send_model(self, worker: int, version: int, model: Model | None, now: float) -> None:
+    def _send_model(self, worker: int, version: int, model: ModelVectors | None, now: float) -> None:
         """Send a model to the worker's neighbours, for their exchange of that number."""
         graph = self._resources.view.neighbourhood
         if graph is None or self._composition.aggregation.mixes != "neighbours":
@@ -159,12 +159,12 @@ class GossipWorkers(LocalWorkers):
 
     # ---------------------------------------------------------------- the mean, and checkpoints
 
-    def models(self) -> list[Model]:
+    def models(self) -> list[ModelVectors]:
         """Return the workers' models, in their order."""
         numbers = [n for n in sorted(self._workers) if len(self._workers[n].model.parameters)]
         return [self._now(number) for number in numbers]
 
-    def mean_model(self) -> Model | None:
+    def mean_model(self) -> ModelVectors | None:
         """Return the mean of the workers' models."""
         return mean_model(self.models())
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from psbench.backends.checkpointing import named, under
 from psbench.backends.compression import Compression
-from psbench.backends.local_steps import Model, mean_model, obey, renew
+from psbench.backends.local_steps import mean_model, obey, renew
 from psbench.backends.partition import fragments_of, partitions
 from psbench.backends.simulated.event_queue import EventQueue
 from psbench.backends.simulated.measurements import forward_s
@@ -29,6 +29,7 @@ from psbench.core.worker_loop import WorkerLoop
 from psbench.core.worker_policy import Directive
 from psbench.errors import CodecError
 from psbench.training.local_model import LocalModel, StepStatistics, numbers_of
+from psbench.training.mixing import ModelVectors
 from psbench.training.trainer import StepTask
 
 _UNKNOWN: Mapping[str, float] = {}  # without gradients nothing is known of a step
@@ -146,7 +147,7 @@ class LocalWorkers(Workers):
         own, self._fragments = partitions(composition.placement, layout), fragments_of(composition, layout)
         self.compression = Compression(composition, own, workload.streams, residuals, self._fragments)
         self._workers: dict[int, _Worker] = {}
-        self._carried: dict[int, Model] = {}  # by pushes that have not arrived
+        self._carried: dict[int, ModelVectors] = {}  # by pushes that have not arrived
         self._optimizer = workload.optimizers[1]
         self._sample_bytes = workload.sample_bytes
         self._prefetch = bool(getattr(composition.communication, "prefetch", False))
@@ -188,7 +189,7 @@ class LocalWorkers(Workers):
             arrival = OrdersArrival(worker, worker.generation, tell.orders)
             self._queue.schedule(reaches_s, worker.number, arrival)
 
-    def payload(self, push: Push) -> Model:
+    def payload(self, push: Push) -> ModelVectors:
         """Return what an arrived push carries."""
         return self._carried.pop(push.worker)
 
@@ -225,7 +226,7 @@ class LocalWorkers(Workers):
         """Return the residual of each worker's pushes, where there is one."""
         return self.compression.residuals()
 
-    def mean_model(self) -> Model | None:
+    def mean_model(self) -> ModelVectors | None:
         """Return the mean of the workers' models, where they diverge from each other and the server's."""
         if self._composition.communication.pushes != "together":
             return None

@@ -8,11 +8,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from psbench.backends.local_steps import Model
 from psbench.backends.simulated.workers import Resources
 from psbench.clusters import Profile
 from psbench.core import actions as act
 from psbench.core.strategy import Strategy
+from psbench.training.mixing import ModelVectors
 from psbench.training.products import add_up, product_of, share_of
 
 #: a forward pass takes about a third of a training step, which is forward, backward and backward again
@@ -50,7 +50,9 @@ class SimulatedMeasurements:
             self.held = {v: tensor for v, tensor in self.held.items() if v in in_use}
             self.held[version] = self._resources.server.parameters.clone()
 
-    def measure(self, measure: act.Measure, payloads: Mapping[int, Model]) -> tuple[dict[str, float], float]:
+    def measure(
+        self, measure: act.Measure, payloads: Mapping[int, ModelVectors]
+    ) -> tuple[dict[str, float], float]:
         """Return the numbers by name, and the seconds that they take."""
         facts, seconds = {}, 0.0
         loads: list[float] = []
@@ -75,7 +77,7 @@ class SimulatedMeasurements:
             seconds += forward_s(self._resources.workload.profile, size)
         return facts, seconds
 
-    def _dot(self, name: str, payloads: Mapping[int, Model]) -> float:
+    def _dot(self, name: str, payloads: Mapping[int, ModelVectors]) -> float:
         resources, view = self._resources, self._resources.view
         product = product_of(name, view.layout, resources.server.aggregation.name, view.pending)
         vectors = resources.server.tensors()

@@ -6,9 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from psbench.clusters import Profile
-from psbench.clusters.network import Throttles
-
-_BYTES_PER_MBIT = 125_000.0
+from psbench.clusters.network import BYTES_PER_MBIT, Throttles
 
 
 class PeerLinks:
@@ -33,8 +31,8 @@ class PeerLinks:
     """
 
     def __init__(self, profile: Profile, num_bytes: int) -> None:
-        self._up_s = [num_bytes / (_BYTES_PER_MBIT * mbit) for mbit in profile.bandwidth_mbit_s]
-        self._down_s = [num_bytes / (_BYTES_PER_MBIT * mbit) for mbit in profile.down_mbit_s]
+        self._up_s = [num_bytes / (BYTES_PER_MBIT * mbit) for mbit in profile.bandwidth_mbit_s]
+        self._down_s = [num_bytes / (BYTES_PER_MBIT * mbit) for mbit in profile.down_mbit_s]
         self._unthrottled = self._up_s, self._down_s
         self._throttles = Throttles(profile)
         self._latency = list(profile.latency_s)

@@ -10,11 +10,11 @@ from typing import Any
 
 from torch import Tensor
 
-from psbench.backends.local_steps import Model
 from psbench.backends.simulated.transfers import Transfers
 from psbench.backends.simulated.workers import Resources, Workers
 from psbench.core import actions as act
 from psbench.core.events import Push
+from psbench.training.mixing import ModelVectors
 from psbench.training.trainer import StepTask
 
 
@@ -22,7 +22,7 @@ class Snapshots:
     """The versions that workers under way started from, each stored once."""
 
     def __init__(self) -> None:
-        self._held: dict[int, Model] = {}
+        self._held: dict[int, ModelVectors] = {}
         self._users: dict[int, int] = {}
 
     def __len__(self) -> int:
@@ -40,7 +40,7 @@ class Snapshots:
             self._users[version] = 0
         self._users[version] += 1
 
-    def get(self, version: int) -> Model:
+    def get(self, version: int) -> ModelVectors:
         """Return the parameters and buffers of a version."""
         return self._held[version]
 
@@ -90,7 +90,7 @@ class PlainWorkers(Workers):
         job = self._jobs[worker] = self._trainer.start(worker, samples)
         self._steps.begin(job, *self.snapshots.get(version), ends_s)
 
-    def payload(self, push: Push) -> Model:
+    def payload(self, push: Push) -> ModelVectors:
         """Return the gradient of a push that has arrived."""
         assert self._steps is not None
         job = self._jobs.pop(push.worker)

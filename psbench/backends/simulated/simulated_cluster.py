@@ -12,7 +12,6 @@ from typing import Any
 from torch import Tensor
 
 from psbench.backends.checkpointing import named, under
-from psbench.backends.local_steps import Model
 from psbench.backends.partition import fragments_of
 from psbench.backends.simulated.checkpointing import (
     payload_tensors,
@@ -20,7 +19,7 @@ from psbench.backends.simulated.checkpointing import (
     restore_workers,
     worker_states,
 )
-from psbench.backends.simulated.event_queue import MEMBERSHIP, TIMER, WORK, Entry, EventQueue
+from psbench.backends.simulated.event_queue import MEMBERSHIP, TIMER, WORK, EventQueue, QueuedEvent
 from psbench.backends.simulated.gossip_workers import GossipWorkers
 from psbench.backends.simulated.local_workers import LocalWorkers, StepEnd
 from psbench.backends.simulated.measurements import SimulatedMeasurements
@@ -39,7 +38,8 @@ from psbench.core.events import COLLECTIVE, Push
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView, Status
 from psbench.training.corruption import Corruptions
-from psbench.training.server import finite
+from psbench.training.mixing import ModelVectors
+from psbench.training.server import all_finite
 from psbench.training.workload import Workload
 
 
@@ -108,10 +108,10 @@ class SimulatedCluster:
             workload, view, self.server, times, *computing, corruptions, self._cores, links
         )
         self.under_way: dict[int, Push] = {}
-        self.payloads: dict[int, Model] = {}
+        self.payloads: dict[int, ModelVectors] = {}
         self._compose(workload.experiment.strategy.compositions[0], {})
 
-    def model(self) -> Model:
+    def model(self) -> ModelVectors:
         """Return the model that the run would leave now: the workers' mean where they train by themselves."""
         return self.workers.mean_model() or (self.server.parameters, self.server.buffers)
 
@@ -212,7 +212,7 @@ class SimulatedCluster:
             return self.under_way.get(worker) is ending
         return ending.generation == ending.worker.generation
 
-    def is_later(self, entry: Entry, *, arrives: bool) -> bool:
+    def is_later(self, entry: QueuedEvent, *, arrives: bool) -> bool:
         """Return whether an event is later than was said, as others share its link or its cores; put it back.
 
         That is a push that arrives, the end of a step, and, of a worker that was released, what begins with
@@ -249,7 +249,7 @@ class SimulatedCluster:
     def receive(self, push: Push) -> bool:
         """Complete a push that has arrived; returns whether the run goes on with it."""
         payload = self.payloads[push.id] = self.workers.payload(push)
-        return math.isfinite(push.loss) and (self._withstands_nan or finite(payload[0]))
+        return math.isfinite(push.loss) and (self._withstands_nan or all_finite(payload[0]))
 
     def leave(self, action: act.Cancel | act.Drop | act.Readmit | ev.Leave, now: float) -> None:
         """Void what a worker has under way, and of one that leaves or is taken back all that it holds."""

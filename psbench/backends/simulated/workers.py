@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-from psbench.backends.local_steps import Model
 from psbench.backends.simulated.shared_cores import SharedCores
 from psbench.backends.simulated.steps import Steps
 from psbench.clusters import StepTimes
@@ -19,6 +18,7 @@ from psbench.core.migration import Ranges
 from psbench.core.view import ClusterView
 from psbench.training.corruption import Corruptions
 from psbench.training.evaluator import Evaluator
+from psbench.training.mixing import ModelVectors
 from psbench.training.server import Server
 from psbench.training.trainer import Trainer
 from psbench.training.workload import Workload
@@ -80,7 +80,7 @@ class Workers:
         """Take a release that is sent now; returns the push that a step becomes, if it surely does."""
         raise NotImplementedError
 
-    def payload(self, push: Push) -> Model:
+    def payload(self, push: Push) -> ModelVectors:
         """Return the vector that an arrived push carries, and the buffers; completes the push's loss."""
         raise NotImplementedError
 
@@ -110,7 +110,7 @@ class Workers:
         """Return the residual of each worker's pushes, where there is one."""
         raise NotImplementedError
 
-    def mean_model(self) -> Model | None:
+    def mean_model(self) -> ModelVectors | None:
         """Return the mean of the workers' models if it stands for the run's model, else None."""
         return None
 

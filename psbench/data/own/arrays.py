@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from psbench.arrays import Array
 from psbench.data.own.held import check_texts
 from psbench.data.scaling import blocks
 from psbench.data.several import Several
 from psbench.errors import DataError
 from psbench.system.limits import check_memory
 
-Array: TypeAlias = NDArray[Any]
 #: how whole numbers among inputs are meant: left as they are, as numbers to compute with, or as tokens
 Inputs: TypeAlias = Literal["as_is", "numbers", "tokens"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from psbench.arrays import Array
 from psbench.data.base import Task
-from psbench.data.own.arrays import Array
 from psbench.data.several import Several
 
 

@@ -13,7 +13,7 @@ from psbench.data.own.padded import Padding, as_several
 from psbench.data.own.part import OwnData
 from psbench.data.own.per_worker import PerWorker
 from psbench.data.own.readers import (
-    Columns,
+    ColumnRoles,
     Read,
     is_array,
     is_frame,
@@ -23,7 +23,7 @@ from psbench.data.own.readers import (
     splits_of,
 )
 from psbench.data.own.samples import NO_COLUMNS, is_loader, is_torch_dataset, read_dataset, read_mapping
-from psbench.data.own.targets import encode
+from psbench.data.own.targets import encode_targets
 from psbench.data.several import SampleLayout, Several, in_words, layout_of, without_lengths
 from psbench.errors import DataError, ParameterError
 
@@ -151,7 +151,7 @@ def data(
     """
     if is_array(source) and target is not None:
         source, target = (source, target), None
-    columns = Columns(_column_name(target), None if features is None else tuple(features), tuple(keep))
+    columns = ColumnRoles(_column_name(target), None if features is None else tuple(features), tuple(keep))
 
     def wrapped(one: Any) -> DataSource:
         if isinstance(one, DataSource):
@@ -182,7 +182,7 @@ def _column_name(target: Any) -> str | None:
     raise ParameterError(f"data: target is the name of a column, not {target!r}; give arrays as (X, y)")
 
 
-def _read(source: Any, columns: Columns, padding: Padding) -> tuple[Read, Read | None]:
+def _read(source: Any, columns: ColumnRoles, padding: Padding) -> tuple[Read, Read | None]:
     """Return what is in a source: training samples, and validation samples if it has them."""
     splits = splits_of(source)
     if splits is not None:
@@ -269,7 +269,7 @@ def _content(
     largest = int(x.max()) if tokens else None
     if classes is None and numbers and task in (None, "classification"):
         classes = train.classes
-    found = encode(train.y, None if val is None else val.y, task, classes, largest)
+    found = encode_targets(train.y, None if val is None else val.y, task, classes, largest)
     if found.train.ndim > 1:  # as long as the inputs, perhaps, which then must not be cut
         x, val_x = without_lengths(x), without_lengths(val_x)
     return Content(

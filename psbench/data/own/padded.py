@@ -7,7 +7,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from psbench.data.own.arrays import Array, as_array
+from psbench.arrays import Array
+from psbench.data.own.arrays import as_array
 from psbench.data.several import Several
 from psbench.errors import DataError, UnknownName
 from psbench.system.limits import check_memory

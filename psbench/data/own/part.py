@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
+from psbench.arrays import Array, Integers
 from psbench.core.own import Own
 from psbench.core.specification import parameter
 from psbench.data.base import Dataset, DataSource
-from psbench.data.own.arrays import Array
 from psbench.data.own.content import Content
 from psbench.data.scaling import standardise
 from psbench.data.several import Several, each_array
-from psbench.data.split import Indices, stratified_split
+from psbench.data.split import stratified_split
 from psbench.errors import DataError
 from psbench.seeds import Streams
 from psbench.system.limits import check_memory
@@ -108,7 +108,7 @@ class OwnData(Own, DataSource):
             features=content.features,
         )
 
-    def _split(self, content: Content, streams: Streams) -> tuple[Indices, Indices]:
+    def _split(self, content: Content, streams: Streams) -> tuple[Integers, Integers]:
         alike = content.y if content.task == "classification" else np.zeros(len(content.y), dtype=np.int64)
         return stratified_split(alike, self.val_fraction, streams.generator("split"))
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from psbench.data.own.arrays import Array, as_array
+from psbench.arrays import Array
+from psbench.data.own.arrays import as_array
 from psbench.data.own.held import check_texts
 from psbench.data.own.padded import PaddedRows, Padding, put_together
 from psbench.errors import DataError, ParameterError, UnknownName
@@ -44,7 +45,7 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnRoles:
     """Which columns are what: the target, the inputs (None: all others), and those that are kept."""
 
     target: str | None = None
@@ -52,7 +53,7 @@ class Columns:
     keep: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return self != Columns()
+        return self != ColumnRoles()
 
     def inputs_among(self, names: Sequence[str], target: str) -> list[str]:
         """Return the columns that are inputs.
@@ -91,7 +92,7 @@ def is_frame(value: Any) -> bool:
     return type(value).__module__.split(".")[0] == "pandas" and hasattr(value, "dtypes") and value.ndim == 2
 
 
-def read_frame(frame: Any, columns: Columns) -> Read:
+def read_frame(frame: Any, columns: ColumnRoles) -> Read:
     """Read a DataFrame: numeric columns are inputs, in its order.
 
     Raises
@@ -174,7 +175,7 @@ def splits_of(value: Any) -> tuple[Any, Any | None] | None:
     )
 
 
-def read_hugging_face(dataset: Any, columns: Columns, padding: Padding = None) -> Read:
+def read_hugging_face(dataset: Any, columns: ColumnRoles, padding: Padding = None) -> Read:
     """Read a Hugging Face dataset, whose library is not needed for it.
 
     Raises

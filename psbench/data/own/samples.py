@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from psbench.data.own.arrays import Array, as_array
+from psbench.arrays import Array
+from psbench.data.own.arrays import as_array
 from psbench.data.own.held import check_samples
 from psbench.data.own.padded import PaddedRows, Padding, as_several, put_together, with_lengths_of_mask
-from psbench.data.own.readers import USUAL_TARGETS, Columns, Read, names_of, target_of
+from psbench.data.own.readers import USUAL_TARGETS, ColumnRoles, Read, names_of, target_of
 from psbench.data.several import Several
 from psbench.errors import DataError, ParameterError
 
@@ -34,13 +35,13 @@ def is_loader(value: Any) -> bool:
     return hasattr(value, "dataset") and hasattr(value, "collate_fn")
 
 
-def read_mapping(source: Mapping[str, Any], columns: Columns) -> Read:
+def read_mapping(source: Mapping[str, Any], columns: ColumnRoles) -> Read:
     """Read a mapping of names to arrays, of which one is the target."""
     x, y = _parted(source, columns, "the mapping")
     return Read(as_several(x, "X"), y, "mapping of arrays")
 
 
-def read_dataset(dataset: Any, columns: Columns, padding: Padding = None) -> Read:
+def read_dataset(dataset: Any, columns: ColumnRoles, padding: Padding = None) -> Read:
     """Read all samples of a map-style torch Dataset, or of a DataLoader's, once, in order.
 
     A sample is (input, target), (input, ..., target), ((input, ...), target), ({name: input}, target), or a
@@ -89,7 +90,7 @@ def _of_loader(loader: Any) -> tuple[Any, Any]:
     return loader.dataset, loader.collate_fn if own else None
 
 
-def _collated(dataset: Any, collate: Any, columns: Columns) -> tuple[Any, Any]:
+def _collated(dataset: Any, collate: Any, columns: ColumnRoles) -> tuple[Any, Any]:
     """Return what a collate_fn makes of all samples; it must make the same of the same samples."""
     what = f"the batch of the collate_fn of the {type(dataset).__name__}"
     first = [_parted(collate([dataset[0], dataset[0]]), columns, what) for _ in range(2)]
@@ -109,7 +110,7 @@ def _arrays(inputs: Any) -> list[Array]:
     return list(inputs.parts) if isinstance(inputs, Several) else [as_array(inputs, "X")]
 
 
-def _one_by_one(dataset: Any, columns: Columns, padding: Padding) -> tuple[Any, Array]:
+def _one_by_one(dataset: Any, columns: ColumnRoles, padding: Padding) -> tuple[Any, Array]:
     inputs, y0, named = _sample(dataset, 0, columns)
     again, _, _ = _sample(dataset, 0, columns)
     if not all(np.array_equal(inputs[name], again[name]) for name in inputs):
@@ -144,7 +145,7 @@ def _called(name: str, named: bool, count: int) -> str:
     return "the input" if count == 1 else f"input number {name}"
 
 
-def _sample(dataset: Any, number: int, columns: Columns) -> tuple[dict[str, Array], Array, bool]:
+def _sample(dataset: Any, number: int, columns: ColumnRoles) -> tuple[dict[str, Array], Array, bool]:
     """Return the inputs of a sample by name or number, its target, and whether they have names."""
     x, y = _parted(dataset[number], columns, f"sample {number} of the {type(dataset).__name__}")
     named = isinstance(x, Mapping)
@@ -158,7 +159,7 @@ def _numbered(x: Any) -> dict[str, Any]:
     return {str(place): each for place, each in enumerate(parts)}
 
 
-def _parted(sample: Any, columns: Columns, what: str) -> tuple[Any, Any]:
+def _parted(sample: Any, columns: ColumnRoles, what: str) -> tuple[Any, Any]:
     """Return inputs and target of a sample or batch."""
     if isinstance(sample, Mapping):
         names = [str(name) for name in sample]

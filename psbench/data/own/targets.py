@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psbench.data.base import Task
-from psbench.data.own.arrays import Array, as_array, check_finite
+from psbench.arrays import Array
+from psbench.data.base import MOST_CLASSES, Task
+from psbench.data.own.arrays import as_array, check_finite
 from psbench.data.own.held import check_texts
 from psbench.errors import DataError, ParameterError
 
-#: more whole numbers than this are taken for numbers by mistake, unless the task is given
-MOST_CLASSES = 1000
 #: how torch's losses and other libraries' data mark a sample without a label
 _NO_LABEL = (-100, -1)
 
@@ -28,7 +27,7 @@ class Targets:
     task: Task
 
 
-def encode(
+def encode_targets(
     train: object,
     val: object | None,
     task: Task | None = None,

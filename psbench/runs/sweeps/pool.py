@@ -9,11 +9,11 @@ from multiprocessing.connection import wait
 
 import cloudpickle
 
-from psbench.runs.sweeps.worker import Answer, serve
+from psbench.runs.sweeps.worker import CellMessage, serve
 from psbench.system.child import END_S, Child
 
 
-def in_processes(packed: Sequence[bytes], processes: int) -> Iterator[tuple[int, Answer]]:
+def in_processes(packed: Sequence[bytes], processes: int) -> Iterator[tuple[int, CellMessage]]:
     """Run packed cells in processes, and yield what is heard: the place of a cell, and the answer.
 
     Every cell is answered with ("done", ...) once; of a process that dies, the cell it was at is answered
@@ -69,10 +69,10 @@ class _Worker(Child):
         with suppress(OSError):  # a process that has died is noticed when its answer is waited for
             self.pipe.send_bytes(content)
 
-    def hear(self) -> Answer:
+    def hear(self) -> CellMessage:
         """Return the process's next answer; an error if it has died."""
         try:
-            answer: Answer = cloudpickle.loads(self.pipe.recv_bytes())
+            answer: CellMessage = cloudpickle.loads(self.pipe.recv_bytes())
         except (EOFError, OSError):
             self.process.join(END_S)
             self.alive = False

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from psbench.runs.sweeps.worker import Answer, run_packed
+from psbench.runs.sweeps.worker import CellMessage, run_packed
 
 
-def on_cluster(packed: Sequence[bytes], client: Any) -> Iterator[tuple[int, Answer]]:
+def on_cluster(packed: Sequence[bytes], client: Any) -> Iterator[tuple[int, CellMessage]]:
     """Run packed cells as tasks, and yield the place of each with its answer as it ends.
 
     Parameters

@@ -33,10 +33,8 @@ from psbench.training.workload import Workload
 #: seconds between two reports of how far a run has come
 REPORT_S = 0.5
 
-#: called with the share of a run that is done, 0 to 1
-Tell: TypeAlias = Callable[[float], None]
 #: what is heard of a cell: how far it has come, or what came of it
-Answer: TypeAlias = tuple[Literal["progress"], float] | tuple[Literal["done"], dict[str, Any]]
+CellMessage: TypeAlias = tuple[Literal["progress"], float] | tuple[Literal["done"], dict[str, Any]]
 
 
 def packed(cell: Cell, folder: Path | None, *, by_value: bool = False) -> bytes:
@@ -58,7 +56,7 @@ def packed(cell: Cell, folder: Path | None, *, by_value: bool = False) -> bytes:
     return content
 
 
-def run_packed(content: bytes, tell: Tell | None = None) -> dict[str, Any]:
+def run_packed(content: bytes, tell: Callable[[float], None] | None = None) -> dict[str, Any]:
     """Run a cell that `packed` has packed, and return what `outcome_of` reads."""
     try:
         experiment, folder = cloudpickle.loads(content)
@@ -69,7 +67,11 @@ def run_packed(content: bytes, tell: Tell | None = None) -> dict[str, Any]:
 
 
 def run_plain(
-    experiment: Experiment, folder: Path | None, *, control: Control | None = None, tell: Tell | None = None
+    experiment: Experiment,
+    folder: Path | None,
+    *,
+    control: Control | None = None,
+    tell: Callable[[float], None] | None = None,
 ) -> dict[str, Any]:
     """Run an experiment, save it in its folder if it has one, and return what came of it as plain data."""
     try:
@@ -113,7 +115,7 @@ def outcome_of(cell: Cell, found: dict[str, Any]) -> CellOutcome:
 class _Reporter:
     """An observer of a run that reports the share that is done, every now and then."""
 
-    def __init__(self, experiment: Experiment, facts: dict[str, Any], tell: Tell) -> None:
+    def __init__(self, experiment: Experiment, facts: dict[str, Any], tell: Callable[[float], None]) -> None:
         self._progress, self._tell = RunProgress(experiment.stop, facts), tell
         self._read, self._next = 0, time.monotonic() + REPORT_S
 
@@ -144,5 +146,5 @@ def serve(connection: Connection) -> None:
             return
 
 
-def _send(connection: Connection, answer: Answer) -> None:
+def _send(connection: Connection, answer: CellMessage) -> None:
     connection.send_bytes(cloudpickle.dumps(answer))

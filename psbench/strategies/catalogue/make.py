@@ -45,3 +45,19 @@ def make_strategy(value: Any) -> AnyStrategy:
     if name is None:
         raise ParameterError("strategy: give a name of the catalogue, or compose one: at least `consistency`")
     raise UnknownName("strategy", str(name), CATALOGUE)
+
+
+def domain_of(strategy: AnyStrategy) -> str:
+    """Return the domain in which a strategy differs from plain BSP and ASP.
+
+    >>> from psbench.strategies import CATALOGUE
+    >>> [domain_of(CATALOGUE[name]()) for name in ("ssp", "all_reduce", "double_squeeze", "sync_switch")]
+    ['consistency', 'placement', 'communication', 'switching']
+    """
+    if isinstance(strategy, SwitchingStrategy):
+        return "switching"
+    if strategy.placement.peer_to_peer:
+        return "placement"
+    plain, own = CATALOGUE["bsp"]().spec(), strategy.spec()
+    others = ("stragglers", "communication", "aggregation", "placement")
+    return next((domain for domain in others if own[domain] != plain[domain]), "consistency")

@@ -8,10 +8,10 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from psbench.arrays import Floats
 from psbench.core import parameter, parts
 from psbench.errors import CodecError
 
-Floats: TypeAlias = npt.NDArray[np.float32]
 Packed: TypeAlias = npt.NDArray[np.uint8]
 
 

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from psbench.strategies.codecs.base import Floats, Packed
-
-Booleans = npt.NDArray[np.bool_]
+from psbench.arrays import Booleans, Floats
+from psbench.strategies.codecs.base import Packed
 
 
 def pack_planes(planes: Iterable[Booleans]) -> Packed:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from psbench.arrays import Array, Booleans, Doubles, Floats, Integers
 from psbench.core import parameter
-from psbench.strategies.codecs.base import Floats, Lossy
+from psbench.strategies.codecs.base import Lossy
 
 
 class Bucketed(Lossy):
@@ -49,33 +47,33 @@ class Buckets:
         self._starts = np.arange(0, size, bucket or size)
         self.counts = np.diff(self._starts, append=size)
 
-    def total(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    def total(self, values: Array) -> Doubles:
         """Return the sum of each bucket, in 64-bit floats."""
         if len(self.counts) == 1:
             return np.array([values.sum(dtype=np.float64)])
-        sums: npt.NDArray[np.float64] = np.add.reduceat(values, self._starts, dtype=np.float64)
+        sums: Doubles = np.add.reduceat(values, self._starts, dtype=np.float64)
         return sums
 
-    def count(self, booleans: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    def count(self, booleans: Booleans) -> Integers:
         """Return how many entries of each bucket are true."""
         if len(self.counts) == 1:
             return np.array([np.count_nonzero(booleans)])
-        counts: npt.NDArray[np.int64] = np.add.reduceat(booleans, self._starts, dtype=np.int64)
+        counts: Integers = np.add.reduceat(booleans, self._starts, dtype=np.int64)
         return counts
 
     def maximum(self, values: Floats) -> Floats:
         """Return the maximum of each bucket."""
         return np.maximum.reduceat(values, self._starts)
 
-    def norm(self, values: Floats) -> npt.NDArray[np.float64]:
+    def norm(self, values: Floats) -> Doubles:
         """Return the Euclidean norm of each bucket; squares neither overflow nor underflow (64 bits)."""
         if len(self.counts) == 1:
             squares = np.array([np.einsum("i,i->", values, values, dtype=np.float64)])
         else:
             squares = self.total(np.square(values, dtype=np.float64))
-        norms: npt.NDArray[np.float64] = np.sqrt(squares)
+        norms: Doubles = np.sqrt(squares)
         return norms
 
-    def expand(self, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def expand(self, numbers: Array) -> Array:
         """Repeat each bucket's number for all of its entries; a single number is left to broadcasting."""
         return numbers if len(numbers) == 1 else np.repeat(numbers, self.counts)

@@ -6,9 +6,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import model_validator
 
+from psbench.arrays import Doubles, Floats, Integers
 from psbench.core import parameter
 from psbench.errors import CodecError, ParameterError
-from psbench.strategies.codecs.base import Floats, Lossy, Packed
+from psbench.strategies.codecs.base import Lossy, Packed
 from psbench.strategies.codecs.bits import float_bytes, floats_of, pack_numbers, unpack_numbers
 from psbench.strategies.codecs.sparse import index_bits
 
@@ -90,7 +91,7 @@ class ChunkedTopK(Lossy):
         numbers = ((codes << width) | places).astype(np.uint32)
         return np.concatenate([float_bytes(means), pack_numbers(numbers, self.value_bits + width)])
 
-    def _binned(self, values: npt.NDArray[np.float64]) -> tuple[Floats, npt.NDArray[np.int64]]:
+    def _binned(self, values: Doubles) -> tuple[Floats, Integers]:
         """Return the mean of each bin, and the bin of each value."""
         sigma, bins = values.std(), self._bins
         codes = np.zeros(len(values), np.int64)

@@ -16,10 +16,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from psbench.arrays import Floats
 from psbench.core import Strategy
 from psbench.errors import CodecError
 from psbench.seeds import Streams
-from psbench.strategies.codecs.base import Codec, Floats, Packed
+from psbench.strategies.codecs.base import Codec, Packed
 
 #: key of the server's own random streams, where a worker's streams have the worker's number
 _SERVER = 1 << 20

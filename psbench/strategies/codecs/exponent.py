@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from psbench.arrays import Floats
 from psbench.core import parameter
-from psbench.strategies.codecs.base import Floats, Packed
+from psbench.strategies.codecs.base import Packed
 from psbench.strategies.codecs.bits import float_bytes, floats_of, pack_numbers, unpack_numbers
 from psbench.strategies.codecs.buckets import Bucketed, Buckets
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from psbench.arrays import Floats
 from psbench.errors import CodecError
-from psbench.strategies.codecs.base import Codec, Floats, Lossy, Packed
+from psbench.strategies.codecs.base import Codec, Lossy, Packed
 from psbench.strategies.codecs.bits import float_bytes, floats_of
 
 #: the largest 16-bit float

@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 
+from psbench.arrays import Floats
 from psbench.core import parameter
 from psbench.errors import CodecError
-from psbench.strategies.codecs.base import Floats, Packed
+from psbench.strategies.codecs.base import Packed
 from psbench.strategies.codecs.bits import (
     float_bytes,
     floats_of,

@@ -7,9 +7,10 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from psbench.arrays import Floats, Integers
 from psbench.core import parameter
 from psbench.errors import CodecError
-from psbench.strategies.codecs.base import Floats, Lossy, Packed
+from psbench.strategies.codecs.base import Lossy, Packed
 from psbench.strategies.codecs.bits import float_bytes, floats_of, pack_numbers, unpack_numbers
 
 SOURCE = "Stich et al. 2018"
@@ -132,7 +133,7 @@ class RandomK(Sparse):
         vector[self._drawn(int(packed[:8].view("<u8")[0]), size)] = floats_of(packed[8:])
         return vector
 
-    def _drawn(self, seed: int, size: int) -> npt.NDArray[np.int64]:
+    def _drawn(self, seed: int, size: int) -> Integers:
         rng = np.random.Generator(np.random.PCG64(seed))
         return rng.choice(size, self.num_kept(size), replace=False, shuffle=False)
 

@@ -12,8 +12,8 @@ from math import ceil, isqrt, log2
 from typing import Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from psbench.arrays import Doubles
 from psbench.errors import ParameterError
 
 GraphName: TypeAlias = Literal[
@@ -142,7 +142,7 @@ def senders(graph: str, worker: int, exchange: int, n: int, seed: int = 0) -> li
     return [other for other in range(n) if worker in receivers(graph, other, exchange, n, seed)]
 
 
-def weights(graph: str, exchange: int, n: int, seed: int = 0) -> npt.NDArray[np.float64]:
+def weights(graph: str, exchange: int, n: int, seed: int = 0) -> Doubles:
     """Return the mixing matrix W of an exchange of all workers: w_i <- sum_j W_ij w_j.
 
     Undirected edges weigh 1/(1 + the larger degree of their ends) (Metropolis and Hastings), which makes W
@@ -163,7 +163,7 @@ def weights(graph: str, exchange: int, n: int, seed: int = 0) -> npt.NDArray[np.
     return found
 
 
-def spectral_gap(matrix: npt.NDArray[np.float64]) -> float:
+def spectral_gap(matrix: Doubles) -> float:
     """Return 1 - rho: rho is the second largest singular value of a mixing matrix, its distance to the mean.
 
     Without gradients the squared consensus distance shrinks by at least rho squared at each exchange.

@@ -25,7 +25,7 @@ from psbench.testing.fuzz.schedule import Schedule
 from psbench.testing.fuzz.wire import Wire
 from psbench.testing.invariants import BrokenContract
 from psbench.testing.model import arithmetic
-from psbench.testing.model.arithmetic import RATE, ROUNDING, Array, GivenPush
+from psbench.testing.model.arithmetic import RATE, ROUNDING, GivenPush, ModelVector
 from psbench.training.local_model import LocalModel
 from psbench.training.server import Server
 from psbench.training.trainer import StepResult
@@ -46,7 +46,7 @@ _WHOLE = tuple(
 )
 
 
-def unequal(one: Array, other: Array, rounding: float = _ROUNDING) -> bool:
+def unequal(one: ModelVector, other: ModelVector, rounding: float = _ROUNDING) -> bool:
     """Return whether two vectors differ by more than rounding; one too large is equal to any."""
     pairs = list(zip(one.tolist(), other.tolist(), strict=True))
     most = max((abs(a) for pair in pairs for a in pair if a == a), default=0.0)
@@ -113,7 +113,7 @@ class WorkerVectors:
         self.real.stepped(StepResult(gradient, _NONE, 0.0), samples, self._lr)
         self.model.stepped(gradient.numpy().copy(), samples, self._lr)
 
-    def _places(self, fragment: int) -> Array | None:
+    def _places(self, fragment: int) -> ModelVector | None:
         return None if fragment < 0 else self._fragments[fragment].places.numpy()
 
     def payload(self, push: ev.Push) -> Tensor:
@@ -167,7 +167,9 @@ class Vectors:
         self._server = self._new_server(start)
         self.versions = [start.numpy()]
         self._model = arithmetic.ModelServer(start.numpy(), self._composition.aggregation.name, self._shape)
-        self._last: tuple[act.Apply, Array, Array] | None = None  # with the version before, and the push
+        self._last: tuple[act.Apply, ModelVector, ModelVector] | None = (
+            None  # with the version before, and the push
+        )
         self.payloads: dict[int, Tensor] = {}
         self.wire = Wire(self._composition, len(start), schedule.seed)
 
@@ -241,7 +243,7 @@ class Vectors:
         """Give workers their residuals of an exchange, and check that nothing of the pushes is lost."""
         name, sent = self._composition.aggregation.name, torch.zeros_like(total)
         rounding = ROUNDING.get(name, _ROUNDING)
-        rules: list[Array | None] = [*self._model.left] or [None] * len(left)
+        rules: list[ModelVector | None] = [*self._model.left] or [None] * len(left)
         for push, weight, residual, rule in zip(apply.pushes, apply.weights, left, rules, strict=True):
             pushed = self.payloads[push.id]
             if residual is None and rule is None:
@@ -262,7 +264,7 @@ class Vectors:
                 f"aggregate is {total.tolist()}"
             )
 
-    def check_sum(self, worker: int, own: Array) -> None:
+    def check_sum(self, worker: int, own: ModelVector) -> None:
         """Check the sum of both models after an exchange, for parts that say that they conserve it.
 
         Called when a worker has taken its answer, before another version is made.

@@ -18,7 +18,7 @@ from psbench.core import Push, Strategy
 from psbench.core import actions as act
 from psbench.seeds import Streams
 from psbench.testing.invariants import BrokenContract
-from psbench.testing.model.arithmetic import Array
+from psbench.testing.model.arithmetic import ModelVector
 
 #: codecs compute with 32-bit floats; halves have 11 bits
 _ROUNDING, _HALF = 1e-5, 1e-3
@@ -40,8 +40,8 @@ class Wire:
     def __init__(self, composition: Strategy, entries: int, seed: int) -> None:
         self._entries, self._streams = entries, Streams(seed)
         #: of each worker, what of its pushes has neither arrived nor been lost; the same at its last release
-        self._owed: dict[int, Array] = {}
-        self._at_release: dict[int, Array] = {}
+        self._owed: dict[int, ModelVector] = {}
+        self._at_release: dict[int, ModelVector] = {}
         self._use(composition, {})
 
     def _use(self, composition: Strategy, residuals: dict[int, Tensor]) -> None:
@@ -159,7 +159,7 @@ class Wire:
         self._owed = {w: owed for w, owed in {**self._owed, **void}.items() if owed.any()}
         self._check()
 
-    def _residuals(self) -> dict[int, Array]:
+    def _residuals(self) -> dict[int, ModelVector]:
         return {worker: each.double().numpy() for worker, each in self._codecs.residuals().items()}
 
     def _check(self, largest: float = 1.0) -> None:
@@ -175,7 +175,7 @@ class Wire:
         self._owed = found
 
 
-def _apart(one: Array, other: Array, among: Array, rounding: float = _ROUNDING) -> bool:
+def _apart(one: ModelVector, other: ModelVector, among: ModelVector, rounding: float = _ROUNDING) -> bool:
     """Return whether two vectors differ by more than the rounding of numbers as large as `among`."""
     largest = max(1.0, np.abs(one).max(), np.abs(other).max(), np.abs(among).max())
     return bool(np.abs(one - other).max() > rounding * largest)

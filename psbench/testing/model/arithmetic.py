@@ -17,8 +17,7 @@ from psbench.core import Strategy
 from psbench.seeds import Streams
 
 #: a float64 array, (entries,); `Any`, as are the hyper-parameters that it is multiplied by
-Array: TypeAlias = Any
-
+ModelVector: TypeAlias = Any
 
 #: of the optimizer, before milestones and shares
 RATE = 0.25
@@ -28,18 +27,18 @@ RATE = 0.25
 class GivenPush:
     """A push of a commit: what it carries, its weight, and the version that its worker started from."""
 
-    vector: Array
+    vector: ModelVector
     weight: float
-    base: Array
+    base: ModelVector
 
 
 class ModelSGD:
     """u <- m u + d, x <- x - lr u; with m = 0 plain steps, which leave u alone."""
 
     def __init__(self) -> None:
-        self.u: Array | None = None
+        self.u: ModelVector | None = None
 
-    def step(self, x: Array, direction: Array, lr: float, momentum: float) -> Array:
+    def step(self, x: ModelVector, direction: ModelVector, lr: float, momentum: float) -> ModelVector:
         """Return the next x."""
         if momentum == 0:
             return x - lr * direction
@@ -50,9 +49,9 @@ class ModelSGD:
 class ModelServer:
     """The servers' vector, and all that its updates remember."""
 
-    def __init__(self, x: Array, part: str, shape: Sequence[int] = ()) -> None:
+    def __init__(self, x: ModelVector, part: str, shape: Sequence[int] = ()) -> None:
         self.x, self.optimizer, self.shape = x, ModelSGD(), shape
-        self.left: list[Array] = []  # what the last exchange has left out of each push
+        self.left: list[ModelVector] = []  # what the last exchange has left out of each push
         self.memory: dict[Any, Any] = {}  # of the aggregation's rule
         self.part = part
 
@@ -72,7 +71,7 @@ class ModelServer:
         numbers: Mapping[str, float],
         lr: float,
         momentum: float,
-        places: Array | None,
+        places: ModelVector | None,
     ) -> None:
         """Make the next version, of all entries or of those in some places."""
         update, self.left = UPDATES.get(part.name, weighted_sum), []
@@ -99,7 +98,7 @@ class OneUpdate:
     momentum: float
 
     @property
-    def x(self) -> Array:
+    def x(self) -> ModelVector:
         """The model before."""
         return self.model.x
 
@@ -109,38 +108,38 @@ class OneUpdate:
         return self.model.memory
 
     @property
-    def total(self) -> Array:
+    def total(self) -> ModelVector:
         """The weighted sum of the pushes that weigh anything."""
         return sum((p.weight * p.vector for p in self.pushes if p.weight != 0), np.zeros_like(self.x))
 
-    def along(self, direction: Array) -> Array:
+    def along(self, direction: ModelVector) -> ModelVector:
         """Return the model after a step of the optimizer."""
         return self.model.optimizer.step(self.x, direction, self.lr, self.momentum)
 
 
-def weighted_sum(u: OneUpdate) -> Array:
+def weighted_sum(u: OneUpdate) -> ModelVector:
     """Step along sum_i w_i v_i."""
     return u.along(u.total)
 
 
-def mix(u: OneUpdate) -> Array:
+def mix(u: OneUpdate) -> ModelVector:
     """Move to keep x + sum_i w_i x_i."""
     return u.numbers["keep"] * u.x + u.total if u.numbers["keep"] else u.total
 
 
-def exchange(u: OneUpdate) -> Array:
+def exchange(u: OneUpdate) -> ModelVector:
     """Average models, or step along the mean gradient."""
     return mix(u) if u.own.aggregate == "parameters" else weighted_sum(u)
 
 
-def block_momentum(u: OneUpdate) -> Array:
+def block_momentum(u: OneUpdate) -> ModelVector:
     """AdaComm, eqs. 7-8: u <- beta u + G with G = (w - mean)/lr; w <- w - lr u."""
     block = (u.x - u.total) / u.lr
     u.memory["u"] = block + u.own.block_momentum * u.memory.get("u", 0.0)
     return u.x - u.lr * u.memory["u"]
 
 
-def one_bit_adam(u: OneUpdate) -> Array:
+def one_bit_adam(u: OneUpdate) -> ModelVector:
     """1-bit Adam, Alg. 1: Adam without correction; then signs of each momentum, and of their mean."""
     own, b1, b2 = u.own, u.own.beta1, u.own.beta2
     m, v, lost = (u.memory.get(name, np.zeros_like(u.x)) for name in ("m", "v", "lost"))
@@ -156,13 +155,13 @@ def one_bit_adam(u: OneUpdate) -> Array:
     return u.x - rate * (m / (np.sqrt(v) + own.adam_epsilon) + own.adam_weight_decay * u.x)
 
 
-def signs(vector: Array) -> Array:
+def signs(vector: ModelVector) -> ModelVector:
     """Return the root mean square, as a 32-bit float, with the sign of each entry."""
     scale = float(np.float32(np.linalg.norm(vector) / math.sqrt(len(vector))))
     return np.where(vector < 0, -scale, scale)
 
 
-def power_sgd(u: OneUpdate) -> Array:
+def power_sgd(u: OneUpdate) -> ModelVector:
     """PowerSGD, Alg. 1, of the one tensor, as a matrix; what is linear in the pushes is so in their sum."""
     own, shape, version = u.own, u.model.shape, int(u.numbers["version"])
     if len(shape) < 2 or version < own.start_iter:
@@ -183,9 +182,9 @@ def power_sgd(u: OneUpdate) -> Array:
     return u.along(out)
 
 
-def orthogonal(matrix: Array, epsilon: float) -> Array:
+def orthogonal(matrix: ModelVector, epsilon: float) -> ModelVector:
     """Return the columns, each without its part along those before it, and of length 1; one of these is 0."""
-    found: list[Array] = []
+    found: list[ModelVector] = []
     for whole in matrix.T:
         column = whole
         for before in 2 * found:
@@ -195,7 +194,7 @@ def orthogonal(matrix: Array, epsilon: float) -> Array:
     return np.array(found).T
 
 
-def robust(u: OneUpdate) -> Array:
+def robust(u: OneUpdate) -> ModelVector:
     """Step along the mean of each entry's values without the extreme ones; NaN counts as the greatest."""
     columns = np.sort(np.array([push.vector for push in u.pushes]), axis=0)
     count = len(columns)
@@ -203,7 +202,7 @@ def robust(u: OneUpdate) -> Array:
     return u.along(np.mean(columns[out : count - out], axis=0))
 
 
-def delay_compensated(u: OneUpdate) -> Array:
+def delay_compensated(u: OneUpdate) -> ModelVector:
     """DC-ASGD, eq. 10: g + lambda g g (x - x_base), the pushes of a commit one after the other."""
     for push in u.pushes:
         g, factor = push.vector, u.own.compensation
@@ -214,7 +213,7 @@ def delay_compensated(u: OneUpdate) -> Array:
     return u.x
 
 
-def delayed_nesterov(u: OneUpdate) -> Array:
+def delayed_nesterov(u: OneUpdate) -> ModelVector:
     """Async Local-SGD, Alg. 3: momentum with every N-th push, and c times it with the others."""
     n, beta, lr = u.numbers["every"], u.own.outer_momentum, u.own.outer_lr
     c = u.own.momentum_between / n
@@ -231,7 +230,7 @@ def delayed_nesterov(u: OneUpdate) -> Array:
     return u.x
 
 
-def dyn_sgd_versioned(u: OneUpdate) -> Array:
+def dyn_sgd_versioned(u: OneUpdate) -> ModelVector:
     """Step by the change that this push makes to the mean of its stage."""
     (push,), stage = u.pushes, u.numbers["stage"]
     pushed = u.memory.setdefault(stage, [])
@@ -244,7 +243,7 @@ def dyn_sgd_versioned(u: OneUpdate) -> Array:
     return u.along(now - before if len(pushed) > 1 else now)
 
 
-def outer(u: OneUpdate) -> Array:
+def outer(u: OneUpdate) -> ModelVector:
     """DiLoCo, Alg. 1; FedOpt, Alg. 2; see the docstring of `Outer` for the five forms."""
     d, own, memory, zero = u.total, u.own, u.memory, np.zeros_like(u.x)
     v, s, beta = memory.get("v", zero), memory.get("s", zero), own.outer_momentum
@@ -261,7 +260,7 @@ def outer(u: OneUpdate) -> Array:
     return u.x - own.outer_lr * v / (np.sqrt(s) + own.outer_epsilon)
 
 
-def eager_outer(u: OneUpdate) -> Array:
+def eager_outer(u: OneUpdate) -> ModelVector:
     """Eager DiLoCo: the mean of what k workers step along, with Nesterov's momentum."""
     mean, k = u.total, u.numbers["workers"]
     known = mean if "mean" not in u.memory else ((k - 1) * u.memory["mean"] + mean) / k
@@ -270,12 +269,14 @@ def eager_outer(u: OneUpdate) -> Array:
     return u.x - u.own.outer_lr * (known + u.own.outer_momentum * v)
 
 
-def two_levels(u: OneUpdate) -> Array:
+def two_levels(u: OneUpdate) -> ModelVector:
     """HALoS: models of regions, and a global one; all between them takes no time here."""
     memory, own = u.memory, u.own
     x = u.x
 
-    def step(model: Array, whose: str, d: Array, lr: float, beta: float, every: int) -> Array:
+    def step(
+        model: ModelVector, whose: str, d: ModelVector, lr: float, beta: float, every: int
+    ) -> ModelVector:
         taken = memory.setdefault(f"taken {whose}", [])
         taken.append(d)
         model = model - lr * d
@@ -287,8 +288,8 @@ def two_levels(u: OneUpdate) -> Array:
 
     for key, value in u.numbers.items():
         kind, r = key.split()[1], int(value)
-        mine: Array = memory.setdefault(f"own {r}", x)
-        base: Array = memory.setdefault(f"base {r}", x)
+        mine: ModelVector = memory.setdefault(f"own {r}", x)
+        base: ModelVector = memory.setdefault(f"base {r}", x)
         if kind == "push":
             rates = own.region_lr, own.region_momentum, own.region_every
             memory[f"own {r}"] = memory["answer"] = step(mine, f"{r}", u.pushes[0].vector, *rates)
@@ -305,7 +306,7 @@ def two_levels(u: OneUpdate) -> Array:
     return x
 
 
-def radial_outer(u: OneUpdate) -> Array:
+def radial_outer(u: OneUpdate) -> ModelVector:
     """Decoupled DiLoCo, of what is one tensor here; HeLoCo's filter before it."""
     v, beta = u.memory.get("v", np.zeros_like(u.x)), u.own.outer_momentum
     found, weights = [], [push.weight for push in u.pushes]
@@ -333,14 +334,14 @@ def radial_outer(u: OneUpdate) -> Array:
     return u.x - u.own.outer_lr * (mean + beta * v)
 
 
-def sparse_outer(u: OneUpdate) -> Array:
+def sparse_outer(u: OneUpdate) -> ModelVector:
     """SparseLoCo: of each entry the mean over those that sent it, or over all."""
     sent = sum((push.vector != 0).astype(float) for push in u.pushes)
     by = np.maximum(sent, 1) if u.own.combine == "mean_of_senders" else len(u.pushes)
     return u.x - u.own.outer_lr * u.total / by
 
 
-def fedbuff(u: OneUpdate) -> Array:
+def fedbuff(u: OneUpdate) -> ModelVector:
     """FedBuff: x <- x - lr sum_i w_i D_i."""
     return u.x - u.own.outer_lr * u.total
 
@@ -349,7 +350,7 @@ def fedbuff(u: OneUpdate) -> Array:
 #: a momentum that differs in its last bit may have the next, and a residual multiplies that
 ROUNDING = {"one_bit_adam": 1e-5}
 #: the update of each aggregation part
-UPDATES: dict[str, Callable[[OneUpdate], Array]] = {
+UPDATES: dict[str, Callable[[OneUpdate], ModelVector]] = {
     **dict.fromkeys(("model_average", "loss_weighted", "elastic_centre", "fedasync"), mix),
     "exchange": exchange,
     "block_momentum": block_momentum,
@@ -379,14 +380,14 @@ class ModelWorker:
         self.kind, self.momentum = composition.aggregation.payload, momentum
         self.own, self.optimizer = np.zeros(0), ModelSGD()
         self.received = self.last = self.own
-        self.steps: list[tuple[Array, int]] = []  # gradients and samples that no push has carried
-        self.pushed: dict[tuple[int, ...], Array] = {}  # of fragments, until their answers
+        self.steps: list[tuple[ModelVector, int]] = []  # gradients and samples that no push has carried
+        self.pushed: dict[tuple[int, ...], ModelVector] = {}  # of fragments, until their answers
         self.exchanges = False  # whether its push is what an elastic answer belongs to
         self.orders: Mapping[str, Any] = {}
         self.x = self.v = self.share = self.own  # of an eager worker
-        self.mean: Array | None = None
+        self.mean: ModelVector | None = None
 
-    def load(self, x: Array, lr: float, places: Array | None) -> None:
+    def load(self, x: ModelVector, lr: float, places: ModelVector | None) -> None:
         """Go on from a model, or from a part of one."""
         if places is not None:
             alpha, self.own, self.received = self.m.mixing, self.own.copy(), self.received.copy()
@@ -408,7 +409,7 @@ class ModelWorker:
         if getattr(self.m, "forgets_momentum", False):
             self.optimizer = ModelSGD()
 
-    def receive(self, answer: Array, lr: float) -> None:
+    def receive(self, answer: ModelVector, lr: float) -> None:
         """Step along the aggregate, in the place of the own last gradient; or take a region's model."""
         if self.m.takes_models:
             self.load(answer, lr, None)
@@ -420,11 +421,11 @@ class ModelWorker:
             self._outer(answer)
         self.mean = answer
 
-    def _outer(self, known: Array) -> None:
+    def _outer(self, known: ModelVector) -> None:
         self.v = self.m.outer_momentum * self.v + known
         self.own = self.x = self.x - self.m.outer_lr * (known + self.m.outer_momentum * self.v)
 
-    def stepped(self, gradient: Array, samples: int, lr: float) -> None:
+    def stepped(self, gradient: ModelVector, samples: int, lr: float) -> None:
         """Take a step's gradient."""
         self.steps.append((gradient, samples))
         if self.m.overlaps and not self.m.local:
@@ -439,7 +440,7 @@ class ModelWorker:
         if self.m.local and self.kind == "gradient":
             self.own = self.optimizer.step(self.own, self.last, lr, self.momentum)
 
-    def payload(self, places: Array | None) -> Array:
+    def payload(self, places: ModelVector | None) -> ModelVector:
         """Return what a push carries."""
         if places is not None:
             self.steps, self.pushed[tuple(places)] = [], self.own[places]

@@ -13,7 +13,7 @@ from psbench.testing.model.account import Account
 from psbench.testing.model.view import Member
 
 #: what carries out an event: it stops where a part has asked for numbers, and is given them
-Answer: TypeAlias = Generator[None, dict[str, float], None]
+Reaction: TypeAlias = Generator[None, dict[str, float], None]
 
 
 class Interpreter(Account):
@@ -23,7 +23,7 @@ class Interpreter(Account):
         super().__init__(*given, **named)
         self.waiting: list[ev.Event] = []  # events that came while numbers were measured
         self.heard: list[Action] = []  # the rule's answers to evaluations that came then
-        self.answer: Answer | None = None  # the event that waits for numbers
+        self.answer: Reaction | None = None  # the event that waits for numbers
 
     def begin(self, workers: Iterable[int]) -> list[Action]:
         """Return the first answer."""
@@ -70,11 +70,11 @@ class Interpreter(Account):
                 releases.append(act.Release(member.id))
         return self.carry_out(self.perform_all(releases))
 
-    def carry_out(self, answer: Answer) -> list[Action]:
+    def carry_out(self, answer: Reaction) -> list[Action]:
         """Carry out an event up to its end, or to where numbers are needed."""
         self.cluster.min_clock_rose = False
 
-        def whole() -> Answer:
+        def whole() -> Reaction:
             yield from answer
             yield from self.conclude()
 
@@ -93,7 +93,7 @@ class Interpreter(Account):
             self.answer = None
         return self.out
 
-    def conclude(self) -> Answer:
+    def conclude(self) -> Reaction:
         """At the end of an answer: drops and readmissions, then a switch or a move that is due."""
         while True:
             if self.changes:
@@ -116,7 +116,7 @@ class Interpreter(Account):
             else:
                 return
 
-    def react(self, event: ev.Event) -> Answer:
+    def react(self, event: ev.Event) -> Reaction:
         """Do what an event says."""
         if isinstance(event, (ev.Push, ev.Vote, ev.Report)):
             member = self.cluster.workers[event.worker]
@@ -191,12 +191,12 @@ class Interpreter(Account):
         self.switches.show(self.cluster)
         return decisions
 
-    def perform_all(self, decisions: list[Action]) -> Answer:
+    def perform_all(self, decisions: list[Action]) -> Reaction:
         """Carry out decisions in order, each with all that follows from it."""
         for decision in decisions:
             yield from self.perform(decision)
 
-    def perform(self, decision: Action) -> Answer:
+    def perform(self, decision: Action) -> Reaction:
         """Carry out one decision."""
         match decision:
             case act.Commit():
@@ -274,7 +274,7 @@ class Interpreter(Account):
         answers = [part.on_leave(member.id, c) for part in (self.communication, self.consistency)]
         return [action for actions in answers for action in actions]
 
-    def drop(self, drop: act.Drop) -> Answer:
+    def drop(self, drop: act.Drop) -> Reaction:
         """Drop a worker, unless it is the last."""
         member = self.cluster.workers[drop.worker]
         if member.status is Status.GONE or len(self.cluster.present) == 1:
@@ -284,7 +284,7 @@ class Interpreter(Account):
         self.log.add(Kind.DROP, drop.worker, drop.reason)
         yield from self.perform_all(self.leave(member))
 
-    def readmit(self, readmit: act.Readmit) -> Answer:
+    def readmit(self, readmit: act.Readmit) -> Reaction:
         """Take back a worker that was dropped."""
         if not self.cluster.workers[readmit.worker].dropped:
             return
@@ -310,7 +310,7 @@ class Interpreter(Account):
             return list(self.consistency.on_drained(c)), False
         return [], True
 
-    def hand_over(self) -> Answer:
+    def hand_over(self) -> Reaction:
         """Hand over: all begin as at the start, at one clock, with nothing and with their first batches."""
         assert self.switch is not None
         assert isinstance(self.strategy, SwitchingStrategy)

@@ -18,7 +18,7 @@ from psbench.backends.dask.protocol.decoder import (
     Message,
     MessageRefused,
     VectorMessage,
-    decode,
+    decode_message,
 )
 from psbench.backends.dask.protocol.messages import LogRows, RingPiece
 from psbench.backends.dask.protocol.roles import Address
@@ -76,7 +76,7 @@ def example(kind: type[Message]) -> Message:
 
 
 def sent(message: Message) -> Message:
-    return decode(message.kind, *message.encode())
+    return decode_message(message.kind, *message.encode())
 
 
 def same(one: Any, other: Any) -> bool:
@@ -107,18 +107,18 @@ def test_fields_that_are_missing_unknown_or_mistyped_are_refused(kind: type[Mess
         others.append([*fields[:place], "?" if not isinstance(value, str) else 5, *fields[place + 1 :]])
     for other in others:
         with pytest.raises(MessageRefused, match=kind.__name__):
-            decode(kind.kind, msgpack.encode(other), payload)
+            decode_message(kind.kind, msgpack.encode(other), payload)
     if not issubclass(kind, VectorMessage):  # those take a vector of any length
         with pytest.raises(MessageRefused, match="entries more"):
-            decode(kind.kind, body, torch.ones(3 if payload is None else len(payload) + 3))
+            decode_message(kind.kind, body, torch.ones(3 if payload is None else len(payload) + 3))
     for noise in (b"", b"{", b"\xff", b"\x91" * 10_000, body + body):
         with pytest.raises(MessageRefused):
-            decode(kind.kind, noise, payload)
+            decode_message(kind.kind, noise, payload)
 
 
 def test_an_unknown_kind_is_refused_and_a_taken_one_cannot_be_declared() -> None:
     with pytest.raises(MessageRefused, match="no kind 255"):
-        decode(255, msgpack.encode([]), None)
+        decode_message(255, msgpack.encode([]), None)
     with pytest.raises(TypeError, match="taken"):
         type(Message)("Again", (Message,), {}, kind=msg.StopRun.kind)
 
@@ -127,14 +127,14 @@ def test_an_unknown_kind_is_refused_and_a_taken_one_cannot_be_declared() -> None
 def test_tensors_whose_shapes_do_not_fit_the_payload_are_refused(shape: Any) -> None:
     body = msgpack.encode([1, {"w": shape}])
     with pytest.raises(MessageRefused, match="TakeEntries"):
-        decode(msg.TakeEntries.kind, body, torch.ones(3))
+        decode_message(msg.TakeEntries.kind, body, torch.ones(3))
     assert sent(msg.TakeEntries(1, {})) == msg.TakeEntries(1, {})
 
 
 def test_a_vector_that_no_field_takes_is_refused() -> None:
     body, _ = msg.PushMessage(1, 1, 1, 1, 0.0, 0.0, 0.0).encode()
     with pytest.raises(MessageRefused, match="entries more"):
-        decode(msg.PushMessage.kind, body, torch.ones(3))
+        decode_message(msg.PushMessage.kind, body, torch.ones(3))
 
 
 def test_a_payload_keeps_its_type_and_is_sent_from_where_it_lies_and_other_tensors_are_copied() -> None:
@@ -162,7 +162,7 @@ def test_bytes_that_are_no_whole_rows_are_refused() -> None:
     with pytest.raises(ValueError, match="no whole rows"):
         LogRows([], rows[:-1])
     with pytest.raises(MessageRefused, match="no whole rows"):
-        decode(LogRows.kind, msgpack.encode([[], rows[:-1]]), None)
+        decode_message(LogRows.kind, msgpack.encode([[], rows[:-1]]), None)
 
 
 def test_timers_hold_joins_failures_and_calls_in_order() -> None:

@@ -14,7 +14,7 @@ import torch
 
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
-from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.instructions import Outbox, Send
 from psbench.backends.dask.protocol.messages import PushMessage, ReleaseMessage
 from psbench.backends.dask.protocol.transport import Abandoned, ClientSocket, ServerSocket
@@ -107,7 +107,7 @@ def second_server() -> Iterator[tuple[Workload, ServerSocket, ServerSocket, Serv
         yield workload, coordinator, own, ServerProcess(workload, own, client, 1)
 
 
-def begin(coordinator: ServerSocket, workload: Workload, state: State) -> None:
+def begin(coordinator: ServerSocket, workload: Workload, state: StateDict) -> None:
     """Send the second server its slice."""
     out = Outbox()
     ParameterServerStore(out, workload, 0, state, itertools.count())

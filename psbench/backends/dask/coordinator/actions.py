@@ -13,7 +13,7 @@ from psbench.backends.dask.coordinator.reduction import Reduction
 from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait, answered
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
-from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.instructions import FIRST_SERVER
 from psbench.backends.dask.protocol.roles import server_name, servers_of, worker_name
 from psbench.backends.dask.server.all_reduce import AllReduceStore
@@ -58,7 +58,7 @@ class ActionPerformer:
             act.Mix: self._mix,
         }
 
-    def use(self, index: int, state: State | None, codec_counters: dict[str, int] | None = None) -> None:
+    def use(self, index: int, state: StateDict | None, codec_counters: dict[str, int] | None = None) -> None:
         """Begin under a composition with a new store; without a state it begins where the workload does.
 
         With `codec_counters` the state is of a checkpoint.

@@ -20,7 +20,7 @@ from psbench.backends.checkpointing import (
 from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Json
-from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.protocol.messages import PushKey
 from psbench.backends.dask.protocol.roles import CLIENT, worker_name
@@ -55,9 +55,9 @@ class Start:
 class _Unfinished:
     """A checkpoint of which parts are still missing."""
 
-    then: Callable[[dict[str, Any], State], None]
+    then: Callable[[dict[str, Any], StateDict], None]
     state: dict[str, Any]
-    tensors: State
+    tensors: StateDict
     missing: set[int]  # workers, and _STORE
 
 
@@ -133,7 +133,7 @@ class CheckpointWriter:
         waits = {w: idle for w, idle in idle_workers(self._run.view, released(rest)).items() if w in present}
         self.capture(rest, run_state, waits, lambda *found: self._store_as(label, *found))
 
-    def _store_as(self, label: str, state: dict[str, Any], tensors: State) -> None:
+    def _store_as(self, label: str, state: dict[str, Any], tensors: StateDict) -> None:
         self._run.out.send(CLIENT, msg.StoreCheckpoint(label, Json(state), tensors))
 
     def capture(
@@ -141,7 +141,7 @@ class CheckpointWriter:
         rest: Sequence[Action],
         run_state: dict[str, Any],
         waits: Mapping[int, bool],
-        then: Callable[[dict[str, Any], State], None],
+        then: Callable[[dict[str, Any], StateDict], None],
         others: Callable[[int], WorkerPart] | None = None,
     ) -> None:
         """Call `then` with all that the run goes on from: plain data and tensors.
@@ -165,7 +165,7 @@ class CheckpointWriter:
             self._run.out.send(worker_name(worker), msg.SendWorkerState(tag, idle))
         ids = {key_of(push): push.id for push in view.pending.values()}
 
-        def take_store(found: State, codec_counters: dict[str, int]) -> None:
+        def take_store(found: StateDict, codec_counters: dict[str, int]) -> None:
             state["codecs"] = codec_counters
             self._add(tag, _STORE, _named_for_file(found, ids), None)
 
@@ -192,7 +192,7 @@ class CheckpointWriter:
         for tag in list(self._unfinished):
             self._add(tag, worker, {}, None)
 
-    def _add(self, tag: int, who: int, tensors: State, worker_state: dict[str, Any] | None) -> None:
+    def _add(self, tag: int, who: int, tensors: StateDict, worker_state: dict[str, Any] | None) -> None:
         checkpoint = self._unfinished.get(tag)
         if checkpoint is None or who not in checkpoint.missing:
             return
@@ -209,7 +209,7 @@ class WorkerPart(NamedTuple):
     """A worker's part of a checkpoint."""
 
     state: dict[str, Any]
-    tensors: State
+    tensors: StateDict
 
     def as_of_release(self) -> WorkerPart:
         """Return what is left of the part of a worker that waited, once it computes: that work is void."""
@@ -222,9 +222,9 @@ def part_at(position: BatchPosition) -> WorkerPart:
     return WorkerPart({"position": list(position), "used": position.steps}, {})
 
 
-def _named_for_file(state: State, ids: dict[PushKey, int]) -> State:
+def _named_for_file(state: StateDict, ids: dict[PushKey, int]) -> StateDict:
     """Name a store's tensors as checkpoints do."""
-    found: State = {}
+    found: StateDict = {}
     for name, tensor in state.items():
         kind, _, which = name.partition("/")
         if kind in ("payload", "buffers") and which:
@@ -238,7 +238,7 @@ def _named_for_file(state: State, ids: dict[PushKey, int]) -> State:
 # -------------------------------------------------------------------- resuming
 
 
-def store_state(checkpoint: Checkpoint) -> State:
+def store_state(checkpoint: Checkpoint) -> StateDict:
     """Return what a store begins with, named as it names it."""
     tensors = checkpoint.tensors
     plain = {"parameters", "buffers", "aggregate"}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from psbench.backends.dask.coordinator.evaluation_queue import EvaluationQueue
 from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait, answered
 from psbench.backends.dask.protocol import messages as msg
-from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.roles import EVALUATOR
 from psbench.backends.dask.server.store import Then
 from psbench.backends.schedule import UpdateSchedule
@@ -103,7 +103,7 @@ class Evaluation:
         key = self.queue.expect(number, self._view)
         self.gather(lambda state: self._send(key, state))
 
-    def _send(self, key: int, state: State) -> None:
+    def _send(self, key: int, state: StateDict) -> None:
         self._measured[key] = self._spread
         self.queue.send(key, state)
 
@@ -112,7 +112,7 @@ class Evaluation:
         self.evaluate(0)
         yield from self._await_all()
 
-    def evaluate_last(self, state: State) -> Script[None]:
+    def evaluate_last(self, state: StateDict) -> Script[None]:
         """Have the model of the end evaluated, unless it was; wait for all evaluations."""
         if self._evaluated != self._progress and self._run.ending.status != "diverged":
             self._send(self.queue.expect(-1, self._view), state)
@@ -161,7 +161,7 @@ class Evaluation:
             return
         asked = self._averaging.ask(self._with_models()) if self._asked is None else self._asked
 
-        def take(mean: State, spread: dict[str, float]) -> None:
+        def take(mean: StateDict, spread: dict[str, float]) -> None:
             self._spread = spread if self._no_server else {}
             if mean:
                 then(mean)

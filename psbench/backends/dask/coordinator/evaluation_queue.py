@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import NamedTuple
 
-from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.protocol.messages import EvaluateModel
 from psbench.backends.dask.protocol.roles import EVALUATOR
@@ -37,7 +37,7 @@ class EvaluationQueue:
         self._out = out
         self._room = max(_WAITING_AT_LEAST, _WAITING_BYTES // max(1, model_bytes))
         self._pending: dict[int, PendingEvaluation] = {}
-        self._sent: dict[int, State] = {}  # what another evaluator is sent again
+        self._sent: dict[int, StateDict] = {}  # what another evaluator is sent again
         self._is_off = False
         self._keys = count()
 
@@ -61,7 +61,7 @@ class EvaluationQueue:
         """The numbers of the evaluations under way."""
         return [each.number for each in self._pending.values()]
 
-    def send(self, key: int, state: State) -> None:
+    def send(self, key: int, state: StateDict) -> None:
         """Send the model that was expected."""
         if key in self._pending:
             self._sent[key] = state

@@ -47,7 +47,7 @@ from psbench.backends.dask.protocol.roles import (
 )
 from psbench.backends.dask.protocol.transport import Received
 from psbench.backends.dask.server.all_reduce import AllReduceStore
-from psbench.backends.dask.server.store import NO_CODEC
+from psbench.backends.dask.server.store import NO_CODEC_COUNTERS
 from psbench.backends.schedule import StopRules
 from psbench.core import events as ev
 from psbench.core.log import EventLog
@@ -233,7 +233,7 @@ class LiveRun:
         for worker, own in state["workers"].items():
             if own["position"] is not None:
                 self.pushes.set_position(int(worker), *own["position"][:2])
-        self.actions.use(view.in_force, store_state(checkpoint), state.get("codecs") or NO_CODEC)
+        self.actions.use(view.in_force, store_state(checkpoint), state.get("codecs") or NO_CODEC_COUNTERS)
         self.checkpoints.resume()
         run.rules.load_state_dict(state["stop_rules"], view.epoch)
         self._start_workers(state["time_s"])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Literal
 
-from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.protocol.messages import MeasureLoss
 from psbench.backends.dask.protocol.roles import EVALUATOR
@@ -60,7 +60,7 @@ class Measurements:
         for name in names:
             self.take(name, seconds[int(name.partition(":")[2])])
 
-    def _evaluate(self, name: str, which: Literal["train", "test"], state: State) -> None:
+    def _evaluate(self, name: str, which: Literal["train", "test"], state: StateDict) -> None:
         if not state:  # lost with the worker that had it
             self.take(name, float("nan"))
             return

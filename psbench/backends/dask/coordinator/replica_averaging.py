@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.protocol.messages import SendModel
 from psbench.backends.dask.protocol.roles import worker_name
@@ -14,7 +14,7 @@ from psbench.backends.local_steps import mean_model
 from psbench.training.mixing import consensus_distance
 
 #: takes a mean model and how far models are from it
-ThenMean: TypeAlias = Callable[[State, dict[str, float]], None]
+ThenMean: TypeAlias = Callable[[StateDict, dict[str, float]], None]
 
 
 @dataclass
@@ -22,11 +22,11 @@ class _Request:
     """Models that were asked for."""
 
     expected: set[int]
-    models: dict[int, State] = field(default_factory=dict)
+    models: dict[int, StateDict] = field(default_factory=dict)
     waiting: list[ThenMean] = field(default_factory=list)
 
     @property
-    def mean(self) -> State:
+    def mean(self) -> StateDict:
         """The mean in worker order; empty if no worker has a model."""
         models = [self.models[worker] for worker in sorted(self.models)]
         mean = mean_model([(model["parameters"], model["buffers"]) for model in models])
@@ -74,7 +74,7 @@ class ReplicaAveraging:
         self._requests[tag].waiting.append(then)
         self._settle(tag)
 
-    def answer(self, worker: int, tag: int, model: State) -> None:
+    def answer(self, worker: int, tag: int, model: StateDict) -> None:
         """Take a worker's model."""
         request = self._requests.get(tag)
         if request is not None and worker in request.expected:

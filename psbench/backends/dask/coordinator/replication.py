@@ -11,7 +11,7 @@ from psbench.backends.dask.coordinator.checkpointing import CheckpointWriter, Wo
 from psbench.backends.dask.coordinator.log_stream import LogStream
 from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait
 from psbench.backends.dask.protocol.decoder import Json
-from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.messages import KeepState
 from psbench.backends.dask.protocol.roles import REPLICA
 from psbench.backends.dask.server.store import key_of
@@ -95,7 +95,7 @@ class Replication:
     def _known(self, worker: int) -> WorkerPart:
         return self._parts.get(worker) or part_at(self._position(worker))
 
-    def _send(self, tag: int, asked: Collection[int], state: dict[str, Any], tensors: State) -> None:
+    def _send(self, tag: int, asked: Collection[int], state: dict[str, Any], tensors: StateDict) -> None:
         for worker in asked:
             part = WorkerPart(state["workers"].get(str(worker), {}), under(f"worker/{worker}/", tensors))
             self._parts[worker] = part.as_of_release()

@@ -23,7 +23,7 @@ from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView
 from psbench.training.workload import Workload
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass
@@ -121,12 +121,12 @@ class Wait:
 
 
 #: steps of a run in their order; it yields where it has to wait, and is resumed when the wait is over
-Script: TypeAlias = Generator[Wait, None, T]
+Script: TypeAlias = Generator[Wait, None, _T]
 
 
-def answered(ask: Callable[[Callable[[T], None]], None], whom: str) -> Script[T]:
+def answered(ask: Callable[[Callable[[_T], None]], None], whom: str) -> Script[_T]:
     """Ask, wait for the answer, and return it; `whom` says in words who is asked."""
-    found: list[T] = []
+    found: list[_T] = []
     ask(found.append)
     yield Wait(lambda: bool(found), lambda: whom)
     return found[0]

@@ -11,7 +11,7 @@ import torch
 from psbench.backends.dask.worker.usage import Usage
 from psbench.data.shipment import Shipment
 from psbench.experiment import Experiment
-from psbench.training.server import finite
+from psbench.training.server import all_finite
 from psbench.training.workload import Workload
 
 
@@ -68,7 +68,7 @@ def map_step(
     partition.usage.add(read, time.perf_counter() - began - read)
     speed = partition.workload.profile.speed
     time.sleep((time.perf_counter() - began) * (max(speed) / speed[partition.worker] - 1.0))
-    is_finite = bool(np.isfinite(step.loss)) and finite(step.gradient)
+    is_finite = bool(np.isfinite(step.loss)) and all_finite(step.gradient)
     steps = {partition.worker: (time.perf_counter() - began, step.loss, is_finite)}
     share = samples / partition.workload.experiment.batch_size
     return PartialSum((step.gradient * weight).numpy(), (step.buffers * share).numpy(), steps)

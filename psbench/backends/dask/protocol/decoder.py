@@ -152,7 +152,7 @@ class _Entries:
         return (found.clone().view(torch.float64) if wide else found).view(sizes)
 
 
-def decode(kind: int, body: bytes, payload: Tensor | None) -> Message:
+def decode_message(kind: int, body: bytes, payload: Tensor | None) -> Message:
     """Return a message of one of the known kinds.
 
     Raises

@@ -10,7 +10,7 @@ from torch import Tensor
 from psbench.core.strategy import Strategy
 
 #: tensors by name, such as a model with its optimizer's tensors as `optimizer/...`
-State: TypeAlias = dict[str, Tensor]
+StateDict: TypeAlias = dict[str, Tensor]
 
 
 def is_bare(composition: Strategy) -> bool:

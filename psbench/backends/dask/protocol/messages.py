@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 from psbench.backends.dask.protocol.decoder import Json, Message
-from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.roles import Address
 from psbench.backends.dask.protocol.step_messages import LogRows as LogRows
 from psbench.backends.dask.protocol.step_messages import PushMessage as PushMessage
@@ -114,7 +114,7 @@ class StoreCheckpoint(Message, kind=22):
 
     label: str
     state: Json
-    tensors: State
+    tensors: StateDict
 
 
 class RoleLost(Message, kind=25):
@@ -159,7 +159,7 @@ class RunOutcome(Message, kind=23):
     status: str
     reason: str
     facts: Json
-    tensors: State
+    tensors: StateDict
 
 
 class OutcomeReceived(Message, kind=24):
@@ -229,7 +229,7 @@ class WorkerModel(Message, kind=42):
     """A worker's own model."""
 
     tag: int
-    tensors: State
+    tensors: StateDict
 
 
 class SendWorkerState(Message, kind=38):
@@ -244,7 +244,7 @@ class WorkerState(Message, kind=39):
 
     tag: int
     state: Json
-    tensors: State
+    tensors: StateDict
 
 
 class ResumeWorker(Message, kind=40):
@@ -253,7 +253,7 @@ class ResumeWorker(Message, kind=40):
     composition: int
     ranges: EntryRanges | None
     state: Json | None
-    tensors: State
+    tensors: StateDict
 
 
 class UsageReport(Message, kind=41):
@@ -308,7 +308,7 @@ class RingVerdict(Message, kind=52):
 class LoadReplica(Message, kind=53):
     """The model for a worker that has missed a version."""
 
-    tensors: State
+    tensors: StateDict
 
 
 class KeepShare(Message, kind=44):
@@ -327,7 +327,7 @@ class TakeSum(Message, kind=55):
     """The sum of a ring that the receiver did not finish."""
 
     ring: int
-    tensors: State
+    tensors: StateDict
 
 
 class MixModels(Message, kind=57):
@@ -354,7 +354,7 @@ class PeerModel(Message, kind=59):
 
     worker: int
     key: int
-    tensors: State
+    tensors: StateDict
 
 
 class MakeVersion(Message, kind=56):
@@ -432,7 +432,7 @@ class StateReply(Message, kind=65):
     """Tensors that were asked for; of a checkpoint the first server says its codecs' counters too."""
 
     tag: int
-    tensors: State
+    tensors: StateDict
     codec_counters: dict[str, int] | None = None
 
 
@@ -450,7 +450,7 @@ class BeginSlice(Message, kind=70):
     composition: int
     ranges: EntryRanges | None
     codec_counters: dict[str, int] | None
-    tensors: State
+    tensors: StateDict
 
 
 class ApplyUpdate(Message, kind=71):
@@ -516,7 +516,7 @@ class TakeEntries(Message, kind=78):
     """Entries that other servers gave; is answered, as pushes for them must find them there."""
 
     tag: int
-    tensors: State
+    tensors: StateDict
 
 
 # -------------------------------------------------------------------- evaluator
@@ -524,7 +524,7 @@ class EvaluateModel(Message, kind=80):
     """Asks for loss and accuracy of a model."""
 
     key: int
-    tensors: State
+    tensors: StateDict
 
 
 class EvaluationDone(Message, kind=81):
@@ -540,7 +540,7 @@ class MeasureLoss(Message, kind=82):
     name: str
     which: Literal["train", "test"]
     samples: int
-    tensors: State
+    tensors: StateDict
 
 
 class LossMeasured(Message, kind=83):
@@ -558,7 +558,7 @@ class KeepState(Message, kind=90):
     rows_before: int
     texts_before: int
     state: Json
-    tensors: State
+    tensors: StateDict
 
 
 class StateKept(Message, kind=91):

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from psbench.backends.dask.protocol.decoder import Message, MessageRefused, decode
+from psbench.backends.dask.protocol.decoder import Message, MessageRefused, decode_message
 from psbench.backends.dask.protocol.messages import PushKey, PushMessage
 from psbench.backends.dask.protocol.roles import worker_number
 from psbench.backends.dask.protocol.stream import StreamClient, StreamServer
@@ -63,7 +63,7 @@ class ServerSocket(StreamServer):
             return None
         sender, frame = found
         try:
-            message = decode(*frame)
+            message = decode_message(*frame)
             if type(message) is PushMessage:
                 self._keep_payload(worker_number(sender), message)
         except MessageRefused as error:
@@ -93,7 +93,7 @@ class ClientSocket(StreamClient):
             If it cannot be decoded.
         """
         frame = self.next_frame(timeout_s)
-        return None if frame is None else decode(*frame)
+        return None if frame is None else decode_message(*frame)
 
     def send(self, message: Message) -> None:
         """Send a message, or drop it if the connection is lost; a large payload must not change later."""

@@ -19,12 +19,12 @@ from typing import TypeAlias
 
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
-from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.protocol.messages import PushKey, ReleaseMessage, StartRing
 from psbench.backends.dask.protocol.roles import worker_name, worker_number
 from psbench.backends.dask.server.store import (
-    NO_CODEC,
+    NO_CODEC_COUNTERS,
     ParameterStore,
     StoreReply,
     Then,
@@ -39,7 +39,7 @@ from psbench.errors import WorkerLost
 #: what a sum is of: pushes by id, and their weights
 Weighted: TypeAlias = tuple[list[int], list[float]]
 #: of a sum: the worker, and the weight and the samples of its push
-Member: TypeAlias = tuple[int, float, int]
+Addend: TypeAlias = tuple[int, float, int]
 
 
 @dataclass
@@ -82,7 +82,9 @@ class AllReduceStore(ParameterStore):
 
     kind = "All-Reduce"
 
-    def __init__(self, out: Outbox, workers: list[int], state: State | None, numbers: Iterator[int]) -> None:
+    def __init__(
+        self, out: Outbox, workers: list[int], state: StateDict | None, numbers: Iterator[int]
+    ) -> None:
         self._out = out
         self._alive = sorted(workers)
         self._current = set(workers)  # those whose replica is of the current version
@@ -127,7 +129,7 @@ class AllReduceStore(ParameterStore):
         return self._pushed.get(push.worker) == key_of(push)
 
     def _start(
-        self, of: Weighted, members: list[Member], total: float, steps: int, numbers: dict[str, float]
+        self, of: Weighted, members: list[Addend], total: float, steps: int, numbers: dict[str, float]
     ) -> None:
         """Order these to add up, with weights of this sum."""
         workers, weights, samples = map(list, zip(*members, strict=True))
@@ -173,7 +175,7 @@ class AllReduceStore(ParameterStore):
 
         self._behind[worker] = message
 
-        def bring_up_to_date(state: State) -> None:
+        def bring_up_to_date(state: StateDict) -> None:
             if self._behind.get(worker) is not message:
                 return  # it is gone, and another process may have taken its place
             del self._behind[worker]
@@ -205,14 +207,14 @@ class AllReduceStore(ParameterStore):
 
     def checkpoint(self, keys: Sequence[PushKey], then: ThenCheckpoint) -> None:
         """Ask one worker for its replica, and those that are to add to the next ring for what they add."""
-        found: State = {}
+        found: StateDict = {}
         missing: set[PushKey | None] = {None, *(key for key in keys if self._pushed.get(key[0]) == key)}
 
-        def take(key: PushKey | None, state: State) -> None:
+        def take(key: PushKey | None, state: StateDict) -> None:
             missing.discard(key)
             found.update(state if key is None else _named_by_push(key, state))
             if not missing:
-                then(found, dict(NO_CODEC))
+                then(found, dict(NO_CODEC_COUNTERS))
 
         self.gather(True, partial(take, None))
         for key in sorted(filter(None, missing)):
@@ -297,7 +299,7 @@ class AllReduceStore(ParameterStore):
             self._repeat(ring, unfinished)
 
     def _give(self, donor: int, others: list[int], ring: int) -> None:
-        def hand_out(state: State) -> None:
+        def hand_out(state: StateDict) -> None:
             for worker in others:
                 self._send(worker, msg.TakeSum(ring, state))
 
@@ -316,7 +318,7 @@ class AllReduceStore(ParameterStore):
 _OF_PUSH = ("payload", "buffers")  # how a push's tensors are named, before its worker and ticket
 
 
-def _named_by_push(key: PushKey, state: State) -> State:
+def _named_by_push(key: PushKey, state: StateDict) -> StateDict:
     """Name what a worker sends of a push as a server does; nothing if it was lost."""
     values = zip(_OF_PUSH, (state[name] for name in ("parameters", "buffers")), strict=True) if state else ()
     return {f"{name}/{key[0]}/{key[1]}": tensor for name, tensor in values}
@@ -326,7 +328,7 @@ def _is_of_push(name: str) -> bool:
     return name.startswith(tuple(f"{each}/" for each in _OF_PUSH))
 
 
-def _pushes_in(state: State) -> Iterator[PushKey]:
+def _pushes_in(state: StateDict) -> Iterator[PushKey]:
     """Iterate over the pushes whose payloads are in a state."""
     for name in state:
         if name.startswith("payload/"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.messages import PushKey
 from psbench.backends.dask.server.parameter_slice import ParameterSlice
 from psbench.backends.partition import Partition
@@ -29,12 +29,12 @@ class SliceMigration:
         self._kept = own.vectors(keys)
 
     @property
-    def given(self) -> State:
+    def given(self) -> StateDict:
         """Of each vector the entries that leave this server, in order."""
         goes = self._before.without(self._after)
         return {name: goes.of(self._before.scatter(vector)) for name, vector in self._kept.items()}
 
-    def take(self, received: State) -> None:
+    def take(self, received: StateDict) -> None:
         """Hold the entries that stay and those received."""
         comes = self._after.without(self._before)
         end = self._after.end
@@ -46,7 +46,9 @@ class SliceMigration:
         self._slice.hold_vectors(vectors)
 
 
-def exchange(given: Sequence[State], before: Sequence[Partition], after: Sequence[Partition]) -> list[State]:
+def exchange(
+    given: Sequence[StateDict], before: Sequence[Partition], after: Sequence[Partition]
+) -> list[StateDict]:
     """Return what each server receives of what all give.
 
     >>> import torch
@@ -57,7 +59,7 @@ def exchange(given: Sequence[State], before: Sequence[Partition], after: Sequenc
     [[], [5.0, 6.0]]
     """
     end = max(cut.end for cut in before)
-    found: list[State] = [{} for _ in before]
+    found: list[StateDict] = [{} for _ in before]
     for name, sample in given[0].items():
         whole = sample.new_empty(end)
         for part, old, new in zip(given, before, after, strict=True):

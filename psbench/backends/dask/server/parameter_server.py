@@ -9,14 +9,14 @@ from typing import TypeAlias
 
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
-from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.protocol.messages import NumberReply, PushKey, ReleaseMessage, StateReply
 from psbench.backends.dask.protocol.roles import server_name, worker_name
 from psbench.backends.dask.server.migration import exchange
 from psbench.backends.dask.server.parameter_slice import ParameterSlice
 from psbench.backends.dask.server.store import (
-    NO_CODEC,
+    NO_CODEC_COUNTERS,
     ParameterStore,
     StoreReply,
     Then,
@@ -70,7 +70,7 @@ class ParameterServerStore(ParameterStore):
         out: Outbox,
         workload: Workload,
         index: int,
-        state: State,
+        state: StateDict,
         numbers: Iterator[int],
         ranges: Ranges | None = None,
         codec_counters: dict[str, int] | None = None,
@@ -156,7 +156,7 @@ class ParameterServerStore(ParameterStore):
 
         def put_together(answers: list[_Reply]) -> None:
             counters = answers[0].codec_counters if isinstance(answers[0], StateReply) else None
-            then(join(_states(answers), now), counters or dict(NO_CODEC))
+            then(join(_states(answers), now), counters or dict(NO_CODEC_COUNTERS))
 
         self._ask(lambda tag: msg.SendSliceState(tag, list(keys)), put_together)
 
@@ -252,7 +252,7 @@ class ParameterServerStore(ParameterStore):
             self._out.send(name, message)
 
 
-def _states(answers: Iterable[_Reply]) -> list[State]:
+def _states(answers: Iterable[_Reply]) -> list[StateDict]:
     return [answer.tensors for answer in answers if isinstance(answer, StateReply)]
 
 
@@ -284,7 +284,7 @@ def of_part(optimizer: Optimizer, part: Partition) -> Optimizer:
 
 
 def new_slice(
-    state: State,
+    state: StateDict,
     workload: Workload,
     composition: Strategy,
     number: int,

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from psbench.backends.dask.protocol.decoder import MessageRefused
-from psbench.backends.dask.protocol.framing import State, is_bare, padded, split, with_buffers
+from psbench.backends.dask.protocol.framing import StateDict, is_bare, padded, split, with_buffers
 from psbench.backends.dask.protocol.messages import ApplyUpdate, PushKey
 from psbench.backends.dask.protocol.payloads import ZERO_COPY_BYTES
-from psbench.backends.dask.server.store import NO_CODEC, state_of
+from psbench.backends.dask.server.store import NO_CODEC_COUNTERS, state_of
 from psbench.backends.partition import Partition
 from psbench.backends.stamps import Durations, ServerStamps
 from psbench.core.arithmetic import Pushed
@@ -89,7 +89,7 @@ class ParameterSlice:
 
     def __init__(
         self,
-        state: State,
+        state: StateDict,
         optimizer: Optimizer,
         global_batch: int,
         composition: Strategy,
@@ -123,7 +123,7 @@ class ParameterSlice:
         self.busy.each = stamps.serving
         self._decoding, self._encoding, self._updating = stamps.decoding, stamps.encoding, stamps.updating
 
-    def _resume(self, state: State, codec_counters: dict[str, int]) -> None:
+    def _resume(self, state: StateDict, codec_counters: dict[str, int]) -> None:
         """Restore what a checkpoint holds beside the server's state."""
         self.server.aggregate = state.get("aggregate")
         for name, tensor in state.items():
@@ -151,10 +151,10 @@ class ParameterSlice:
     def codec_counters(self) -> dict[str, int]:
         """How many models (`draws`) and `aggregates` stochastic codecs have encoded."""
         if self._codec is None:
-            return dict(NO_CODEC)
+            return dict(NO_CODEC_COUNTERS)
         return {"draws": self._codec.draws, "aggregates": self._codec.channel.num_sent}
 
-    def checkpoint(self, keys: Sequence[PushKey]) -> State:
+    def checkpoint(self, keys: Sequence[PushKey]) -> StateDict:
         """Return copies of all that a checkpoint holds of this slice, and of these pushes."""
         state = state_of(self.server, states=True)
         state |= {name: each.clone() for name, each in self.vectors(keys).items() if name not in state}
@@ -285,7 +285,7 @@ class ParameterSlice:
 
     # ---------------------------------------------------------------- entries that move
 
-    def vectors(self, keys: Sequence[PushKey]) -> State:
+    def vectors(self, keys: Sequence[PushKey]) -> StateDict:
         """Return by name all vectors that have a value for each entry of the slice.
 
         The parameters, the state of optimizer and codec, the last aggregate, versions that are held, and the
@@ -301,7 +301,7 @@ class ParameterSlice:
         residual = None if self._codec is None else self._codec.channel.residual
         return found if residual is None else found | {"residual": torch.from_numpy(residual)}
 
-    def hold_vectors(self, vectors: State) -> None:
+    def hold_vectors(self, vectors: StateDict) -> None:
         """Hold other entries from now on, with these vectors; each worker is sent the next model whole."""
         before, length = self.server, self._length
         server = Server(
@@ -325,13 +325,13 @@ class ParameterSlice:
 
     # ---------------------------------------------------------------- measurements
 
-    def products(self, keys: Sequence[PushKey], asked: Sequence[Product], part: Partition) -> State:
+    def products(self, keys: Sequence[PushKey], asked: Sequence[Product], part: Partition) -> StateDict:
         """Return this slice's shares of scalar products; the pushes named must have arrived."""
         vectors = self.vectors(keys)
         cuts = [part.holding(product.start, product.stop) for product in asked]
         return {str(i): share_of(each, vectors, cuts[i]) for i, each in enumerate(asked)}
 
-    def payload(self, key: PushKey) -> State:
+    def payload(self, key: PushKey) -> StateDict:
         """Return what a push carries for this slice."""
         payload = self.payloads[key]
         return {"parameters": payload[: self._length], "buffers": payload[self._length :]}

@@ -13,10 +13,10 @@ from functools import partial
 from typing import Never
 
 from psbench.backends.dask.protocol import messages as msg
-from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.protocol.roles import worker_name
-from psbench.backends.dask.server.all_reduce import AllReduceStore, Member, Request, Weighted
+from psbench.backends.dask.server.all_reduce import Addend, AllReduceStore, Request, Weighted
 from psbench.backends.dask.server.store import Then, join
 from psbench.backends.partition import Partition, ring_shares
 from psbench.errors import ServerLost
@@ -27,7 +27,9 @@ class ShardedStore(AllReduceStore):
 
     kind = "a sharded model"
 
-    def __init__(self, out: Outbox, workers: list[int], state: State | None, numbers: Iterator[int]) -> None:
+    def __init__(
+        self, out: Outbox, workers: list[int], state: StateDict | None, numbers: Iterator[int]
+    ) -> None:
         super().__init__(out, workers, state, numbers)
         self._members = sorted(workers)  # of every ring, in this order: a share never moves
         order = msg.KeepShare(self._members)
@@ -35,15 +37,15 @@ class ShardedStore(AllReduceStore):
             self._send(worker, order)
 
     def _start(
-        self, of: Weighted, members: list[Member], total: float, steps: int, numbers: dict[str, float]
+        self, of: Weighted, members: list[Addend], total: float, steps: int, numbers: dict[str, float]
     ) -> None:
         super()._start(of, sorted(members), total, steps, numbers)
 
     def gather(self, states: bool, then: Then) -> None:
         """Ask every worker for its share, and put them together."""
-        found: dict[int, State] = {}
+        found: dict[int, StateDict] = {}
 
-        def take(worker: int, state: State) -> None:
+        def take(worker: int, state: StateDict) -> None:
             found[worker] = state
             if len(found) == len(self._members):
                 then(self._whole([found[each] for each in self._members]))
@@ -51,7 +53,7 @@ class ShardedStore(AllReduceStore):
         for worker in self._members:
             self._request(Request(lambda tag: msg.SendState(tag, states), partial(take, worker), worker))
 
-    def _whole(self, shares: list[State]) -> State:
+    def _whole(self, shares: list[StateDict]) -> StateDict:
         length = sum(len(share["parameters"]) for share in shares)
         return join(shares, [Partition((own,)) for own in ring_shares(length, len(shares))])
 

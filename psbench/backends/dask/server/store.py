@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import ClassVar, TypeAlias
 
-from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.messages import NumberReply, PushKey, RingVerdict, StateReply
 from psbench.backends.partition import Partition, gather
 from psbench.core import actions as act
@@ -18,15 +18,15 @@ from psbench.core.migration import Ranges
 from psbench.errors import ProtocolError
 from psbench.training.server import Server
 
-Then: TypeAlias = Callable[[State], None]
-ThenCheckpoint: TypeAlias = Callable[[State, dict[str, int]], None]
+Then: TypeAlias = Callable[[StateDict], None]
+ThenCheckpoint: TypeAlias = Callable[[StateDict, dict[str, int]], None]
 ThenNumber: TypeAlias = Callable[[float], None]
 #: what answers a store's own requests
 StoreReply: TypeAlias = StateReply | NumberReply | RingVerdict
 
 _MODEL = ("parameters", "buffers")
 #: codec counters of a store without codecs
-NO_CODEC = {"draws": -1, "aggregates": 0}
+NO_CODEC_COUNTERS = {"draws": -1, "aggregates": 0}
 
 
 def key_of(push: Push) -> PushKey:
@@ -70,7 +70,7 @@ class ParameterStore:
 
         Its other argument says how many models (`draws`) and `aggregates` stochastic codecs have encoded.
         """
-        self.gather(True, lambda state: then(state, dict(NO_CODEC)))
+        self.gather(True, lambda state: then(state, dict(NO_CODEC_COUNTERS)))
 
     def payload(self, push: Push, then: Then) -> None:
         """Call `then` with what a push carries: parameters (or a gradient) and buffers."""
@@ -122,26 +122,26 @@ class ParameterStore:
         raise NotImplementedError
 
 
-def state_of(server: Server, states: bool) -> State:
+def state_of(server: Server, states: bool) -> StateDict:
     """Return a copy of a server's model, and of what its next update goes on from if wanted."""
     found = server.tensors()
     kept = found if states else {name: found[name] for name in _MODEL}
     return {name: value.detach().clone() for name, value in kept.items()}
 
 
-def model_of(state: State) -> State:
+def model_of(state: StateDict) -> StateDict:
     """Return the model alone."""
     return {name: state[name] for name in _MODEL}
 
 
-def slice_of(state: State, part: Partition, first: bool) -> State:
+def slice_of(state: StateDict, part: Partition, first: bool) -> StateDict:
     """Return one server's slice of a state; buffers stay with the first."""
     length = len(state["parameters"])
     own = {n: part.of(t) if t.dim() == 1 and len(t) == length else t for n, t in state.items()}
     return own | {"buffers": state["buffers"] if first else state["buffers"][:0]}
 
 
-def join(parts: list[State], own: Sequence[Partition]) -> State:
+def join(parts: list[StateDict], own: Sequence[Partition]) -> StateDict:
     """Return the state that the servers' slices were cut from."""
     first = parts[0]
     length = len(first["parameters"])

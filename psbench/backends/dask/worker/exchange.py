@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from psbench.backends.compression import WorkerCodecs
-from psbench.backends.dask.protocol.framing import State, is_bare, padded, split, with_buffers
+from psbench.backends.dask.protocol.framing import StateDict, is_bare, padded, split, with_buffers
 from psbench.backends.dask.protocol.messages import EntryRanges, PushMessage, ReleaseMessage
 from psbench.backends.dask.protocol.roles import servers_of
 from psbench.backends.dask.protocol.transport import ClientSocket
@@ -31,7 +31,7 @@ from psbench.core.events import Push
 from psbench.core.strategy import Strategy
 from psbench.errors import CodecError
 from psbench.strategies.codecs import Codec
-from psbench.training.server import finite
+from psbench.training.server import all_finite
 from psbench.training.workload import Workload
 
 
@@ -79,11 +79,11 @@ class WorkerExchange:
     def reassign(self, ranges: EntryRanges) -> None:
         """Push to servers that hold other entries from now on."""
 
-    def checkpoint(self, waits: bool) -> tuple[State, dict[str, Any]]:
+    def checkpoint(self, waits: bool) -> tuple[StateDict, dict[str, Any]]:
         """Return tensors and plain data for a checkpoint: current if it waits, else of the last release."""
         return ({} if self._residual is None else {"residual": self._residual}), {}
 
-    def restore(self, tensors: State, plain: dict[str, Any]) -> None:
+    def restore(self, tensors: StateDict, plain: dict[str, Any]) -> None:
         """Restore what `checkpoint` returned."""
         self._residual = tensors.get("residual")
 
@@ -115,7 +115,7 @@ class RingExchange(WorkerExchange):
         """Remember the residual: the push that takes it up may be void after a checkpoint."""
         self._at_release = self._residual
 
-    def checkpoint(self, waits: bool) -> tuple[State, dict[str, Any]]:
+    def checkpoint(self, waits: bool) -> tuple[StateDict, dict[str, Any]]:
         """Return the residual; see `WorkerExchange`."""
         residual = self._residual if waits else self._at_release
         return ({} if residual is None else {"residual": residual}), {}
@@ -123,7 +123,7 @@ class RingExchange(WorkerExchange):
     def push(self, push: Push, payload: Tensor, buffers: Tensor) -> None:
         """Keep the payload for the next ring, and tell the coordinator."""
         payload = self._member.contribute(self._with_residual(payload), buffers)
-        is_finite = math.isfinite(push.loss) and finite(payload)
+        is_finite = math.isfinite(push.loss) and all_finite(payload)
         self._mailbox.send(PushMessage.of(push, self._clock(), is_finite))
 
     def model(self, release: ReleaseMessage) -> tuple[Tensor, Tensor]:
@@ -200,7 +200,7 @@ class ServerExchange(WorkerExchange):
 
     def _slices(self, loss: float, payload: Tensor, fragment: int) -> list[Tensor]:
         """Return the servers' slices, encoded; none if the push ends the run."""
-        if not (math.isfinite(loss) and (self._withstands_nan or finite(payload))):
+        if not (math.isfinite(loss) and (self._withstands_nan or all_finite(payload))):
             return []
         codecs = self._codecs
         try:
@@ -278,11 +278,11 @@ class ServerExchange(WorkerExchange):
         if self._codecs is not None:
             self._codecs = self._codecs.repartitioned(self._parts)
 
-    def checkpoint(self, waits: bool) -> tuple[State, dict[str, Any]]:
+    def checkpoint(self, waits: bool) -> tuple[StateDict, dict[str, Any]]:
         """Return the codecs' state; see `WorkerExchange`."""
         return super().checkpoint(waits) if self._codecs is None else self._codecs.checkpoint(waits)
 
-    def restore(self, tensors: State, plain: dict[str, Any]) -> None:
+    def restore(self, tensors: StateDict, plain: dict[str, Any]) -> None:
         """Restore what `checkpoint` returned."""
         if self._codecs is None:
             super().restore(tensors, plain)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from psbench.backends.checkpointing import named, under
 from psbench.backends.dask.protocol import messages as msg
-from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.messages import MixModels, PeerModel, PushMessage, ReleaseMessage
 from psbench.backends.dask.worker.exchange import WorkerExchange
 from psbench.backends.dask.worker.mailbox import Mailbox
@@ -25,7 +25,7 @@ from psbench.core.strategy import Strategy
 from psbench.errors import WorkerLost
 from psbench.training.local_model import LocalModel
 from psbench.training.mixing import Mixer
-from psbench.training.server import finite
+from psbench.training.server import all_finite
 from psbench.training.workload import Workload
 
 #: versions of its model that a worker keeps after sending them, for a checkpoint
@@ -47,8 +47,8 @@ class GossipMember(RingMember):
         self._mixer = Mixer(composition.aggregation, workload.experiment.batch_size)
         self._order: MixModels | None = None
         self.mixed: tuple[Tensor, Tensor] | None = None
-        self._arrived: dict[tuple[int, int], State] = {}  # models of others, by worker and version or key
-        self._sent: dict[int, State] = {}
+        self._arrived: dict[tuple[int, int], StateDict] = {}  # models of others, by worker and version or key
+        self._sent: dict[int, StateDict] = {}
         self._gone: set[int] = set()
         self._handlers = {
             MixModels: self._take_order,
@@ -68,10 +68,10 @@ class GossipMember(RingMember):
         for other in placement.receivers(self.worker, version, n):
             self._send(other, version, own)
 
-    def _own(self) -> State:
+    def _own(self) -> StateDict:
         return {"parameters": self._model.parameters, "buffers": self._model.buffers}
 
-    def _send(self, other: int, key: int, model: State) -> None:
+    def _send(self, other: int, key: int, model: StateDict) -> None:
         if other in self._gone or other not in self._addresses:
             return
         try:
@@ -111,7 +111,7 @@ class GossipMember(RingMember):
             del self._arrived[key]
         return self._mixer.mix(self.worker, pairs, row)
 
-    def _await(self, other: int, key: int) -> State | None:
+    def _await(self, other: int, key: int) -> StateDict | None:
         """Return the model of another worker; None if it is lost and has not sent it."""
         while True:
             model = self._arrived.pop((other, key), None)
@@ -138,7 +138,7 @@ class GossipMember(RingMember):
 
     # ---------------------------------------------------------------- checkpoints
 
-    def state(self) -> State:
+    def state(self) -> StateDict:
         """Return the model, what it is to go on from, and what was sent and has arrived."""
         self.settle()
         found = named("model/", self._model.state_dict())
@@ -152,7 +152,7 @@ class GossipMember(RingMember):
             found |= named("mixing/", state.tensors())
         return {name: tensor.clone() for name, tensor in found.items()}
 
-    def restore(self, tensors: State) -> None:
+    def restore(self, tensors: StateDict) -> None:
         """Restore what `state` returned, but for the model; what was sent is sent again."""
         if mixed := under("mixed/", tensors):
             self.mixed = mixed["parameters"], mixed["buffers"]
@@ -192,7 +192,7 @@ class GossipExchange(WorkerExchange):
 
     def push(self, push: Push, payload: Tensor, buffers: Tensor) -> None:
         """Tell the coordinator, and send the neighbours what the step has made."""
-        is_finite = math.isfinite(push.loss) and finite(payload)
+        is_finite = math.isfinite(push.loss) and all_finite(payload)
         if self._by_neighbours and not self._sends_first and is_finite:
             self._member.spread(push.base_version)
         self._mailbox.send(PushMessage.of(push, self._clock(), is_finite))
@@ -213,10 +213,10 @@ class GossipExchange(WorkerExchange):
         if self._by_neighbours and self._sends_first:
             self._member.spread(version)
 
-    def checkpoint(self, waits: bool) -> tuple[State, dict[str, Any]]:
+    def checkpoint(self, waits: bool) -> tuple[StateDict, dict[str, Any]]:
         """Return the worker's model, whatever it does, and what its neighbours may still ask for."""
         return self._member.state(), {"ready_s": None}
 
-    def restore(self, tensors: State, plain: dict[str, Any]) -> None:
+    def restore(self, tensors: StateDict, plain: dict[str, Any]) -> None:
         """Restore what `checkpoint` returned."""
         self._member.restore(tensors)

@@ -15,15 +15,15 @@ from torch import Tensor
 from psbench.backends.partition import even_ranges, ring_shares
 
 #: send a piece to the next member: (step, piece)
-Send: TypeAlias = Callable[[int, Tensor], None]
+SendPiece: TypeAlias = Callable[[int, Tensor], None]
 #: wait for the piece of that step from the member before
-Receive: TypeAlias = Callable[[int], Tensor]
+ReceivePiece: TypeAlias = Callable[[int], Tensor]
 #: what a receiver decodes of a piece: the piece itself without a codec
 Wired: TypeAlias = Callable[[Tensor], Tensor]
 
 
 def all_reduce(
-    vector: Tensor, place: int, size: int, send: Send, receive: Receive, wired: Wired | None = None
+    vector: Tensor, place: int, size: int, send: SendPiece, receive: ReceivePiece, wired: Wired | None = None
 ) -> None:
     """Turn each member's vector into the sum of all, in place.
 
@@ -50,7 +50,7 @@ def all_reduce(
     )
 
 
-def reduce_scatter(vector: Tensor, place: int, size: int, send: Send, receive: Receive) -> Tensor:
+def reduce_scatter(vector: Tensor, place: int, size: int, send: SendPiece, receive: ReceivePiece) -> Tensor:
     """Add up in place, and return our share of the sum; all other entries are undefined then.
 
     The first half of `all_reduce`; see `ring_shares` for which entries it has.
@@ -62,7 +62,7 @@ def reduce_scatter(vector: Tensor, place: int, size: int, send: Send, receive: R
     return vector[ring_shares(len(vector), size)[place]]
 
 
-def all_gather(vector: Tensor, place: int, size: int, send: Send, receive: Receive) -> None:
+def all_gather(vector: Tensor, place: int, size: int, send: SendPiece, receive: ReceivePiece) -> None:
     """Have all members' shares in place of what a vector has there; the second half of `all_reduce`."""
     pieces = [vector[part] for part in even_ranges(len(vector), size)]
     for step in range(size - 1):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message, MessageRefused
-from psbench.backends.dask.protocol.framing import State
+from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.messages import RingPiece, StartRing, Summand
 from psbench.backends.dask.protocol.roles import Address, worker_name
 from psbench.backends.dask.protocol.transport import ClientSocket, ServerSocket
@@ -24,7 +24,13 @@ from psbench.backends.dask.protocol.wire import PeerPatience
 from psbench.backends.dask.server.parameter_server import of_part
 from psbench.backends.dask.server.store import slice_of, state_of
 from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
-from psbench.backends.dask.worker.ring_all_reduce import Receive, Send, all_gather, all_reduce, reduce_scatter
+from psbench.backends.dask.worker.ring_all_reduce import (
+    ReceivePiece,
+    SendPiece,
+    all_gather,
+    all_reduce,
+    reduce_scatter,
+)
 from psbench.backends.partition import Partition, even_ranges, ring_shares
 from psbench.core.arithmetic import Pushed
 from psbench.strategies.codecs import decode, encode, over_the_wire
@@ -160,7 +166,7 @@ class RingMember:
         assert self.contribution is not None
         self._reply(order.tag, {"parameters": self.contribution[0], "buffers": self.contribution[1]})
 
-    def _reply(self, tag: int, state: State) -> None:
+    def _reply(self, tag: int, state: StateDict) -> None:
         self.mailbox.send(msg.StateReply(tag, state))
 
     def _send_sum(self, order: msg.SendSum) -> None:
@@ -294,7 +300,7 @@ class RingMember:
         wired = None if codec == "none" else lambda piece: over_the_wire(piece, codec)
         all_reduce(vector, place, size, *wires, wired)
 
-    def _wires(self, members: Sequence[int], number: int, first: int) -> tuple[Send, Receive]:
+    def _wires(self, members: Sequence[int], number: int, first: int) -> tuple[SendPiece, ReceivePiece]:
         """Return how a piece is sent on, and the one before is awaited, when so many steps are done."""
         following, codec = members[(members.index(self.worker) + 1) % len(members)], self._codec
 
