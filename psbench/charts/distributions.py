@@ -23,7 +23,7 @@ from psbench.charts.source import Data, height_of, labels_in, source
 from psbench.charts.ticks import time_axis
 
 #: what is counted: axis title, and what the shares are shares of
-QUANTITIES = {
+_AXIS_TITLES = {
     "staleness": ("staleness (versions)", "share of applied pushes"),
     "lead": ("clock lead (steps)", "share of started steps"),
 }
@@ -72,7 +72,7 @@ def histogram(
     labels, strategies : sequence of str, optional
         As for `curve`.
     """
-    (x_title, y_title), title = QUANTITIES[quantity], TITLES[quantity]
+    (x_title, y_title), title = _AXIS_TITLES[quantity], TITLES[quantity]
     labels = labels_in(data, labels)
     chart = (
         alt.Chart(source(data))
@@ -118,7 +118,7 @@ def spread_chart(
     labels, strategies : sequence of str, optional
         As for `curve`.
     """
-    (x_title, _), title = QUANTITIES[quantity], TITLES[quantity]
+    (x_title, _), title = _AXIS_TITLES[quantity], TITLES[quantity]
     labels = labels_in(data, labels)
     base = alt.Chart().encode(
         y=alt.Y("label:N", title=None, sort=labels),

@@ -19,7 +19,7 @@ from psbench.arrays import Doubles
 from psbench.papers.schema import NEUTRAL, Form
 
 #: the level of printed intervals
-LEVEL = 0.95
+CONFIDENCE = 0.95
 #: what `seeds_for` plans for
 _POWER = 0.8
 _MOST_SEEDS = 2000
@@ -95,12 +95,12 @@ class Estimate(ABC):
     @property
     def low(self) -> float:
         """Lower end of the 95 % interval."""
-        return self.limit(LEVEL)[0]
+        return self.limit(CONFIDENCE)[0]
 
     @property
     def high(self) -> float:
         """Upper end of the 95 % interval."""
-        return self.limit(LEVEL)[1]
+        return self.limit(CONFIDENCE)[1]
 
     @property
     def is_censored(self) -> bool:

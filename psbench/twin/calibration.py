@@ -26,13 +26,13 @@ from psbench.twin.fit import (
     HOP,
     RUN_TO_RUN,
     SPREAD,
-    Z90,
     Fitted,
     MeasuredLink,
     company_of,
     fit,
     latency_of,
 )
+from psbench.twin.size_classes import Z90
 
 #: of the file's format; another one is refused
 VERSION = 1

@@ -25,7 +25,7 @@ from psbench.twin.codecs import (
 )
 from psbench.twin.exchanges import SHORTEST_S, Exchanges, as_quick_both_ways, exchanges_of
 from psbench.twin.sharing import Passage, seconds_alone, shared_s
-from psbench.twin.size_classes import MBIT, SizeClasses, rate_at, size_classes
+from psbench.twin.size_classes import MBIT, Z90, SizeClasses, rate_at, size_classes
 from psbench.twin.stamped import Stamps, cores_of, in_words, stamps_of, with_cpu_times
 from psbench.twin.variation import deviation_of, half_width, kept, together, variation_of
 
@@ -38,8 +38,6 @@ HOP = "latency between workers, s"
 AT_ONCE = "a message's time on the link that all share, s"
 #: values of each end of a link that a profile keeps
 _KEPT_OF_LINK = 64
-#: half-width of a 90 % interval in standard deviations
-Z90 = 1.645
 #: the shortest time on a shared link that differs from none
 _NOTHING_S = 1e-9
 

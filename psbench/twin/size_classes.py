@@ -14,7 +14,7 @@ _SHORTEST_S = 1e-6
 #: standard errors by which a message must take longer than the latency for its rate to be known
 _SURE = 3.0
 #: half-width of a 90 % interval in standard errors
-_Z90 = 1.645
+Z90 = 1.645
 #: sizes, and rates, whose ratio is below this are one class
 _LIKE_SIZE, _LIKE_RATE = 1.5, 1.15
 
@@ -61,7 +61,7 @@ def size_classes(seconds: Mapping[int, Sequence[float]]) -> SizeClasses | None:
     for size in sizes[0 if first else 1 :]:
         passes, doubt = mean[size] - latency, _SURE * (error[size] + error[first])
         if passes > doubt:
-            bits, wide = MBIT * size, _Z90 / _SURE * doubt
+            bits, wide = MBIT * size, Z90 / _SURE * doubt
             known.append((size, bits / passes, bits / (passes + wide), bits / (passes - wide)))
         else:
             bound = MBIT * size / max(passes + doubt, _SHORTEST_S)

@@ -17,14 +17,14 @@ from psbench.results.run import Run
 from psbench.twin.calibration import Calibration
 from psbench.twin.codecs import Coding, with_codec
 from psbench.twin.exchanges import exchanges_of, last_version
-from psbench.twin.fit import AT_ONCE, RUN_TO_RUN, SPREAD, Z90, MeasuredLink, _passing_s
+from psbench.twin.fit import AT_ONCE, RUN_TO_RUN, SPREAD, MeasuredLink, _passing_s
 from psbench.twin.measures import measures_of
 from psbench.twin.pictures import quantiles, write_report
 from psbench.twin.prediction_page import prediction_table
 from psbench.twin.record import LEFT_OUT, Recorded, Sizes, record
 from psbench.twin.replayed import played_again
 from psbench.twin.sharing import shared_s
-from psbench.twin.size_classes import size_classes
+from psbench.twin.size_classes import Z90, size_classes
 from psbench.twin.stamped import stamps_of, with_cpu_times
 from psbench.twin.validate import validate
 from psbench.twin.variation import together, variation_of

@@ -66,7 +66,7 @@ DRAWN = """() => {
 
 @pytest.fixture
 def panel(chromium: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Direct]:
-    monkeypatch.setattr(film, "SPANS", PIECE)
+    monkeypatch.setattr(film, "MOST_SPANS", PIECE)
     monkeypatch.setattr(run_view, "SHARE", OFTEN)
     direct = Direct(chromium)
     direct.show(Lab(LONG, renderer="svg", pace="fast"))

@@ -52,7 +52,7 @@ def test_the_command_writes_it(done: Run, tmp_path: Path, capsys: pytest.Capture
 def test_of_a_long_run_it_has_the_beginning_and_says_so(
     done: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(films, "SPANS", 300)
+    monkeypatch.setattr(films, "MOST_SPANS", 300)
     (inside,) = facts(write_handout(done, tmp_path / "run.html"))["runs"]
     assert len(inside["notes"]) == 1
     assert inside["film"]["end_s"] == inside["film"]["whole_s"] < done.log.rows()["time_s"][-1]

@@ -9,7 +9,7 @@ from psbench.core.own import Own
 from psbench.experiment import Experiment
 from psbench_widgets.check import check
 from psbench_widgets.latest_task import LatestTask
-from psbench_widgets.names import differing
+from psbench_widgets.names import paths_apart
 from psbench_widgets.probe import probe, warm_up
 
 
@@ -44,7 +44,7 @@ class Checker:
         """
         result = check(values, own)
         picked = result.experiment
-        differs = [] if picked is None or shown is None else differing(picked, shown)
+        differs = [] if picked is None or shown is None else paths_apart(picked, shown)
         self._send({"kind": "verdict", "seq": number, "differs": differs, **result.plain()})
         experiment = result.experiment
         if experiment is not None:

@@ -12,7 +12,7 @@ from psbench.metrics.recording import LogBeginning, Recording, recording
 from psbench_widgets.own_objects import title
 
 #: spans that a page is sent at once: a run with more is sent piece by piece, as they come into view
-SPANS = 30_000
+MOST_SPANS = 30_000
 #: rows from which the moving window of a run under way is made, and for each worker at least: about as many
 #: spans, which fill a wide screen
 NEWEST, OF_EACH = 1000, 12
@@ -41,7 +41,7 @@ def part_of(
     whole: Recording, experiment: Experiment, label: str, key: str, at_s: float | None
 ) -> dict[str, Any]:
     """Return a recording, or the part of it around a time; see `film`."""
-    part, begin = whole.around(whole.end_s if at_s is None else at_s, SPANS)
+    part, begin = whole.around(whole.end_s if at_s is None else at_s, MOST_SPANS)
     return _message(part, about(experiment, label, key, whole.workers), begin, whole.end_s)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from psbench.experiment import Experiment
+from psbench.results.labels import differing, leaves
 from psbench.runs.fork import Fork
 
 #: fields that the table has columns for, or that make no name of a run
@@ -29,22 +30,22 @@ def names_of(experiments: Sequence[Experiment]) -> list[str]:
     >>> names_of([base, other, base.but(strategy="bsp")])
     ['ssp, bound 3', 'ssp, bound 10', 'bsp']
     """
-    leaves = [_leaves(_spec(each)) for each in experiments]
+    flat = [dict(leaves(_spec(each))) for each in experiments]
     titles = [each.title for each in experiments]
     # whose title is not its strategy's is told apart by that, too
     repeats = [_REPEATS[bool(each.name) :] for each in experiments]
-    return [_name(place, titles, leaves, repeats[place]) for place in range(len(titles))]
+    return [_name(place, titles, flat, repeats[place]) for place in range(len(titles))]
 
 
-def differing(picked: Experiment, shown: Experiment) -> list[str]:
+def paths_apart(picked: Experiment, shown: Experiment) -> list[str]:
     """Return the dotted paths of what two experiments differ in.
 
     >>> base = Experiment(strategy="ssp", cluster={"workers": 4})
-    >>> differing(base.but(seed=1, strategy={"name": "ssp", "staleness_bound": 9}), base)
+    >>> paths_apart(base.but(seed=1, strategy={"name": "ssp", "staleness_bound": 9}), base)
     ['seed', 'strategy.consistency.staleness_bound']
     """
-    own, other = _leaves(picked.spec()), _leaves(shown.spec())
-    return sorted(path for path in {*own, *other} if path != "name" and own.get(path) != other.get(path))
+    apart = differing([dict(leaves(each.spec())) for each in (picked, shown)])
+    return [path for path in apart if path != "name"]
 
 
 def fork_name(label: str, *changes: str) -> str:
@@ -81,15 +82,15 @@ def _named_strategy(strategy: Any) -> str:
 
 
 def _name(
-    place: int, titles: Sequence[str], leaves: Sequence[Mapping[str, Any]], repeats: Sequence[str]
+    place: int, titles: Sequence[str], flat: Sequence[Mapping[str, Any]], repeats: Sequence[str]
 ) -> str:
-    own = leaves[place]
-    rivals = [each for title, each in zip(titles, leaves, strict=True) if title == titles[place]]
-    differing = [p for p in own if p not in repeats and any(each.get(p) != own[p] for each in rivals)]
-    differing += [path for each in rivals for path in each if path not in own and path not in differing]
+    own = flat[place]
+    rivals = [each for title, each in zip(titles, flat, strict=True) if title == titles[place]]
+    apart = [p for p in own if p not in repeats and any(each.get(p) != own[p] for each in rivals)]
+    apart += [path for each in rivals for path in each if path not in own and path not in apart]
     # a part's own parameters follow from which part it is
-    named = {path.rpartition(".")[0] for path in differing if path.endswith(".name")}
-    kept = [p for p in differing if p.endswith(".name") or p.rpartition(".")[0] not in named]
+    named = {path.rpartition(".")[0] for path in apart if path.endswith(".name")}
+    kept = [p for p in apart if p.endswith(".name") or p.rpartition(".")[0] not in named]
     words = [text for path in kept if (text := _words(path, own.get(path)))]
     more = f" and {len(words) - _MOST} more" if len(words) > _MOST else ""
     return ", ".join([titles[place], *words[:_MOST]]) + more
@@ -102,7 +103,7 @@ def _words(path: str, value: Any) -> str:
     if last == "name":
         return str(value).replace("_", " ")
     what = last.removeprefix("staleness_").replace("_", " ")
-    if value == []:
+    if value == "[]":
         return f"no {what}"
     for ending, unit in _UNITS.items():
         if last.endswith(ending) and isinstance(value, int | float):
@@ -115,13 +116,3 @@ def _words(path: str, value: Any) -> str:
 
 def _spec(experiment: Experiment) -> dict[str, Any]:
     return {name: value for name, value in experiment.spec().items() if name not in _APART}
-
-
-def _leaves(value: Any, path: str = "") -> dict[str, Any]:
-    """Return what is at the ends of a nested mapping, by dotted path."""
-    if isinstance(value, Mapping):
-        found: dict[str, Any] = {}
-        for name, below in value.items():
-            found |= _leaves(below, f"{path}.{name}" if path else str(name))
-        return found
-    return {path: value}

@@ -25,7 +25,7 @@ from psbench.testing.model.switches import Switches
 from psbench.testing.model.view import Member, ModelCluster
 
 #: the modules whose import enters the rules
-RULES = (aggregation, communication, consistency, gossip, placement, stragglers, switching)
+RULE_MODULES = (aggregation, communication, consistency, gossip, placement, stragglers, switching)
 
 
 class Account:
