@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from psbench.course.editions import notebook_of
-from psbench.system.files import atomic_write
+from psbench.system.files import write_text
 
 #: where a browser finds reveal.js, unless another place is given
 REVEAL = "https://unpkg.com/reveal.js@4.6.1"
@@ -75,5 +75,4 @@ def write_slides(source: Path, path: Path, reveal: str = REVEAL) -> None:
         exporter.require_js_url = f"{reveal}/require.js"
     node = nbformat.from_dict(slides(source.read_text(encoding="utf-8")))  # type: ignore[no-untyped-call]
     text, _ = exporter.from_notebook_node(node)
-    with atomic_write(path) as file:
-        file.write(text.encode())
+    write_text(path, text)

@@ -29,7 +29,7 @@ from psbench.papers.text import (
 )
 from psbench.papers.verdict import VERDICTS
 from psbench.results.html import page
-from psbench.system.files import atomic_write
+from psbench.system.files import write_text
 
 #: headings, and rows of text
 _Table: TypeAlias = tuple[Sequence[str], Sequence[Sequence[str]]]
@@ -95,10 +95,7 @@ def write_page(path: Path, found: Sequence[Reproduction], beside: Sequence[Repro
             _paper(each, next((b for b in beside if b.paper.name == each.paper.name), None)) for each in found
         ],
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as file:
-        file.write(text.encode())
-    return path
+    return write_text(path, text)
 
 
 def machine() -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from psbench.errors import DataError
 from psbench.papers import measures
 from psbench.papers.cells import PaperCell
-from psbench.system.files import atomic_write, check_writable
+from psbench.system.files import atomic_write, check_writable, write_text
 
 if TYPE_CHECKING:
     from psbench.results.run import Run
@@ -102,9 +102,7 @@ class Store:
 
     def save(self, record: PaperRecord) -> None:
         """Write a record, whole or not at all."""
-        with atomic_write(self._path(record.key)) as file:
-            text = json.dumps({"format": FORMAT} | vars(record), allow_nan=False)
-            file.write(text.encode())
+        write_text(self._path(record.key), json.dumps({"format": FORMAT} | vars(record), allow_nan=False))
 
     def _path(self, key: str) -> Path:
         return self._records / f"{key}.json"

@@ -29,7 +29,6 @@ def write_table(frame: pd.DataFrame, path: str | Path) -> Path:
     if path.suffix not in (".csv", ".parquet"):
         raise SpecError(f"{path}: a table is written as .csv or .parquet; give such a name")
     check_writable(path.parent)
-    path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as file:
         if path.suffix == ".csv":
             frame.to_csv(file, index=False)

@@ -17,7 +17,7 @@ from psbench.results.compared import Compared
 from psbench.results.comparison_table import COLUMNS, FOLDED
 from psbench.results.html import page, swatch
 from psbench.results.run import Run
-from psbench.system.files import atomic_write, check_writable
+from psbench.system.files import check_writable, write_text
 
 
 def write_page(path: Path, comparison: Compared) -> Path:
@@ -30,13 +30,8 @@ def write_page(path: Path, comparison: Compared) -> Path:
     """
     if path.is_dir():
         raise SpecError(f"{path}: is a folder; name a file in it, such as {path / 'report.html'}")
-    folder = path.absolute().parent
-    check_writable(folder)
-    text = _page(comparison)
-    folder.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as file:
-        file.write(text.encode())
-    return path
+    check_writable(path.absolute().parent)
+    return write_text(path, _page(comparison))
 
 
 def _page(comparison: Compared) -> str:

@@ -62,6 +62,13 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
             part.unlink(missing_ok=True)
 
 
+def write_text(path: Path, text: str) -> Path:
+    """Write a text to a file as `atomic_write` does, and return its path."""
+    with atomic_write(path) as file:
+        file.write(text.encode())
+    return path
+
+
 def _force_names(folder: Path) -> None:
     """Force a folder's list of names to the disk, where the system can do so."""
     with suppress(OSError):

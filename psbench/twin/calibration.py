@@ -17,7 +17,7 @@ from psbench.experiment import Experiment
 from psbench.results.run import Run
 from psbench.seeds import Streams
 from psbench.specfile import read_yaml
-from psbench.system.files import atomic_write
+from psbench.system.files import write_text
 from psbench.twin.between_runs import between_runs, between_sizes
 from psbench.twin.codecs import NO_CODING, Coding, codecs_of, coding_for, with_codec
 from psbench.twin.exchanges import exchanges_of
@@ -164,9 +164,7 @@ class Calibration:
             "experiment": {key: value for key, value in self.experiment.items() if key not in _NOT_KEPT},
         }
         text = yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=120)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as file:
-            file.write(text.encode())
+        write_text(path, text)
 
     @classmethod
     def read(cls, path: str | Path) -> Calibration:

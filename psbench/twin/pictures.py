@@ -18,7 +18,7 @@ from psbench.errors import DataError
 from psbench.metrics import timeline
 from psbench.results.html import page
 from psbench.results.run import Run
-from psbench.system.files import atomic_write
+from psbench.system.files import write_text
 from psbench.twin.exchanges import exchanges_of
 from psbench.twin.validate import LiveAndTwin, Validation
 
@@ -51,9 +51,7 @@ def write_report(found: Validation, path: Path) -> Path:
         ),
         pairs={name: list(_figures(*pair)) for name, pair in found.pairs.items()},
     )
-    with atomic_write(path) as file:
-        file.write(text.encode())
-    return path
+    return write_text(path, text)
 
 
 _HEADINGS = (

@@ -11,7 +11,7 @@ from psbench.charts import Figure, looks, stack
 from psbench.charts.ticks import parameter_axis
 from psbench.errors import ParameterError
 from psbench.results.html import page
-from psbench.system.files import atomic_write, check_writable
+from psbench.system.files import check_writable, write_text
 from psbench.twin.predictions import Predictions
 
 #: what a prediction is written as
@@ -147,6 +147,4 @@ def write_prediction(found: Predictions, path: Path) -> Path:
         cells=(headings, rows),
         verdicts=[] if found.over else ties,
     )
-    with atomic_write(path) as file:
-        file.write(text.encode())
-    return path
+    return write_text(path, text)

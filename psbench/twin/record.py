@@ -14,7 +14,7 @@ from psbench.errors import DataError
 from psbench.experiment import Experiment
 from psbench.results.run import Run
 from psbench.runs.execution import run as run_experiment
-from psbench.system.files import atomic_write
+from psbench.system.files import write_text
 from psbench.twin.fit import MeasuredLink
 from psbench.twin.probe import measured_link, probes_of, with_stamps
 
@@ -89,8 +89,7 @@ class Recorded:
         counts = {name: len(runs) for name, runs in self.runs.items()}
         facts = {"version": _VERSION, "runs": counts, "failed": self.failed, "load": self.load}
         facts |= {"seconds": self.seconds, "emulated": self.emulated, "link": self.link}
-        with atomic_write(folder / "twin.json") as file:
-            file.write(json.dumps(facts, indent=1).encode())
+        write_text(folder / "twin.json", json.dumps(facts, indent=1))
 
     @classmethod
     def read(cls, folder: Path) -> Recorded:

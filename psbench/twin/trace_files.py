@@ -15,7 +15,7 @@ import yaml
 
 from psbench.errors import DataError
 from psbench.results.run import Run
-from psbench.system.files import atomic_write
+from psbench.system.files import write_text
 from psbench.twin.blame import Meetings
 from psbench.twin.exchanges import SHORTEST_S, exchanges_of
 from psbench.twin.variation import kept
@@ -218,6 +218,4 @@ def cluster_of(meetings: Meetings, path: Path) -> None:
     seconds = [kept(np.maximum(own, SHORTEST_S)) for own in meetings.end - meetings.begin]
     steps = {"name": "trace", "order": "blocks", "seconds": seconds}
     plain = {"cluster": {"workers": len(seconds), "step_time": steps}}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as file:
-        file.write(yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=110).encode())
+    write_text(path, yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=110))

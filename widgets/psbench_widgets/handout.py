@@ -12,7 +12,7 @@ from typing import Any
 from psbench import charts
 from psbench.errors import ParameterError
 from psbench.results.run import Run
-from psbench.system.files import atomic_write
+from psbench.system.files import write_text
 from psbench_widgets.film import film
 from psbench_widgets.look import STATIC, themes
 from psbench_widgets.own_objects import titles_of
@@ -50,19 +50,17 @@ def write_handout(runs: Run | Sequence[Run], path: str | Path, labels: Sequence[
     pages = {"themes": themes(), "runs": [_facts(*each) for each in zip(runs, labels, strict=True)]}
     facts = json.dumps(pages, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     title = html.escape("psbench: " + ", ".join(labels))
-    with atomic_write(path) as file:
-        page = (
-            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            '<meta name="color-scheme" content="light dark">\n'
-            f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-            '<div id="psbench-place"></div>\n'
-            f'<script type="application/json" id="psbench-handout">{facts}</script>\n'
-            f'<script type="module">{_script()}</script>\n</body>\n</html>\n'
-        )
-        file.write(page.encode())
-    return path
+    page = (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        '<div id="psbench-place"></div>\n'
+        f'<script type="application/json" id="psbench-handout">{facts}</script>\n'
+        f'<script type="module">{_script()}</script>\n</body>\n</html>\n'
+    )
+    return write_text(path, page)
 
 
 #: the variables that JupyterLab gives where there is JupyterLab

@@ -40,15 +40,14 @@ def doctor_command(
         import yaml
 
         from psbench.backends.dask.doctor import diagnose
-        from psbench.system.files import atomic_write, check_new_file
+        from psbench.system.files import check_new_file, write_text
     if out is not None:
         check_new_file(out)
     found = diagnose(experiment)
     cluster = found.cluster() if found.steps else {}
     print(as_json_text(_plain(found, cluster)) if as_json else _text(found))
     if out is not None and cluster:
-        with atomic_write(out) as file:
-            file.write(yaml.safe_dump({"cluster": cluster}, sort_keys=False).encode())
+        write_text(out, yaml.safe_dump({"cluster": cluster}, sort_keys=False))
         say(f"wrote {out}")
     return FAILED if found.problems else 0
 

@@ -156,7 +156,7 @@ def twin_command(
     check_there(recorded)
     experiment = read_live(spec, settings, scheduler) if spec or settings or scheduler else None
     with starting("psbench: loading torch and Dask"):
-        from psbench.system.files import atomic_write, check_writable
+        from psbench.system.files import check_writable, write_text
         from psbench.twin.pictures import write_report
         from psbench.twin.record import Recorded, Sizes, record
         from psbench.twin.validate import validate
@@ -169,8 +169,7 @@ def twin_command(
     found = validate(runs, sizes.seeds)
     print(as_json_text(found.plain()) if as_json else found)
     if out is not None:
-        with atomic_write(out / "results.json") as file:
-            file.write(as_json_text(found.plain()).encode())
+        write_text(out / "results.json", as_json_text(found.plain()))
         say(f"wrote {write_report(found, out / 'report.html')}, and {out / 'results.json'}")
     return FAILED if any(abs(error) >= 0.01 for error in found.replays.values()) else 0
 
