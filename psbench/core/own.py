@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Self
 
 from pydantic import PrivateAttr
@@ -70,6 +71,12 @@ class Own(Part):
     def argument(self) -> str:
         """The field of an experiment that takes such an object."""
         return self.domain
+
+
+def is_module(value: Any) -> bool:
+    """Return whether it is a module of torch; without torch nothing is."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
 
 
 def reunited(saved: Part, given: Part) -> Part:

@@ -129,6 +129,12 @@ class ClusterView:
     #: how many active workers stand at each clock; keeps `min_clock` without scanning
     clock_counts: dict[int, int] = field(default_factory=dict)
 
+    @property
+    def graph(self) -> WorkerGraph:
+        """The graph among the workers, which only a placement without a server has."""
+        assert self.neighbourhood is not None
+        return self.neighbourhood
+
     def last_ticket(self, worker: int) -> int:
         """Return the ticket of a worker's last release; -1 for one that was never seen."""
         return self.workers[worker].ticket if worker in self.workers else -1

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from psbench.core.code_identity import code_identity, qualified_name
-from psbench.core.own import Own
+from psbench.core.own import Own, is_module
 from psbench.core.part import Part, make_part
 from psbench.errors import ParameterError
 from psbench.models.base import ForeignModel, Model
@@ -36,7 +35,7 @@ class OwnModel(Own, ForeignModel):
         """Return the numbers of a module's parameters and buffers; 0 for what has yet to be built."""
         from psbench.models.construction import count
 
-        return count(self.object) if _is_module(self.object) else 0
+        return count(self.object) if is_module(self.object) else 0
 
 
 def as_model(value: Any) -> Model:
@@ -65,7 +64,7 @@ def as_model(value: Any) -> Model:
         value = value()
     if isinstance(value, Mapping) and value.get("name") == OwnModel.name:
         return OwnModel(**{key: each for key, each in value.items() if key != "name"})
-    if _is_module(value):
+    if is_module(value):
         return OwnModel.around(_copied(value), qualified_name(value), _fingerprint_of_module(value))
     if callable(value) and not isinstance(value, Part):
         made_by = hashlib.sha256(code_identity(value).encode()).hexdigest()
@@ -75,18 +74,12 @@ def as_model(value: Any) -> Model:
     return model
 
 
-def _is_module(value: Any) -> bool:
-    """Return whether it is a module; without torch nothing is."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.nn.Module)
-
-
 def _fresh(value: Any) -> Any:
     """Return a copy of a module, or of what a function returns, which may be the same again and again."""
     from torch.nn.parameter import is_lazy
 
-    module = value if _is_module(value) else value()
-    if _is_module(module) and any(is_lazy(each) for each in (*module.parameters(), *module.buffers())):
+    module = value if is_module(value) else value()
+    if is_module(module) and any(is_lazy(each) for each in (*module.parameters(), *module.buffers())):
         return module if module is not value else _copied(value)  # torch cannot copy all of those
     return copy.deepcopy(module)
 

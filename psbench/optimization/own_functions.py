@@ -5,14 +5,13 @@ from __future__ import annotations
 import copy
 import functools
 import re
-import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from psbench.core import Part, make_part, parameter
 from psbench.core.code_identity import code_digest, qualified_name
 from psbench.core.imports import ImportedCall
-from psbench.core.own import Own
+from psbench.core.own import Own, is_module
 from psbench.errors import ParameterError, in_short
 from psbench.optimization.losses import Loss
 from psbench.optimization.scores import Metric
@@ -199,14 +198,9 @@ def _as_part(value: Any, own: type[OwnLoss | OwnMetric]) -> Part:
 
 def _settings(value: Any) -> str:
     """Return the settings of a module of torch, as the 2 of `HuberLoss(delta=2)`, which its class has not."""
-    found = vars(value).items() if _is_module(value) else ()
+    found = vars(value).items() if is_module(value) else ()
     return repr(sorted((name, each) for name, each in found if isinstance(each, (int, float, str))))
 
 
-def _is_module(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.nn.Module)
-
-
 def _is_trained(value: Any) -> bool:
-    return _is_module(value) and any(each.requires_grad for each in value.parameters())
+    return is_module(value) and any(each.requires_grad for each in value.parameters())

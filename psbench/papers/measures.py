@@ -10,7 +10,7 @@ import numpy as np
 
 from psbench.core.log import Kind
 from psbench.metrics import chunks, evaluations, staleness
-from psbench.metrics.rows import pick
+from psbench.metrics.rows import finite, pick
 from psbench.papers.estimates import RunMeasure
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def measure(
         **_chunks(run),
         **_to_target(run, target_of, target),
     }
-    return {name: _finite(value) for name, value in found.items()}
+    return {name: finite(value) for name, value in found.items()}
 
 
 def measured(values: dict[str, Any], name: str) -> RunMeasure:
@@ -145,10 +145,6 @@ def _to_target(run: Run, target_of: str, target: float | None) -> dict[str, floa
         "updates_to_target": float(first["updates"]),
         "pushes_to_target": float(np.count_nonzero(pushes <= first["time_s"])),
     }
-
-
-def _finite(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(value)
 
 
 def _rounded(value: float) -> float | None:

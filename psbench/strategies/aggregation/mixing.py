@@ -9,7 +9,6 @@ from pydantic import PrivateAttr
 
 from psbench.core import Action, Aggregation, Apply, ClusterView, Push, Pushed, State, Step, Vector, parameter
 from psbench.core.actions import Mix
-from psbench.core.view import WorkerGraph
 
 
 class Mixing(Aggregation):
@@ -28,12 +27,6 @@ class Mixing(Aggregation):
         buffers.zero_()
         for push in pushes:
             buffers.add_(push.buffers, alpha=push.weight)
-
-
-def graph_of(view: ClusterView) -> WorkerGraph:
-    """Return the graph among the workers."""
-    assert view.neighbourhood is not None
-    return view.neighbourhood
 
 
 class NeighbourAverage(Mixing):
@@ -57,7 +50,7 @@ class NeighbourAverage(Mixing):
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Weigh the models of the neighbours that are there."""
         (push,) = pushes
-        graph, worker = graph_of(view), push.worker
+        graph, worker = view.graph, push.worker
         version = view.workers[worker].version
         degree = graph.degree(worker, version)
         row = {
@@ -91,7 +84,7 @@ class PushSum(Mixing):
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Add up the parts of those that send to the worker, and what it keeps itself."""
         (push,) = pushes
-        graph, worker = graph_of(view), push.worker
+        graph, worker = view.graph, push.worker
         version = view.workers[worker].version
         parts = {other: self._part(view, other, version) for other in (worker, *graph.senders(worker))}
         weight = sum(parts.values())
@@ -104,7 +97,7 @@ class PushSum(Mixing):
         """Return what each part weighs that a worker shares out at a version, fixed when first asked for."""
         known = self._parts.setdefault(worker, {})
         if version not in known:
-            known[version] = view.workers[worker].push_weight / (1 + graph_of(view).degree(worker, version))
+            known[version] = view.workers[worker].push_weight / (1 + view.graph.degree(worker, version))
         return known[version]
 
     def _forget(self, view: ClusterView) -> None:
@@ -147,7 +140,7 @@ class PairAverage(Mixing):
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Draw one of the neighbours that have a model."""
         (push,) = pushes
-        worker, graph = push.worker, graph_of(view)
+        worker, graph = push.worker, view.graph
         others = [other for other in graph.receivers(worker) if self._may(worker, other)]
         if not others:
             return [Mix({worker: {worker: 1.0}}, push=push.id), Apply(pushes, [1.0])]

@@ -50,7 +50,7 @@ def make_strategy(value: Any) -> AnyStrategy:
 def domain_of(strategy: AnyStrategy) -> str:
     """Return the domain in which a strategy differs from plain BSP and ASP.
 
-    >>> from psbench.strategies import CATALOGUE
+    >>> from psbench.strategies import CATALOGUE, domain_of
     >>> [domain_of(CATALOGUE[name]()) for name in ("ssp", "all_reduce", "double_squeeze", "sync_switch")]
     ['consistency', 'placement', 'communication', 'switching']
     """

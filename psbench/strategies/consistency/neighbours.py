@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from psbench.core import Action, ClusterView, Commit, Consistency, Hold, Push, Release, Status
-from psbench.core.view import WorkerGraph
 
 #: why a worker waits
 REASON = "neighbours"
@@ -28,7 +27,7 @@ class Neighbours(Consistency):
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
         """Let all go on that have waited for this worker alone, and itself if it need not wait."""
-        graph = _graph(view)
+        graph = view.graph
         actions = self._go_on(view, [push.worker, *graph.receivers(push.worker)])
         went = any(isinstance(action, Release) and action.worker == push.worker for action in actions)
         return actions if went else [*actions, Hold(push.worker, REASON)]
@@ -47,7 +46,7 @@ class Neighbours(Consistency):
         `begun` are workers about to be released. Where models are sent before the step, a worker that goes on
         sends its next one, for which others may have waited.
         """
-        graph, queue = _graph(view), list(candidates)
+        graph, queue = view.graph, list(candidates)
         advanced: list[int] = []
         pushed = {push.worker: push for push in view.pending.values()}
         while queue:
@@ -62,8 +61,3 @@ class Neighbours(Consistency):
         if graph.sends_first:  # each sends, at its release, what another of these may take
             return [action for pair in zip(together, releases, strict=True) for action in pair]
         return [*together, *releases]
-
-
-def _graph(view: ClusterView) -> WorkerGraph:
-    assert view.neighbourhood is not None
-    return view.neighbourhood
