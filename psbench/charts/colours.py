@@ -147,6 +147,12 @@ def looks(labels: Iterable[str], strategies: Iterable[str] | None = None) -> dic
     return {label: found[label] for label in labels}
 
 
+def variant_looks(labels: Iterable[str]) -> dict[str, CurveLook]:
+    """Return the looks of strategies with settings: "ssp (staleness_bound 3)" looks like its strategy."""
+    labels = list(dict.fromkeys(labels))
+    return looks(labels, [label.split(" ")[0] for label in labels])
+
+
 def _free(label: str, taken: list[CurveLook]) -> CurveLook:
     """Return a look that is not taken, if possible of a colour that is not, the same for the same label."""
     start = zlib.crc32(label.encode()) % 8  # among the solid ones

@@ -7,7 +7,9 @@ from pathlib import Path
 import altair as alt
 import pandas as pd
 
-from psbench.charts import Figure, looks, stack
+from psbench.charts import Figure, stack
+from psbench.charts.colours import variant_looks
+from psbench.charts.pieces import look_scale
 from psbench.charts.ticks import parameter_axis
 from psbench.errors import ParameterError
 from psbench.results.html import page
@@ -55,12 +57,6 @@ def prediction_figure(found: Predictions) -> Figure:
     return Figure(chart, table.drop(columns="x") if not found.over else table, note[0].upper() + note[1:])
 
 
-def _scale(labels: list[str], channel: str) -> alt.Scale:
-    # a variant such as "ssp (staleness_bound 3)" looks like its strategy
-    found = looks(labels, [label.split(" ")[0] for label in labels])
-    return alt.Scale(domain=labels, range=[getattr(look, channel) for look in found.values()])
-
-
 def _tooltips(x: str) -> list[alt.Tooltip]:
     numbers = [alt.Tooltip(f"{name}:Q", format=".4~g") for name in ("value", "low", "high")]
     return [alt.Tooltip("label:N"), *([alt.Tooltip("x", title=x)] if x else []), *numbers]
@@ -68,9 +64,9 @@ def _tooltips(x: str) -> list[alt.Tooltip]:
 
 def _curves(table: pd.DataFrame, x: str, title: str) -> alt.LayerChart:
     """Draw a line for each strategy with its band; names of settings stand side by side, with bars."""
-    labels = list(dict.fromkeys(table["label"]))
+    found = variant_looks(table["label"])
     legend = alt.Legend(title=None, symbolSize=120, symbolOpacity=1)
-    colour = alt.Color("label:N", scale=_scale(labels, "colour"), legend=legend)
+    colour = alt.Color("label:N", scale=look_scale(found), legend=legend)
     axis = alt.Axis(format="~g", tickCount=6)
     y = alt.Y("value:Q", title=title, scale=alt.Scale(zero=False, padding=6), axis=axis)
     base = alt.Chart().encode(x=parameter_axis(table["x"], x), color=colour)
@@ -79,19 +75,19 @@ def _curves(table: pd.DataFrame, x: str, title: str) -> alt.LayerChart:
     if table["x"].map(type).isin([str, bool]).any() or table.groupby("label").size().min() < 2:
         band = base.mark_rule(strokeWidth=1.5).encode(**ends)
     line = base.mark_line().encode(
-        y=y, strokeDash=alt.StrokeDash("label:N", scale=_scale(labels, "dash"), legend=legend)
+        y=y, strokeDash=alt.StrokeDash("label:N", scale=look_scale(found, "dash"), legend=legend)
     )
-    shape = alt.Shape("label:N", scale=_scale(labels, "shape"), legend=legend)
+    shape = alt.Shape("label:N", scale=look_scale(found, "shape"), legend=legend)
     points = base.mark_point(filled=True, size=60, opacity=1).encode(y=y, shape=shape, tooltip=_tooltips(x))
     return alt.LayerChart(layer=[band, line, points], data=table, height=260)
 
 
 def _bars(table: pd.DataFrame, x: str, title: str) -> alt.LayerChart:
     """Draw the strategies below each other, each with its band."""
-    labels = list(dict.fromkeys(table["label"]))
+    found = variant_looks(table["label"])
     base = alt.Chart().encode(
-        y=alt.Y("label:N", title=None, sort=labels),
-        color=alt.Color("label:N", scale=_scale(labels, "colour"), legend=None),
+        y=alt.Y("label:N", title=None, sort=list(found)),
+        color=alt.Color("label:N", scale=look_scale(found), legend=None),
         tooltip=_tooltips(x),
     )
     axis = alt.Axis(format="~g", tickCount=6)
@@ -99,7 +95,7 @@ def _bars(table: pd.DataFrame, x: str, title: str) -> alt.LayerChart:
         x=alt.X("low:Q", title=title, scale=alt.Scale(zero=False, padding=12), axis=axis), x2="high:Q"
     )
     points = base.mark_point(filled=True, size=70, opacity=1).encode(x="value:Q")
-    return alt.LayerChart(layer=[band, points], data=table, height=_ROW * max(1, len(labels)))
+    return alt.LayerChart(layer=[band, points], data=table, height=_ROW * max(1, len(found)))
 
 
 def check_format(path: Path) -> None:
