@@ -30,7 +30,7 @@ Scheduler = Annotated[
 Processes = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Runs at a time; by default one a core.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace another run that is in the output folder.")
 ]

@@ -9,7 +9,7 @@ import typer
 
 from psbench.cli.app import INTERRUPTED, TERMINATED, app, read_experiment, read_settings, say, show
 from psbench.cli.execution import folder_of, run_all, verdict
-from psbench.cli.options import Json, Overwrite, Processes, Settings
+from psbench.cli.options import AsJson, Overwrite, Processes, Settings
 from psbench.cli.starting import starting
 from psbench.cli.stopping import terminable
 from psbench.errors import ParameterError, UnknownName
@@ -44,7 +44,7 @@ def compare_command(
         Path | None, typer.Option(metavar="DIR", help="Save every run here, and report.html.")
     ] = None,
     overwrite: Overwrite = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> int:
     """Run experiments over several seeds and print one table.
 
@@ -101,7 +101,7 @@ def search_command(
         Path | None,
         typer.Option(metavar="DIR", help="Save every run here; the same command goes on from there."),
     ] = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> int:
     """Find the smallest share of the epochs under the first strategy that costs no accuracy.
 

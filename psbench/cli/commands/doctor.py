@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from psbench.cli.app import FAILED, app, as_json_text, read_live, say
-from psbench.cli.options import Json, Scheduler, Settings, Spec
+from psbench.cli.options import AsJson, Scheduler, Settings, Spec
 from psbench.cli.starting import starting
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def doctor_command(
         Path | None,
         typer.Option(metavar="FILE", help="Write the cluster as YAML, which --set cluster=... takes."),
     ] = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> int:
     """Examine a Dask cluster: versions, links between all pairs, seconds per sample, what would go wrong.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from psbench.cli.app import app, as_json_text
-from psbench.cli.options import Json
+from psbench.cli.options import AsJson
 
 if TYPE_CHECKING:
     from psbench.testing.fuzz import Campaign
@@ -27,7 +27,7 @@ def fuzz_command(
     processes: Annotated[
         int | None, typer.Option(min=1, help="How many processes; all cores if not given.")
     ] = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> int:
     """Fuzz the engine: random schedules of arrivals, deaths, joins, delays, timers, switches and restarts.
 

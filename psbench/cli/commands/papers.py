@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from psbench.cli.app import FAILED, app, as_json_text, check_there, say
-from psbench.cli.options import Json, Processes
+from psbench.cli.options import AsJson, Processes
 from psbench.cli.starting import starting
 from psbench.cli.stopping import terminable
 from psbench.errors import DataError, SpecError
@@ -62,7 +62,7 @@ def reproduce_command(
     ] = False,
     data: _Data = None,
     out: _Out = _OUT,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> int:
     """Repeat published experiments and say of each claim whether it holds here.
 
@@ -133,7 +133,7 @@ def verify_command(
         "quick"
     ),
     data: _Data = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> int:
     """Draw one stored run of a paper by chance, make it again, and compare the digests.
 

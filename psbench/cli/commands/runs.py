@@ -9,7 +9,7 @@ import typer
 
 from psbench.cli.app import app, as_json_text, read_experiment, read_settings, say
 from psbench.cli.execution import run_with_progress, verdict
-from psbench.cli.options import Json, Overwrite, Scheduler, Settings, Spec
+from psbench.cli.options import AsJson, Overwrite, Scheduler, Settings, Spec
 
 if TYPE_CHECKING:
     from psbench.results.run import Run
@@ -31,7 +31,7 @@ def run_command(
         typer.Option(metavar="DIR", help="Save the run here: specification, log, summary, model."),
     ] = None,
     overwrite: Overwrite = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> int:
     """Run one experiment and print its summary.
 
@@ -64,7 +64,7 @@ def resume_command(
         Path | None, typer.Option(metavar="DIR", help="Save the run here, rather than where it comes from.")
     ] = None,
     overwrite: Overwrite = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> int:
     """Go on with a run from its last checkpoint: one that was stopped or killed, or is to be longer.
 

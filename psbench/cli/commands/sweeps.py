@@ -9,7 +9,7 @@ import typer
 
 from psbench.cli.app import FAILED, INTERRUPTED, TERMINATED, app, check_scheduler, read_settings, say, show
 from psbench.cli.execution import verdict
-from psbench.cli.options import Json, Processes, Settings
+from psbench.cli.options import AsJson, Processes, Settings
 from psbench.cli.starting import starting
 from psbench.cli.stopping import terminable
 
@@ -59,7 +59,7 @@ def sweep_command(
     value: Annotated[
         str, typer.Option(metavar="RESULT", help="The result by which a setting is the best.")
     ] = "val_accuracy",
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> int:
     """Run an experiment with every combination of some values, on all cores, and print one table.
 

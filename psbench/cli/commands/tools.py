@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from psbench.cli.app import app, as_json_text, say
-from psbench.cli.options import Json
+from psbench.cli.options import AsJson
 
 
 @app.command("list")
@@ -24,7 +24,7 @@ def list_command(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="One of them, to be shown in full.")
     ] = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """List what there is; with a name, show one in full: parameters, defaults, ranges, sources.
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from psbench.cli.app import FAILED, app, as_json_text, check_there, read_live, read_settings, say
-from psbench.cli.options import Json, Scheduler, Settings, Spec
+from psbench.cli.options import AsJson, Scheduler, Settings, Spec
 from psbench.cli.starting import starting
 from psbench.errors import ParameterError
 from psbench.specfile import parse_setting, parse_yaml
@@ -85,7 +85,7 @@ def predict_command(
             metavar="FILE", help="Write a page (.html), or the chart with its bands (.svg, .png, .pdf)."
         ),
     ] = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> int:
     """Predict how long strategies take on machines that were measured, with 90 % bands over seeds.
 
@@ -139,7 +139,7 @@ def twin_command(
         Path | None,
         typer.Option(metavar="FOLDER", help="Keep the live runs, and write a report with pictures."),
     ] = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> int:
     """Compare predictions with live runs: replayed, other seeds, strategies left out, more workers.
 
@@ -184,7 +184,7 @@ def diagnose_command(
         Path | None,
         typer.Option(metavar="FILE", help="Write its workers as a cluster, for psbench run."),
     ] = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> int:
     """Say of a trace who waited for whom, and which worker a collective hides that makes the others wait.
 

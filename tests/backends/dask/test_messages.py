@@ -59,7 +59,7 @@ VALUES: dict[str, Any] = {
     "EntryRanges": [[(0, 3), (5, 6)], [(3, 5)]],
     "EntryRanges | None": [[(0, 3)]],
     "Update": UPDATE,
-    "State": TENSORS,
+    "StateDict": TENSORS,
     "Tensor": torch.arange(3.0),
     "Tensor | None": torch.arange(3.0),
     "bytes": np.zeros(3, ROW).tobytes(),
