@@ -115,7 +115,7 @@ def test_validation_is_the_end(table, load, options, val):
 @pytest.mark.parametrize(("name", "val_rows"), [("higgs", 500_000), ("year_prediction_msd", 51_630)])
 def test_of_a_published_file_the_published_rows_are_for_validation(name, val_rows):
     layout = LAYOUTS[name]
-    published = converted.Table(
+    published = converted.Conversion(
         [], layout.columns, 0, False, layout.task, (), None, layout.val_fraction, True, 1
     )
     assert layout.rows - published.train_rows(layout.rows) == val_rows
