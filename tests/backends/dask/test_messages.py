@@ -137,7 +137,7 @@ def test_a_vector_that_no_field_takes_is_refused() -> None:
         decode_message(msg.PushMessage.kind, body, torch.ones(3))
 
 
-def test_a_payload_keeps_its_type_and_is_sent_from_where_it_lies_and_other_tensors_are_copied() -> None:
+def test_a_vector_is_sent_from_where_it_lies_and_tensors_are_copied() -> None:
     for kind in (torch.float32, torch.float16, torch.uint8):
         vector = torch.arange(3).to(kind)
         _, payload = RingPiece(1, 2, vector).encode()
@@ -150,7 +150,7 @@ def test_a_payload_keeps_its_type_and_is_sent_from_where_it_lies_and_other_tenso
     assert copied.tolist() == [1, 1, 1]
 
 
-def test_floats_of_numpy_are_numbers_and_what_no_message_can_carry_is_named() -> None:
+def test_floats_of_numpy_are_sent_and_what_cannot_be_is_named() -> None:
     reply = msg.NumberReply(1, np.float64(0.1))
     assert sent(reply) == msg.NumberReply(1, 0.1)
     with pytest.raises(TypeError, match="int64"):
