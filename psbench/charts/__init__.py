@@ -7,9 +7,7 @@ Wherever a function takes a table it also takes the name of a data set that is s
 from psbench.charts.colours import PHASE_COLOURS as PHASE_COLOURS
 from psbench.charts.colours import REASONS as REASONS
 from psbench.charts.colours import STRATEGIES as STRATEGIES
-from psbench.charts.colours import CurveLook as CurveLook
 from psbench.charts.colours import looks as looks
-from psbench.charts.colours import reason_colours as reason_colours
 from psbench.charts.curves import AXES as AXES
 from psbench.charts.curves import VALUES as VALUES
 from psbench.charts.curves import axes_of as axes_of
@@ -28,7 +26,6 @@ from psbench.charts.figure import Figure as Figure
 from psbench.charts.figure import spec as spec
 from psbench.charts.figures import comparison_chart as comparison_chart
 from psbench.charts.figures import comparison_figures as comparison_figures
-from psbench.charts.figures import gossip_figures as gossip_figures
 from psbench.charts.figures import label_figures as label_figures
 from psbench.charts.figures import run_chart as run_chart
 from psbench.charts.figures import sequence_figure as sequence_figure
@@ -41,7 +38,6 @@ from psbench.charts.learning import curves as curves
 from psbench.charts.names import TITLES as TITLES
 from psbench.charts.sequence import sequence_chart as sequence_chart
 from psbench.charts.sequence import sequence_table as sequence_table
-from psbench.charts.source import POINTS as POINTS
 from psbench.charts.source import plain as plain
 from psbench.charts.source import records as records
 from psbench.charts.source import thin as thin
@@ -56,4 +52,3 @@ from psbench.charts.workers import time_use_chart as time_use_chart
 from psbench.charts.workers import timeline_chart as timeline_chart
 from psbench.charts.workers import trade_chart as trade_chart
 from psbench.charts.workers import window as window
-from psbench.metrics.record import RunRecord as RunRecord
