@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import altair as alt
 import pandas as pd
-
-AnyChart: TypeAlias = alt.Chart | alt.LayerChart
 
 
 @dataclass(frozen=True)
@@ -18,7 +16,7 @@ class Figure:
     The name is one of `names.TITLES`; several figures may have the same, as those of several switches.
     """
 
-    chart: AnyChart
+    chart: alt.Chart | alt.LayerChart
     table: pd.DataFrame
     note: str = ""
     name: str = ""

@@ -52,7 +52,6 @@ class Shown:
         self.rows = stop
 
 
-MakeChart = Callable[..., Any]
 #: said where the curve of all bounds is drawn
 SWEPT = "grey: SSP with each bound on this cluster"
 
@@ -68,7 +67,7 @@ class FigureSpec:
 
     key: str
     group: str
-    make_chart: MakeChart
+    make_chart: Callable[..., Any]
     note: str = ""
     is_curve: bool = False
     names_runs: bool = False

@@ -13,10 +13,8 @@ from collections.abc import Callable
 
 from psbench.testing.fuzz.schedule import Schedule
 
-Fails = Callable[[Schedule], bool]
 
-
-def shrink(schedule: Schedule, fails: Fails, most_tries: int = 300) -> Schedule:
+def shrink(schedule: Schedule, fails: Callable[[Schedule], bool], most_tries: int = 300) -> Schedule:
     """Return a schedule that still fails and of which no single choice can be left out.
 
     One that takes very long to fail is only made shorter, in `most_tries`.

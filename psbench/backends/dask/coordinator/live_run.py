@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from psbench.backends.dask.coordinator.actions import ActionPerformer
 from psbench.backends.dask.coordinator.answers import Answers
@@ -54,9 +54,6 @@ from psbench.core.log import EventLog
 from psbench.core.view import Status
 from psbench.errors import BackendError, Cancelled, Deadlock, ServerLost, WorkerLost
 from psbench.training.workload import Workload
-
-_Handler: TypeAlias = Callable[[str, Any], None]
-_WorkerHandler: TypeAlias = Callable[[int, Any], None]
 
 #: seconds between looks at the client's share of the log, and at which peers are dead
 _LOG_S, _LOOK_S = 0.1, 0.25
@@ -264,7 +261,7 @@ class LiveRun:
 
     # ---------------------------------------------------------------- messages
 
-    def _worker_handlers(self) -> dict[type[Message], _WorkerHandler]:
+    def _worker_handlers(self) -> dict[type[Message], Callable[[int, Any], None]]:
         events, averaging = self.run.events, self.run.averaging
         return {
             msg.PushMessage: self.pushes.take,
@@ -278,7 +275,7 @@ class LiveRun:
             msg.WorkerState: self.checkpoints.take_worker,
         }
 
-    def _handlers(self) -> dict[type[Message], _Handler]:
+    def _handlers(self) -> dict[type[Message], Callable[[str, Any], None]]:
         run, members = self.run, self.membership
         return {
             msg.Hello: lambda name, _: members.meet(name),
