@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from contextlib import suppress
 from typing import ClassVar
 
 import numpy as np
@@ -19,6 +18,7 @@ from psbench.errors import Deadlock, ParameterError
 from psbench.runs.execution import run
 from psbench.strategies.communication import EveryStep
 from psbench.strategies.consistency import BSP
+from psbench.system import collector
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
 from psbench.training.workload import Workload
@@ -140,41 +140,45 @@ def test_a_version_is_kept_once_and_only_while_somebody_started_from_it(strategy
     assert most == versions
 
 
-FREEZING = """
-import gc
-from psbench.runs.execution import run
-from psbench.testing import toy_experiment
+class Collector:
+    """Counts objects as `gc` does, so that no other thread's run is in the count."""
 
-def frozen_after(fails, **changes):
-    "Return whether objects are frozen in a run, and after it."
-    def observe(log):
-        seen.add(gc.get_freeze_count() > 1000)  # Python 3.12 begins with some hundred
-        if fails:
-            raise InterruptedError
-    seen = set()
-    try:
-        run(toy_experiment("asp", **changes), observer=observe)
-    except InterruptedError:
-        pass
-    return seen, gc.get_freeze_count() > 1000
+    frozen = 0
 
-assert frozen_after(False) == ({False}, False)
-assert frozen_after(False, timing_only=True) == ({True}, False)
-assert frozen_after(True, timing_only=True) == ({True}, False)
-gc.freeze()
-assert frozen_after(False) == ({True}, True)
-assert frozen_after(False, timing_only=True) == ({True}, True)
-"""
+    def get_freeze_count(self):
+        return self.frozen
+
+    def freeze(self):
+        self.frozen = 5000
+
+    def unfreeze(self):
+        self.frozen = 0
 
 
-@pytest.mark.slow
-def test_objects_of_before_a_run_are_not_searched_for_garbage():
-    """Only while it runs, also where it fails, and what somebody else has frozen stays frozen.
+def test_objects_of_before_a_run_are_not_searched_for_garbage(monkeypatch):
+    """Only while it runs, also where it fails, and what somebody else has frozen stays frozen."""
+    monkeypatch.setattr(collector, "gc", gc := Collector())
+    monkeypatch.setattr(collector, "_holders", set())
 
-    In a process of its own: other tests' threads may simulate too.
-    """
-    done = subprocess.run([sys.executable, "-c", FREEZING], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    def frozen(error=None, **changes):
+        """Return whether objects are frozen in a run, and after it."""
+
+        def observe(log):
+            seen.add(gc.frozen > 0)
+            if error:
+                raise error
+
+        seen = set()
+        with suppress(InterruptedError):
+            run(toy_experiment("asp", **changes), observer=observe)
+        return seen, gc.frozen > 0
+
+    assert frozen() == ({False}, False)
+    assert frozen(timing_only=True) == ({True}, False)
+    assert frozen(InterruptedError(), timing_only=True) == ({True}, False)
+    gc.freeze()
+    assert frozen() == ({True}, True)
+    assert frozen(timing_only=True) == ({True}, True)
 
 
 @pytest.mark.parametrize(
