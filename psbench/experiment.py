@@ -388,7 +388,7 @@ class Experiment(Specification):
     @property
     def num_workers(self) -> int:
         """Workers of the cluster."""
-        return self.cluster.profile().num_workers
+        return self.cluster.num_workers
 
     @property
     def title(self) -> str:

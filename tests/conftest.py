@@ -42,6 +42,7 @@ ON_THE_CLUSTER = (
             "dask_runs",
             "doctor",
             "live_resume",
+            "map_reduce_jobs",
             "migration",
             "own_data",
             "own_objects",
@@ -54,7 +55,9 @@ ON_THE_CLUSTER = (
     "tests/data/test_several.py",
     "tests/runs/sweeps/test_execution.py",
     "tests/strategies/placement/test_gradient_descent.py::test_a_live_run_ends_at_the_same_update",
+    "tests/strategies/test_gossip_runs.py::test_several_processes_compute_the_same_bits",
     "tests/test_regression.py::test_live_it_is_the_same_model",
+    "tests/training/test_precision.py::test_answers_of_any_structure_are_float32_in_processes_too",
 )
 
 

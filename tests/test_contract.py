@@ -389,8 +389,10 @@ class TestScriptedCluster:
 
 
 @pytest.mark.slow
-def test_strategies_are_checked_without_torch():
-    tell = "print('torch' in sys.modules)"
-    code = f"import sys, psbench.testing as t; t.check_strategy('bsp', clusters=1); {tell}"
+def test_strategies_are_checked_and_models_and_data_named_without_torch():
+    code = (
+        "import sys, psbench.data, psbench.models, psbench.sharding, psbench.testing as t; "
+        "t.check_strategy('bsp', clusters=1); print({'torch', 'dask', 'sklearn'} & sys.modules.keys())"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.stdout.strip(), done.stderr) == ("False", "")
+    assert (done.stdout.strip(), done.stderr) == ("set()", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
@@ -38,8 +39,9 @@ class Digits(DataSource):
         return Dataset(self.name, images[train], labels[train], images[val], labels[val], classes)
 
 
+@cache
 def _table() -> Doubles:
-    """Return pixels and label of each digit.
+    """Return pixels and label of each digit: not to be changed, as the next run is given the same.
 
     The file is read without importing scikit-learn, which takes as long as torch and is used for nothing else
     in most runs.

@@ -22,6 +22,10 @@ _TARGETS = {
 }
 
 
+def _any_size(numbers: int) -> None:
+    """Have nothing against a number of parameters and buffers."""
+
+
 class Model(Part):
     """Names a network and builds it; a subclass defines `network`."""
 
@@ -39,6 +43,7 @@ class Model(Part):
         num_outputs: int,
         streams: Streams,
         example: Tensor | Several | None = None,
+        check_size: Callable[[int], None] = _any_size,
     ) -> nn.Module:
         """Return the network on the CPU, initialised from the stream "model".
 
@@ -56,6 +61,9 @@ class Model(Part):
         streams : Streams
         example : Tensor or None, (B, ...)
             A batch, from which lazy layers take their shapes.
+        check_size : callable
+            Called with how many numbers the parameters and buffers have, before there is memory for them
+            where that is known, and raises what it has against them.
 
         Raises
         ------
@@ -64,10 +72,11 @@ class Model(Part):
         """
         import torch
 
-        from psbench.models.construction import built
+        from psbench.models.construction import built, count
         from psbench.models.initialise import knows
 
         network = self._without_values(input_shape, num_outputs)
+        check_size(count(network))
         sets_values = type(self).initialise is not Model.initialise
         if not sets_values and not knows(network):
             what = f"model {self.name!r}"
@@ -78,20 +87,6 @@ class Model(Part):
         )
         self.initialise(network, torch.Generator().manual_seed(streams.integer("model")))
         return network
-
-    def size(self, input_shape: tuple[int, ...], num_outputs: int) -> int:
-        """Return how many numbers the network's parameters and buffers have; no memory is needed for it.
-
-        Those of lazy layers are not known before the network is built, and count nothing.
-
-        Raises
-        ------
-        ParameterError
-            As `build`.
-        """
-        from psbench.models.construction import count
-
-        return count(self._without_values(input_shape, num_outputs))
 
     def _without_values(self, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
         """Return the network on the meta device, where constructors allocate, initialise and draw nothing."""
@@ -166,12 +161,17 @@ class ForeignModel(Model):
         num_outputs: int,
         streams: Streams,
         example: Tensor | Several | None = None,
+        check_size: Callable[[int], None] = _any_size,
     ) -> nn.Module:
         """Return what is made; see `Model.build`."""
-        from psbench.models.construction import built
+        from psbench.models.construction import built, count
 
-        return built(*self.maker(num_outputs), streams, example)
+        check_size(self.known_size)
+        network = built(*self.maker(num_outputs), streams, example)
+        check_size(count(network))
+        return network
 
-    def size(self, input_shape: tuple[int, ...], num_outputs: int) -> int:
-        """Return 0: it has yet to be built."""
+    @property
+    def known_size(self) -> int:
+        """How many numbers are known before it is built: none."""
         return 0

@@ -31,8 +31,9 @@ class OwnModel(Own, ForeignModel):
         value = self.object
         return f"model {self.type!r}", value if isinstance(value, type) else lambda: _fresh(value)
 
-    def size(self, input_shape: tuple[int, ...], num_outputs: int) -> int:
-        """Return the numbers of a module's parameters and buffers; 0 for what has yet to be built."""
+    @property
+    def known_size(self) -> int:
+        """Numbers of a module's parameters and buffers; 0 for what has yet to be built."""
         from psbench.models.construction import count
 
         return count(self.object) if is_module(self.object) else 0

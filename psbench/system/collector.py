@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 #: Python 3.12 begins with some hundred objects of its own left alone; a program that asks for it has far more
 _OF_PYTHON = 1000
-#: who leaves objects alone: a run, or others; that is asked once, as counting takes 24 ms of a million objects
+#: who leaves objects alone: a run, or others; asked once, as to count a million takes 24 ms
 _holders: set[str] = set()
 
 

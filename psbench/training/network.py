@@ -11,7 +11,6 @@ from psbench.data.several import Several
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.models import Model
-from psbench.models.construction import count
 from psbench.models.initialise import knows
 from psbench.optimization.losses import Loss, loss_for
 from psbench.seeds import Streams
@@ -43,10 +42,9 @@ def network_of(experiment: Experiment, data: Dataset, streams: Streams) -> Built
     model.check_task(data.task)
     loss = loss_for(experiment.loss, data.task)
     _check_inputs(model, data)
-    check_model(experiment, 4 * model.size(data.input_shape, data.num_outputs))
     example = data.train_x[: min(SAMPLES, len(data.train_x))]
-    module = model.build(data.input_shape, data.num_outputs, streams, example)
-    check_model(experiment, 4 * count(module))
+    sizes = data.input_shape, data.num_outputs
+    module = model.build(*sizes, streams, example, lambda numbers: check_model(experiment, 4 * numbers))
     what = _called(model)
     trial = Trial(has_accuracy=data.task != "regression")
     if experiment.timing_only:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -308,9 +306,3 @@ def test_samples_without_labels_are_refused():
 def test_components_must_be_whole_or_a_share(value):
     with pytest.raises(ParameterError, match="components"):
         DistributionAware(components=value)
-
-
-def test_the_package_imports_neither_torch_nor_dask():
-    code = "import sys, psbench.sharding; print(sorted({'torch', 'dask', 'sklearn'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -21,6 +21,8 @@ from psbench.testing.random_cluster import fitting_sizes
 
 #: attempts at something valid with a given part before it is said that nothing goes with it
 _ATTEMPTS = 5000
+#: attempts by chance alone, which seldom finds four parts that need each other; then they are mended
+_BY_CHANCE = 200
 #: default of a whole number, such as of local steps, above which it is mostly drawn
 _MANY = 5
 #: share of the combinations of parts that are not tried because their defaults do not fit together
@@ -108,9 +110,9 @@ def draw_composition(rng: np.random.Generator, *given: type[Part]) -> Strategy:
     own = {kind.domain: [kind] for kind in given}
     codec = own.pop("codec", None)
     choices = {domain: registered(domain) for domain in DOMAINS} | own
-    for attempt in range(2 * _ATTEMPTS):
+    for attempt in range(_ATTEMPTS):
         drawn = {domain: known[rng.integers(len(known))] for domain, known in choices.items()}
-        if attempt >= _ATTEMPTS:  # what chance alone has not found, such as four parts that need each other
+        if attempt >= _BY_CHANCE:
             drawn = _mended(drawn, choices, rng)
         if _reasons(*drawn.values()) and rng.random() < _SKIPPED:
             continue
