@@ -44,7 +44,7 @@ class Sheet(alt.VConcatChart):
 
     def _repr_mimebundle_(self, *_: Any, **__: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         bundle, options = self.still()
-        bundle[LIVE] = live(self.to_dict())
+        bundle[LIVE] = live(self.to_dict(validate=False))
         options[LIVE] = {"embed_options": {"renderer": "svg", "actions": False}}
         return bundle, options
 
@@ -60,8 +60,8 @@ class Sheet(alt.VConcatChart):
 
     def still(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the picture and its words as what a notebook's output consists of, and options of these."""
-        words = self._words()
-        return {"text/plain": words, "image/png": _picture(self.to_dict())}, {"image/png": {"alt": words}}
+        words, picture = self._words(), _picture(self.to_dict(validate=False))
+        return {"text/plain": words, "image/png": picture}, {"image/png": {"alt": words}}
 
     def _words(self) -> str:
         descriptions = [str(chart.description) for chart in self.vconcat]

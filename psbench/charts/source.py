@@ -19,11 +19,20 @@ Data: TypeAlias = pd.DataFrame | str
 POINTS = 1000
 
 
+class _Rows(alt.InlineData):
+    """Rows that are neither checked one by one when a chart is made nor copied with it: half of the time."""
+
+    _class_is_valid_at_instantiation = False
+
+    def __deepcopy__(self, _: Any) -> _Rows:
+        return self
+
+
 def source(data: Data) -> alt.InlineData | alt.NamedData:
     """Return Altair's form of the data; numbers are kept to six digits, missing ones become null."""
     if isinstance(data, str):
         return alt.NamedData(data)
-    return alt.InlineData(values=records(data))
+    return _Rows(values=records(data))
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
