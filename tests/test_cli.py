@@ -114,7 +114,10 @@ def endless(out, **options) -> subprocess.Popen[str]:
     return subprocess.Popen(command, text=True, **options)
 
 
-@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [pytest.param(signal.SIGINT, "Ctrl-C", marks=pytest.mark.nightly), (signal.SIGTERM, "SIGTERM")],
+)
 def test_a_signal_stops_and_keeps_what_there_is_with_a_checkpoint(number, name, tmp_path):
     folder = tmp_path / "out"
     with endless(folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

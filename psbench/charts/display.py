@@ -105,16 +105,13 @@ def stack(charts: Iterable[Any], width: int = _SCREEN) -> Sheet:
     wide = [chart.properties(width=width) for chart in charts]
     for chart in wide:
         chart.usermeta = alt.Undefined  # belongs to the top level
-    sheet: Sheet = Sheet(vconcat=wide, spacing=34).resolve_scale(
-        color="independent",
-        size="independent",
-        shape="independent",
-        strokeDash="independent",
-        fill="independent",
-        fillOpacity="independent",
+    own = dict.fromkeys(("color", "size", "shape", "strokeDash", "fill", "fillOpacity"), "independent")
+    return Sheet(
+        vconcat=wide,
+        spacing=34,
+        resolve=alt.Resolve(scale=own),
+        config=alt.Config(**theme(background=None), **_LEFT),
     )
-    done: Sheet = sheet.configure(**theme(background=None), **_LEFT)
-    return done
 
 
 def with_warnings(sheet: Sheet, warnings: Sequence[str], width: int = 640) -> Sheet:

@@ -72,18 +72,26 @@ def test_the_solution_has_all_points_and_the_student_edition_none(source, tmp_pa
     assert found["score"] == (15 if source.stem == "0_quiz" else 10)
 
 
-def test_a_student_s_edition_is_worked_through_graded_and_ranked(tmp_path, monkeypatch, capsys):
-    student, _ = editions(SOURCES[1], tmp_path)
-    found = worked(student, "ada@uni", monkeypatch, tmp_path, KNOWN)
+@pytest.fixture(scope="module")
+def ada(tmp_path_factory):
+    """Assignment 1 as students get it, the folder where one worked it through, and the grade."""
+    folder = tmp_path_factory.mktemp("ada")
+    student, _ = editions(SOURCES[1], folder)
+    with pytest.MonkeyPatch.context() as patched:
+        return student, folder, worked(student, "ada@uni", patched, folder, KNOWN)
+
+
+def test_a_student_s_edition_is_worked_through_graded_and_ranked(ada, monkeypatch, capsys):
+    student, folder, found = ada
     assert (found["score"], [test["score"] for test in found["tests"]]) == (10, [2] * 5)
-    careless = worked(student, "bob", monkeypatch, tmp_path, KNOWN | {"waiting=...": "waiting=0.1"})
+    careless = worked(student, "bob", monkeypatch, folder, KNOWN | {"waiting=...": "waiting=0.1"})
     assert [test["score"] for test in careless["tests"]] == [2, 2, 2, 0, 2]
     capsys.readouterr()
     main(["leaderboard", "assignment-1-ada@uni", "assignment-1-bob"])
     rows = list(csv.reader(capsys.readouterr().out.splitlines()))
     assert [row[:2] for row in rows] == [["rank", "student"], ["1", "ada@uni"]]
     assert 0 < float(rows[1][2]) < 1
-    by_otter_and_pytest(tmp_path, monkeypatch, "assignment-1-bob", ["", "", "", "waiting = 0.1", ""])
+    by_otter_and_pytest(folder, monkeypatch, "assignment-1-bob", ["", "", "", "waiting = 0.1", ""])
 
 
 def by_otter_and_pytest(out, monkeypatch, folder, wrong):
@@ -111,15 +119,15 @@ def by_otter_and_pytest(out, monkeypatch, folder, wrong):
     assert json.loads(Path("results.json").read_text()) == told
 
 
-def test_what_is_copied_or_changed_has_no_points(tmp_path, monkeypatch):
-    student, _ = editions(SOURCES[1], tmp_path)
-    worked(student, "ada", monkeypatch, tmp_path, KNOWN)
-    other = next(f"eve{n}" for n in range(9) if own_of(f"eve{n}")["slow"] != own_of("ada")["slow"])
-    shutil.copytree("assignment-1-ada", f"assignment-1-{other}")
+def test_what_is_copied_or_changed_has_no_points(ada, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    other = next(f"eve{n}" for n in range(9) if own_of(f"eve{n}")["slow"] != own_of("ada@uni")["slow"])
+    for student in ("ada@uni", other):
+        shutil.copytree(ada[1] / "assignment-1-ada@uni", f"assignment-1-{student}")
     copied = graded(f"assignment-1-{other}")
     assert [test["score"] for test in copied["tests"]] == [2, 0, 0, 0, 0]
     assert "is not of your experiment" in copied["tests"][1]["output"]
-    mine = Submission(1, "ada")
+    mine = Submission(1, "ada@uni")
     with pytest.raises(ParameterError, match="predictions are kept"):
         mine.predict(waiting=0.6, times_as_fast=2)
     with pytest.raises(ParameterError, match="say what you expect first"):

@@ -57,7 +57,7 @@ def run(strategy):
             data={"name": "digits"},
             model="logistic",
             batch_size=64,
-            stop={"seconds": 20},
+            stop={"seconds": 5},
             evaluate_every=100.0,
             cluster={"workers": 4, "step_time": "constant"},
         )

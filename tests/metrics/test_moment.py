@@ -136,18 +136,18 @@ def test_a_part_of_a_recording_and_the_newest_rows_have_the_same_moments(strateg
             assert facts(moment(newest, at)) == facts(moment(recorded, at)), first
 
 
-def test_a_million_events_are_stepped_through_from_end_to_end() -> None:
+def test_hundreds_of_thousands_of_events_are_stepped_through_from_end_to_end() -> None:
     """Piece after piece, as a page does: each has the steps of every kind that the whole run has there."""
     one = run(Experiment(strategy="ssp", cluster={"workers": 4}, timing_only=True, stop={"updates": 400})).log
     rows, log = one.rows(), EventLog()
-    parts = -(-1_000_000 // (len(rows) - 4))
+    parts = -(-300_000 // (len(rows) - 4))
     whole = np.tile(rows[4:], parts)
     block = np.repeat(np.arange(parts), len(rows) - 4)
     whole["time_s"] += block * (float(rows["time_s"][-1]) + 1e-3)
     ids = np.isin(whole["kind"], (Kind.PUSH, Kind.APPLY, Kind.DISCARD))
     whole["id"][ids] += (block * (int(rows["id"].max()) + 1))[ids].astype(whole["id"].dtype)
     log.extend(np.concatenate([rows[:4], whole]), one.texts[1:])
-    assert len(log) >= 1_000_000
+    assert len(log) >= 300_000
     recorded = recording(log, [3])
     at, steps, pieces = -1.0, 0, 0
     while (target := recorded.next("event", at)) is not None:
@@ -160,7 +160,7 @@ def test_a_million_events_are_stepped_through_from_end_to_end() -> None:
         steps += int(((events > at) & (events <= part.end_s)).sum())
         at, pieces = part.end_s, pieces + 1
     assert steps == len(recorded.instants["event"])
-    assert pieces > 30
+    assert pieces > 9
     for kind, times in recorded.instants.items():
         last = float(times[-1]) if len(times) else None
         assert recorded.next(kind, recorded.end_s + 1, back=True) == last

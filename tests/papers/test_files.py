@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from dataclasses import replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -148,6 +149,7 @@ def test_a_paper_of_ones_own_is_a_folder(tmp_path):
         load(str(tmp_path))
 
 
+@cache  # planned and stored are mostly the same
 def _whole(spec: str) -> str:
     return json.dumps(Experiment.from_spec(json.loads(spec)).spec(), sort_keys=True)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from psbench import Experiment
 from psbench_widgets import Lab
 
 from .direct import Direct
@@ -19,13 +20,21 @@ MAY_RUN = "(yes) => document.querySelector('button.psb-run').disabled !== yes"
 YAML = "(text) => document.querySelector('.psb-yaml').textContent.includes(text)"
 
 
-@pytest.fixture
-def panel(chromium: Any, tmp_path: Path) -> Iterator[Direct]:
+@pytest.fixture(scope="module")
+def page(chromium: Any) -> Iterator[Direct]:
     direct = Direct(chromium)
-    direct.show(Lab(renderer="svg", pace="fast", folder=tmp_path / "kept"))
+    direct.show(Lab(renderer="svg", pace="fast"))
     yield direct
-    assert direct.errors() == []
     direct.close()
+
+
+@pytest.fixture
+def panel(page: Direct) -> Iterator[Direct]:
+    """A panel as it is at first, but for the runs there are."""
+    page.lab.experiment = Experiment()
+    page.settle(300)
+    yield page
+    assert page.errors() == []
 
 
 def rows(panel: Direct, key: str) -> int:
@@ -98,7 +107,8 @@ def test_the_speeds_of_a_cluster_are_edited_in_their_picture(panel: Direct) -> N
 def test_a_regression_is_run_and_its_loss_is_drawn(panel: Direct, screenshots: Path) -> None:
     """Targets that are numbers, of which there is no accuracy."""
     web = panel.web
-    web.click(".psb-advanced > summary")
+    pick(web, "optimizer", "lr", "0.01")
+    pick(web, "stop", "epochs", "2")
     for section in ("data", "model"):
         place = web.locator(f".psb-section-{section}")
         if place.get_attribute("open") is None:
@@ -109,11 +119,10 @@ def test_a_regression_is_run_and_its_loss_is_drawn(panel: Direct, screenshots: P
     web.locator(".psb-section-model .psb-select").first.select_option("linear")
     panel.settle(300)
     pick(web, "data", "samples", "2000")
-    pick(web, "optimizer", "lr", "0.01")
-    pick(web, "stop", "epochs", "2")
     panel.wait(YAML, argument="year_prediction")
     panel.shot(screenshots / "lab-numbers-picked-light.png")
+    number = len(panel.lab.runs) + 1
     web.click("button.psb-run")
-    panel.over("run 1 finished")
+    panel.over(f"run {number} finished")
     wait_rows(panel, "train_loss", 2)
     panel.shot(screenshots / "lab-numbers-light.png")

@@ -16,7 +16,7 @@ from psbench import Experiment
 from psbench.core.log import Kind
 from psbench.metrics.recording import Recording, recording
 from psbench.metrics.rows import end_of
-from psbench_widgets import Lab, film, run_view
+from psbench_widgets import Lab, film
 from psbench_widgets.film import part_of
 
 from .direct import Direct
@@ -32,10 +32,8 @@ LONG = Experiment(
     model="logistic",
     data="mixture",
 )
-#: the part of a run's time that drawing may take here, so that no test runs on for what is drawn next
-OFTEN = 0.3
 #: seconds of a run that is long: many pieces, and more than is played in a moment
-LENGTH_S = 130
+LENGTH_S = 40
 #: spans of a piece: a run is long after a second already
 PIECE = 3000
 SHOWN = """() => { const stage = document.querySelector('.psb-lab').stage;
@@ -67,9 +65,8 @@ DRAWN = """() => {
 @pytest.fixture
 def panel(chromium: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Direct]:
     monkeypatch.setattr(film, "MOST_SPANS", PIECE)
-    monkeypatch.setattr(run_view, "SHARE", OFTEN)
     direct = Direct(chromium)
-    direct.show(Lab(LONG, renderer="svg", pace="fast"))
+    direct.show(Lab(LONG, renderer="svg", pace="10"))
     yield direct
     direct.close()
 
@@ -351,10 +348,10 @@ def test_five_hundred_workers_are_one_screen(short: Direct, screenshots: Path) -
         Math.round((i + 0.5) * timeline.row * devicePixelRatio), 1, 1).data[3] > 0).length; }"""
     assert short.web.evaluate(drawn) == 10
 
-    # twenty times as many cost no more strokes and no more elements a frame
+    # four times as many cost no more strokes and no more elements a frame
     few = short.web.evaluate(WORK_A_FRAME)
     own = recording(short.lab.finished[-1].log, [3])
-    plain = part_of(repeated(own, 20), many, "many", "many", None)
+    plain = part_of(repeated(own, 4), many, "many", "many", None)
     short.web.evaluate("(plain) => document.querySelector('.psb-lab').stage.show([plain], { at: 0 })", plain)
     most = short.web.evaluate(WORK_A_FRAME)
     assert len(short.web.evaluate(rows_shown)) == 13

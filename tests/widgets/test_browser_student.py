@@ -1,4 +1,4 @@
-"""What a student does with the panel, in a browser, at four widths and in both themes.
+"""What a student does with the panel, in a browser, at three widths and in both themes.
 
 The panel is shown without Jupyter (`direct`), so a width costs a second; its pictures are the README's.
 """
@@ -27,7 +27,8 @@ from .jupyter import PICTURES
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
 
-WIDTHS = {705: 768, 1024: 768, 1920: 1080, 1366: 768}
+#: the layout goes by the room that the panel has: beside a file browser, 1024 leave as much as 705 alone
+WIDTHS = {705: 768, 1920: 1080, 1366: 768}
 MOST_PRESSES = 12
 #: names of runs, of which some are long
 NAMES = [

@@ -48,8 +48,11 @@ class Pace:
 
     def __call__(self, now_s: float) -> None:
         """Hold the run back at a time of its own."""
+        if self.kind == "fast" or not self._is_watched():
+            self._due_s = None
+            return
         place = self._seconds(now_s)
-        if self._due_s is None or self.kind == "fast" or not self._is_watched():
+        if self._due_s is None:
             self._due_s = time.monotonic()
         else:
             # what took longer by itself is not made up for by going on faster
