@@ -13,10 +13,12 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from altair import InlineData
     from distributed import LocalCluster, Worker
 
 #: jsonschema's, for addresses in any script; Jupyter's dependencies install it
@@ -139,3 +141,24 @@ def defer_grammar() -> None:
     vars(stand_in).update(is_valid_syntax=is_valid_syntax, __getattr__=other)
     stand_in.__path__ = list(spec.submodule_search_locations or ())
     sys.modules[NAME] = stand_in
+
+
+# -------------------------------------------------------------------- Altair
+
+
+@cache
+def unchecked_rows() -> type[InlineData]:
+    """Return Altair's class of rows without a check of every row, and that is not copied with its chart.
+
+    Both take most of the time in which a chart is made; charts are checked as a whole by tests. Needs that
+    Altair checks what is made if its class is `_class_is_valid_at_instantiation`, and copies by `deepcopy`.
+    """
+    import altair as alt
+
+    class Rows(alt.InlineData):
+        _class_is_valid_at_instantiation = False
+
+        def __deepcopy__(self, _: Any) -> Rows:
+            return self
+
+    return Rows

@@ -8,8 +8,10 @@ import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import altair as alt
 import dask
 import distributed.utils
+import jsonschema
 import pytest
 import tornado.netutil
 import typer
@@ -79,3 +81,12 @@ def test_a_wrong_usage_has_what_is_said_of_it() -> None:
     error: Any = typer.BadParameter("not so")
     assert "not so" in error.format_message()
     assert error.ctx is None
+
+
+def test_rows_of_charts_are_neither_checked_one_by_one_nor_copied() -> None:
+    rows = [{"x": 1.0}, "no row"]
+    chart = alt.Chart(insides.unchecked_rows()(values=rows)).mark_line().encode(x="x:Q")
+    both = alt.vconcat(chart, chart).resolve_scale(x="independent")
+    assert both.data.values is rows
+    with pytest.raises(jsonschema.ValidationError):
+        alt.InlineData(values=rows)

@@ -89,9 +89,8 @@ class TernGrad(Bucketed):
     def _decode(self, packed: Packed, size: int) -> Floats:
         header = 4 * self.num_scales(size)
         sent, negative = unpack_planes(packed[header:], size, 2)
-        signs = sent.view(np.int8) - 2 * negative.view(np.int8)
-        vector: Floats = signs * Buckets(size, self.bucket).expand(floats_of(packed[:header]))
-        return vector
+        signs = (sent.view(np.int8) - 2 * negative.view(np.int8)).astype(np.float32)
+        return signs * Buckets(size, self.bucket).expand(floats_of(packed[:header]))
 
 
 class QSGD(Bucketed):

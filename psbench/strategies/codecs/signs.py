@@ -48,9 +48,8 @@ class Sign(Bucketed):
     def _decode(self, packed: Packed, size: int) -> Floats:
         header = 4 * self.num_scales(size)
         (negative,) = unpack_planes(packed[header:], size, 1)
-        scales = Buckets(size, self.bucket).expand(floats_of(packed[:header]))
-        vector: Floats = (1 - 2 * negative.view(np.int8)) * scales
-        return vector
+        signs = (1 - 2 * negative.view(np.int8)).astype(np.float32)
+        return signs * Buckets(size, self.bucket).expand(floats_of(packed[:header]))
 
 
 class OneBit(Bucketed):
