@@ -155,10 +155,10 @@ def unchecked_rows() -> type[InlineData]:
     """
     import altair as alt
 
-    class Rows(alt.InlineData):
+    class Unchecked(alt.InlineData):
         _class_is_valid_at_instantiation = False
 
-        def __deepcopy__(self, _: Any) -> Rows:
+        def __deepcopy__(self, _: Any) -> Unchecked:
             return self
 
-    return Rows
+    return Unchecked
