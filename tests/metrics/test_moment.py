@@ -136,7 +136,7 @@ def test_a_part_of_a_recording_and_the_newest_rows_have_the_same_moments(strateg
             assert facts(moment(newest, at)) == facts(moment(recorded, at)), first
 
 
-def test_hundreds_of_thousands_of_events_are_stepped_through_from_end_to_end() -> None:
+def test_events_by_the_hundred_thousand_are_stepped_through() -> None:
     """Piece after piece, as a page does: each has the steps of every kind that the whole run has there."""
     one = run(Experiment(strategy="ssp", cluster={"workers": 4}, timing_only=True, stop={"updates": 400})).log
     rows, log = one.rows(), EventLog()
