@@ -164,7 +164,7 @@ class TestGroups:
     @pytest.mark.parametrize(
         "change",
         [
-            {"processes": 2},
+            {"processes": 1},
             {"checkpoint_every": 1.0},
             {"recovery": {"keep": 1}},
             {"recovery": {"max_restarts": 9}},  # of processes, which a simulated run has none of

@@ -19,7 +19,7 @@ from psbench_widgets.look import STATIC, themes
 from .jupyter import LONG_S, PICTURES, seldom_asking
 
 #: between two looks at a page: each is a message there and back, through three processes
-PAUSE_MS = 100
+PAUSE_MS = 200
 #: about the room that a notebook cell has beside JupyterLab's file browser and the cell's prompt
 BESIDE = 380
 LOOK = {

@@ -290,7 +290,10 @@ def test_runs_are_renamed(panel: Direct) -> None:
 
 # what overlaps depends on the width, and what is hard to read on the theme
 @pytest.mark.parametrize("tab", ["watch", "compare"])
-@pytest.mark.parametrize(("width", "theme"), [*((width, "light") for width in WIDTHS), (1366, "dark")])
+@pytest.mark.parametrize(
+    ("width", "theme"),
+    [(705, "light"), pytest.param(1920, "light", marks=pytest.mark.nightly), (1366, "light"), (1366, "dark")],
+)
 def test_no_text_overlaps_is_cut_off_or_hard_to_read(
     panel: Direct, screenshots: Path, width: int, theme: str, tab: str
 ) -> None:
