@@ -87,7 +87,7 @@ def test_no_step_is_lost_and_none_counts_twice(first, second):
     """Between two hand-overs, all that a worker computed by overlap is in its pushes, and committed."""
     rule = {"name": "toy_at_versions", "at": (2, 5, 8, 12)}
     checked = 0
-    for seed, (a, b) in enumerate([(first, second), (second, first)] * 3):
+    for seed, (a, b) in enumerate([(first, second), (second, first)]):
         cluster = random_cluster(strategies.strategy_switch(first=a, second=b, rule=rule), seed)
         invariants = Invariants(f"{a} to {b}, cluster {seed}", cluster.engine)
         left: set[int] = set()
@@ -108,14 +108,14 @@ def test_no_step_is_lost_and_none_counts_twice(first, second):
                 assert [done[w] - unpushed[w] for w in here] == [pushed[w] for w in here]
             unpushed = {worker: done[worker] - pushed[worker] for worker in done}
             overlaps = cluster.engine.composition.communication.overlaps
-    assert checked >= 12
+    assert checked >= 4
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", OVERLAPPING, ids=range(len(OVERLAPPING)))
 def test_it_never_deadlocks_however_often_a_person_asks(first):
     """The prototype of the contract stood still in 19 of 22 such runs."""
-    for seed in range(40):
+    for seed in range(10):
         strategy = strategies.strategy_switch(first=first, second="asp", rule="manual")
         cluster = random_cluster(strategy, 100 + seed)
         for at in (1.25, 3.0, 3.5, 6.0, 9.75, 13.0):

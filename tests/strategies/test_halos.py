@@ -155,4 +155,4 @@ def test_there_is_a_link_for_each_region():
 
 @pytest.mark.slow
 def test_it_keeps_the_contract():
-    check_strategy(ps.strategies.halos(pushes_per_exchange=2), clusters=4)
+    check_strategy(ps.strategies.halos(pushes_per_exchange=2), clusters=1)

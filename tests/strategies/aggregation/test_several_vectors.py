@@ -138,7 +138,7 @@ def test_live_and_in_virtual_time_the_model_is_the_same(parts):
 
 
 def test_the_contract_tries_them():
-    check_strategy(strategy())
+    check_strategy(strategy(), clusters=1)
 
 
 def test_what_does_not_give_them_is_refused():
@@ -159,4 +159,4 @@ def test_a_worker_measures_what_it_pushes():
     assert replay(done) == len(done.log)
     live = ThreadedRun(done.experiment.model_copy(update={"backend": "dask"})).run()
     torch.testing.assert_close(live.parameters, done.parameters)
-    check_strategy(made)
+    check_strategy(made, clusters=1)

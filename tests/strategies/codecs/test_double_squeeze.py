@@ -15,7 +15,7 @@ from psbench.experiment import Experiment
 from psbench.runs.execution import run
 from psbench.seeds import Streams
 from psbench.strategies.codecs import OneBit, ServerCodecState, TopK, WorkerCodecState
-from psbench.testing import check_strategy, toy_experiment
+from psbench.testing import toy_experiment
 
 
 def test_without_a_codec_it_is_bsp_bit_for_bit():
@@ -28,11 +28,6 @@ def test_without_a_codec_it_is_bsp_bit_for_bit():
 def test_with_one_bit_it_is_not_bsp():
     squeezed, bsp = run(toy_experiment("double_squeeze")), run(toy_experiment("bsp"))
     assert not torch.equal(squeezed.parameters, bsp.parameters)
-
-
-@pytest.mark.slow
-def test_it_keeps_what_a_strategy_must():
-    check_strategy("double_squeeze")
 
 
 def test_both_codecs_are_one_bit_with_memory_wherever_defaults_are_read():

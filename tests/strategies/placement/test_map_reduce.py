@@ -13,7 +13,7 @@ from psbench import strategies
 from psbench.core.log import Kind
 from psbench.errors import ParameterError
 from psbench.runs.execution import run
-from psbench.testing import check_strategy, toy_experiment
+from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
 from psbench.training.trainer import Trainer
 from psbench.training.workload import Workload
@@ -104,11 +104,6 @@ def test_the_last_version_is_sent_under_no_strategy(strategy):
     model = 60 if strategy != "all_reduce" else 60 * 2 / 3
     assert summary["messages"]["release"] == 6
     assert summary["bytes"]["down"] == 6 * model
-
-
-@pytest.mark.slow
-def test_it_keeps_the_contract():
-    check_strategy("map_reduce", clusters=5)
 
 
 def test_tasks_that_keep_nothing_cannot_step_by_themselves():
