@@ -22,11 +22,16 @@ gc.disable()
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# no test depends on how fast the machine is, and each tries the same examples whenever it is run
+# no test depends on how fast the machine is, and each tries the same examples whenever it is run but at night
 settings.register_profile(
-    "same", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, database=None
+    "same",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=True,
+    database=None,
+    max_examples=25,
 )
-settings.register_profile("other", settings.get_profile("same"), derandomize=False)
+settings.register_profile("other", settings.get_profile("same"), derandomize=False, max_examples=100)
 settings.load_profile("same")
 
 

@@ -25,7 +25,6 @@ from psbench.strategies import CATALOGUE, make_strategy
 from psbench.testing import ScriptedCluster, toy_experiment
 from psbench.testing.toys import toy_cluster
 
-QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 SECONDS = st.sampled_from([0.5, 1.0, 1.5, 2.0, 3.0, 7.0])
 
 
@@ -56,7 +55,6 @@ def clusters(draw, strategy, smallest=1):
 
 
 @given(bound=st.integers(0, 4), data=st.data())
-@QUICK
 def test_ssp_never_starts_a_step_with_a_larger_lead_than_its_bound(bound, data):
     strategy = strategies.ssp(staleness_bound=bound)
     cluster = data.draw(clusters(strategy, smallest=2))
@@ -73,7 +71,6 @@ def test_ssp_never_starts_a_step_with_a_larger_lead_than_its_bound(bound, data):
 
 
 @given(k=st.integers(1, 5), data=st.data())
-@QUICK
 def test_k_variants_commit_k_different_workers_or_all_that_are_left(k, data):
     name = data.draw(st.sampled_from(["k_bsp", "k_asp"]))
     cluster = data.draw(clusters({"name": name, "k": k}, smallest=k))
@@ -91,7 +88,7 @@ def test_k_variants_commit_k_different_workers_or_all_that_are_left(k, data):
 
 @pytest.mark.slow
 @given(data=st.data(), strategy=st.sampled_from(sorted(CATALOGUE)), seed=st.integers(0, 1000))
-@settings(QUICK, max_examples=40)
+@settings(max_examples=10)
 def test_a_simulated_run_with_failures_ends_as_asked_and_replays(data, strategy, seed):
     failures = []
     for worker in (1, 2):
@@ -130,7 +127,7 @@ def needs_no_tensors(name):
 
 
 @given(at=st.floats(0.001, 0.1))
-@settings(QUICK, max_examples=10)
+@settings(max_examples=3)
 def test_when_everybody_is_gone_for_good_the_run_says_so(at):
     failures = [{"worker": worker, "at_s": at} for worker in range(2)]
     cluster = toy_cluster([1.0, 0.5], failures=failures)
@@ -165,7 +162,7 @@ def logs(draw):
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["parquet", "json"])
 @given(log=logs())
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_log_comes_back_from_a_file_as_it_was(suffix, log, tmp_path):
     path = tmp_path / f"log.{suffix}"
     write_log(log, path)
@@ -185,7 +182,6 @@ def test_a_runs_log_keeps_its_digest_in_a_file(suffix, tmp_path):
 
 
 @given(log=logs(), cuts=st.lists(st.integers(0, 12), max_size=3))
-@settings(max_examples=30, deadline=None)
 def test_a_log_that_grows_elsewhere_is_followed_piece_by_piece(log, cuts):
     copy = EventLog()
     copied = 1  # the empty text is there from the start

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
@@ -91,7 +91,6 @@ def test_val_fraction_has_limits(fraction):
         Digits(val_fraction=fraction)
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     labels=st.lists(st.integers(0, 3), min_size=1, max_size=60),
     fraction=st.floats(0, 0.99),

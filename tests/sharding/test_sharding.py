@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
@@ -57,7 +57,6 @@ def balanced(num_classes: int, per_class: int) -> np.ndarray:
 label_lists = st.lists(st.integers(0, 4), min_size=8, max_size=80)
 
 
-@settings(max_examples=40, deadline=None)
 @given(labels=label_lists, num_workers=st.integers(1, 8), index=st.integers(0, len(PARTITIONS) - 1))
 def test_every_sample_goes_to_exactly_one_worker(labels, num_workers, index):
     sharding = PARTITIONS[index]
@@ -109,7 +108,6 @@ def test_rotation_evens_the_sizes():
     assert max(sizes) - min(sizes) == 1
 
 
-@settings(max_examples=40, deadline=None)
 @given(labels=label_lists, num_workers=st.integers(1, 5), rotate=st.booleans())
 def test_stratified_counts_of_a_class_differ_by_at_most_one(labels, num_workers, rotate):
     labels = np.array(labels + [0] * num_workers)
@@ -117,7 +115,6 @@ def test_stratified_counts_of_a_class_differ_by_at_most_one(labels, num_workers,
     assert (counts.max(axis=0) - counts.min(axis=0) <= 1).all()
 
 
-@settings(max_examples=40, deadline=None)
 @given(extra=st.lists(st.integers(0, 3), max_size=60), num_workers=st.integers(2, 4))
 @pytest.mark.filterwarnings("ignore:The least populated class")
 def test_rotating_stratification_has_the_counts_of_scikit_learn(extra, num_workers):

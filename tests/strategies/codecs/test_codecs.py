@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -121,7 +121,6 @@ def test_top_k_is_so_many_times_smaller():
 @pytest.mark.slow
 @each
 @given(vector=vectors(), seed=st.integers(0, 9))
-@settings(max_examples=25)
 def test_the_length_is_as_promised_and_known_beforehand(codec, vector, seed):
     if codec.name == "fp16":
         vector = np.clip(vector, -65504, 65504)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import psbench as ps
@@ -58,7 +58,6 @@ def counted(cluster):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=40)
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 2**20), st.booleans())
 def test_every_step_is_in_one_push(local_steps, workers, seed, whole):
     rng = np.random.default_rng(seed)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import psbench as ps
@@ -126,7 +126,6 @@ def test_the_example_in_whole():
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=40)
 @given(
     st.integers(1, 5),
     st.integers(1, 12),
