@@ -37,6 +37,8 @@ class Mutant:
     function : str
         Qualified name of the function that has the fault.
     line : int
+    statement : int
+        Line at which the statement begins that the fault is in.
     before, after : str
         What stood there, and what stands there now.
     start, stop : int
@@ -46,6 +48,7 @@ class Mutant:
     path: Path
     function: str
     line: int
+    statement: int
     before: str
     after: str
     start: int
@@ -77,16 +80,16 @@ def mutants_of(path: Path) -> list[Mutant]:
 
     found = []
     for name, function in _functions(ast.parse(text)):
-        if _LOOKS.search(ast.unparse(ast.Module(function.body, []))):
+        if _LOOKS.search(ast.unparse(ast.Module(function.body, []))) or function.name == "__repr__":
             continue
-        for node in _inside(function):
+        for node, statement in _inside(function):
             place = node.test if isinstance(node, ast.If) else node
             start = at(place.lineno, place.col_offset)
             stop = at(place.end_lineno or 0, place.end_col_offset or 0)
             before = text[start:stop]
             for after in _faults(node, before):
                 if after != before:
-                    found.append(Mutant(path, name, place.lineno, before, after, start, stop))
+                    found.append(Mutant(path, name, place.lineno, statement, before, after, start, stop))
     return found
 
 
@@ -101,11 +104,14 @@ def _functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
                     yield f"{node.name}.{each.name}", each
 
 
-def _inside(function: ast.FunctionDef) -> Iterator[Any]:
-    """Yield what is computed in a function: no annotations, no texts, no messages of errors."""
-    todo: list[ast.AST] = list(function.body)
+def _inside(function: ast.FunctionDef) -> Iterator[tuple[Any, int]]:
+    """Yield what is computed in a function, with the first line of its statement.
+
+    Annotations, texts and messages of errors are left out.
+    """
+    todo: list[tuple[ast.AST, int]] = [(node, 0) for node in function.body]
     while todo:
-        node = todo.pop()
+        node, statement = todo.pop()
         if isinstance(node, ast.Raise | ast.JoinedStr | ast.Assert | ast.Import | ast.ImportFrom):
             continue
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -114,14 +120,15 @@ def _inside(function: ast.FunctionDef) -> Iterator[Any]:
             continue  # of `zip`: asked for everywhere, and true wherever the tests pass
         if isinstance(node, ast.arg):
             continue  # of a function within: its annotation is not computed
+        if isinstance(node, ast.stmt):
+            statement = node.lineno
         if hasattr(node, "lineno"):
-            yield node
+            yield node, statement
         if isinstance(node, ast.AnnAssign):
-            todo += [node.value] if node.value is not None else []
+            todo += [(node.value, statement)] if node.value is not None else []
         else:
-            todo += [
-                each for each in ast.iter_child_nodes(node) if each is not getattr(node, "returns", None)
-            ]
+            returns = getattr(node, "returns", None)
+            todo += [(each, statement) for each in ast.iter_child_nodes(node) if each is not returns]
 
 
 def _faults(node: ast.AST, text: str) -> Iterator[str]:

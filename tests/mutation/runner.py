@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import contextlib
 import functools
 import importlib
 import math
 import os
 import pickle
+import resource
 import select
 import signal
 import sys
@@ -15,7 +18,7 @@ import threading
 import time
 import types
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +27,12 @@ import pytest
 
 from tests.mutation.mutants import Mutant
 
+#: what a function calls that is watched
+_EXECUTED = "__executed__"
 #: a test that takes longer with a fault does not end: as many times as without it, and seconds of CPU more
 _PATIENCE, _LEAST_S = 10.0, 5.0
+#: seconds more of the wall clock: other work may have the cores
+_IDLE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,7 @@ class Trial:
     killed_by : str
         The test that failed; empty if none did, "time" or "the process ended" if one did not end.
     is_run : bool
-        Whether any test executes the function.
+        Whether any test executes the statement.
     """
 
     mutant: Mutant
@@ -51,61 +58,72 @@ class Mutations:
     Parameters
     ----------
     mutants : sequence of Mutant
-    prepare : callable
-        Done once before the first fork, such as making what many tests read.
     done : callable
         Told of each trial.
     seconds : float
         Once the tests have passed without a fault, after which no other mutant is begun.
+    each : float
+        Seconds of CPU, without a fault, of the tests that a mutant is tried against: of those that execute
+        its statement the quickest, and at least one.
     """
 
     def __init__(
         self,
         mutants: Sequence[Mutant],
-        prepare: Callable[[], None],
         done: Callable[[Trial], None],
         seconds: float = math.inf,
+        each: float = math.inf,
     ) -> None:
-        self._mutants, self._prepare, self._done = mutants, prepare, done
-        self._seconds = seconds
+        self._mutants, self._done = mutants, done
+        self._seconds, self._each = seconds, each
         self._kills: Counter[tuple[Path, str]] = Counter()
         self.failed_before = ""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        self._prepare()
-        files = {str(mutant.path.resolve()) for mutant in self._mutants}
         for mutant in self._mutants:
             importlib.import_module(module_of(mutant.path))
-        found = in_fork(lambda: _watched(session, files), 3600.0)
-        if not isinstance(found, dict) or found["failed"]:
-            self.failed_before = str(found["failed"] if isinstance(found, dict) else found)
+        found = in_fork(lambda: _watched(session, self._mutants), 3600.0)
+        if not isinstance(found, _Watched) or found.failed:
+            self.failed_before = str(found.failed if isinstance(found, _Watched) else found)
             return True
         until = time.monotonic() + self._seconds
         for mutant in self._mutants:
             if time.monotonic() > until:
                 break
-            self._try(session, mutant, found["seconds"], found["tests"])
+            self._try(session, mutant, found)
         return True
 
-    def _try(
-        self,
-        session: pytest.Session,
-        mutant: Mutant,
-        seconds: dict[str, float],
-        tests: dict[tuple[str, str], set[str]],
-    ) -> None:
-        wanted = tests.get((str(mutant.path.resolve()), mutant.function), set())
-        items = [item for item in session.items if item.nodeid in wanted]
-        items.sort(key=lambda item: (-self._kills[mutant.path, item.nodeid], seconds[item.nodeid]))
+    def _try(self, session: pytest.Session, mutant: Mutant, found: _Watched) -> None:
+        wanted = found.tests.get((mutant.path, mutant.statement), set())
+        items = self._nearest([item for item in session.items if item.nodeid in wanted], mutant, found)
         if not items:
             self._done(Trial(mutant, "", False))
             return
-        limits = [_LEAST_S + _PATIENCE * seconds[item.nodeid] for item in items]
-        killed_by = in_fork(lambda: _first_failure(items, limits, mutant), sum(limits))
+        limits = [_LEAST_S + _PATIENCE * found.cost(item) for item in items]
+        killed_by = in_fork(lambda: _first_failure(items, limits, mutant), sum(limits) + _IDLE_S)
         killed_by = "time" if killed_by is None else str(killed_by)
         self._kills[mutant.path, killed_by] += 1
         self._done(Trial(mutant, killed_by, True))
+
+    def _nearest(self, items: list[pytest.Item], mutant: Mutant, found: _Watched) -> list[pytest.Item]:
+        """Return the tests to run: those that killed others, then one of each function, quick ones first."""
+        items.sort(key=found.cost)
+        alike: Counter[str] = Counter()
+        turns = {}
+        for item in items:
+            turns[item] = alike[function := item.nodeid.partition("[")[0]]
+            alike[function] += 1
+        items.sort(key=lambda item: (-self._kills[mutant.path, item.nodeid], turns[item]))
+        chosen: dict[Path, list[pytest.Item]] = {}  # by file, as what its tests share is made once
+        left, made = self._each, set[str]()
+        for item in items:
+            cost = found.cost(item, made)
+            if left == self._each or cost <= left:
+                left -= cost
+                made.update(getattr(item, "fixturenames", ()))
+                chosen.setdefault(item.path, []).append(item)
+        return [item for of_file in chosen.values() for item in of_file]
 
 
 def in_fork(work: Callable[[], Any], limit_s: float) -> Any:
@@ -189,72 +207,126 @@ def _first_failure(items: Sequence[pytest.Item], limits: Sequence[float], mutant
     return ""
 
 
-def _watched(session: pytest.Session, files: set[str]) -> dict[str, Any]:
-    """Run all tests without a fault: how long each takes, and which functions of the files it executes.
+@dataclass
+class _Watched:
+    """What came of the tests without a fault.
 
-    What a fixture executes belongs to all tests that have it.
+    Attributes
+    ----------
+    seconds : dict
+        Of CPU, by test and by fixture; those of a test are without its fixtures'.
+    tests : dict
+        Which tests execute a statement, by its file and first line. What a fixture executes belongs to
+        all tests that have it.
+    failed : list of str
     """
-    watch = _Watch(files)
+
+    seconds: dict[str, float]
+    tests: dict[tuple[Path, int], set[str]]
+    failed: list[str]
+
+    def cost(self, item: pytest.Item, made: Set[str] = frozenset()) -> float:
+        """Return the seconds of a test and of its fixtures but those that are made already."""
+        fixtures = set(getattr(item, "fixturenames", ())) - made
+        return self.seconds[item.nodeid] + sum(self.seconds.get(name, 0.0) for name in fixtures)
+
+
+def _watched(session: pytest.Session, mutants: Sequence[Mutant]) -> _Watched:
+    """Run all tests without a fault."""
+    watch = _Watch()
     session.config.pluginmanager.register(watch)
-    seconds: dict[str, float] = {}
+    vars(builtins)[_EXECUTED] = watch.note
+    for path in {mutant.path for mutant in mutants}:
+        here = [mutant for mutant in mutants if mutant.path == path]
+        tree = _Noting(path, {mutant.statement for mutant in here}).visit(ast.parse(path.read_text()))
+        code = compile(ast.fix_missing_locations(tree), str(path.resolve()), "exec")
+        for function in {mutant.function for mutant in here}:
+            _replace(path, function, code)
     failed = []
-    threading.settrace(watch.trace)
-    sys.settrace(watch.trace)
-    began, failures = time.perf_counter(), 0
     for item in _run(session.items):
-        now = time.perf_counter()
-        seconds[item.nodeid], began = now - began, now
-        if session.testsfailed > failures:
+        if session.testsfailed > len(failed):
             failed.append(item.nodeid)
-            failures = session.testsfailed
-    sys.settrace(None)
-    tests: dict[tuple[str, str], set[str]] = defaultdict(set)
+    tests: dict[tuple[Path, int], set[str]] = defaultdict(set)
     for item in session.items:
-        names = {item.nodeid, *getattr(item, "fixturenames", ())}
-        for function in set().union(*(watch.seen[name] for name in names)):
-            tests[function].add(item.nodeid)
-    return {"seconds": seconds, "tests": dict(tests), "failed": failed}
+        for name in (item.nodeid, *getattr(item, "fixturenames", ())):
+            for statement in watch.seen[name]:
+                tests[statement].add(item.nodeid)
+    return _Watched(dict(watch.seconds), dict(tests), failed)
+
+
+class _Noting(ast.NodeTransformer):
+    """Puts a call before each statement that begins in one of some lines of a file."""
+
+    def __init__(self, path: Path, lines: Set[int]) -> None:
+        self._path, self._lines = path, lines
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
+        for block in ("body", "orelse", "finalbody"):
+            if isinstance(found := getattr(node, block, None), list):
+                setattr(node, block, [each for statement in found for each in self._noted(statement)])
+        return node
+
+    def _noted(self, statement: ast.stmt) -> list[ast.stmt]:
+        if statement.lineno not in self._lines:
+            return [statement]
+        return [*ast.parse(f"{_EXECUTED}({str(self._path)!r}, {statement.lineno})").body, statement]
 
 
 class _Watch:
-    """Notes which functions are executed in each test and each fixture."""
+    """Notes which statements are executed in each test and each fixture, and how long each takes."""
 
-    def __init__(self, files: set[str]) -> None:
-        self._files = files
-        self.seen: dict[str, set[tuple[str, str]]] = defaultdict(set)
-        self._into = [""]
+    def __init__(self) -> None:
+        self.seen: dict[str, set[tuple[Path, int]]] = defaultdict(set)
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._into, self._spent = [""], [0.0]
+        self._since = 0.0
 
-    def trace(self, frame: types.FrameType, event: str, _: Any) -> None:
-        """Take note of a call; nothing within it is traced."""
-        code = frame.f_code
-        if code.co_filename in self._files:
-            self.seen[self._into[-1]].add((code.co_filename, code.co_qualname.partition(".<locals>")[0]))
+    def note(self, path: str, line: int) -> None:
+        self.seen[self._into[-1]].add((Path(path), line))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self._into.append(item.nodeid)
-        found = yield
-        self._into.pop()
-        return found
+        with self._within(item.nodeid):
+            return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
-        self._into.append(fixturedef.argname)
-        found = yield
-        self._into.pop()
-        return found
+        with self._within(fixturedef.argname):
+            return (yield)
+
+    @contextlib.contextmanager
+    def _within(self, name: str) -> Iterator[None]:
+        self._count()
+        self._into.append(name)
+        self._spent.append(0.0)
+        try:
+            yield
+        finally:
+            self._count()
+            self._into.pop()
+            self.seconds[name] = max(self.seconds[name], self._spent.pop())
+
+    def _count(self) -> None:
+        """Add the CPU since the last call, with that of processes that ended, to what is being done."""
+        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        now = sum(each.ru_utime + each.ru_stime for each in used)
+        self._spent[-1] += now - self._since
+        self._since = now
 
 
 def apply(mutant: Mutant) -> None:
     """Put a fault into a function that is imported already, wherever it is known."""
-    module = importlib.import_module(module_of(mutant.path))
-    whole = compile(mutant.source, str(mutant.path.resolve()), "exec")
-    code = _code_in(whole, mutant.function)
-    owner: Any = module
-    *classes, name = mutant.function.split(".")
+    _replace(mutant.path, mutant.function, compile(mutant.source, str(mutant.path.resolve()), "exec"))
+
+
+def _replace(path: Path, function: str, whole: types.CodeType) -> None:
+    """Have a function do what it does in other code of its file."""
+    owner: Any = importlib.import_module(module_of(path))
+    *classes, name = function.split(".")
     for each in classes:
         owner = getattr(owner, each)
-    _function_in(owner.__dict__[name]).__code__ = code
+    _function_in(owner.__dict__[name]).__code__ = _code_in(whole, function)
 
 
 def _code_in(code: types.CodeType, name: str) -> types.CodeType:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutation.mutants import mutants_of
-from tests.mutation.runner import apply, in_fork
+from tests.mutation.runner import Mutations, Trial, apply, in_fork
 
 SOURCE = '''
 from functools import cached_property
@@ -84,6 +84,28 @@ def test_a_fault_is_put_into_what_others_have_imported(sample: Path) -> None:
     assert Box().sides == ("left", True)
     apply(faults["Box.sides", '"left"'])
     assert Box().sides == ("right", True)
+
+
+def test_a_fault_meets_the_tests_that_execute_its_statement(sample: Path) -> None:
+    """The only test's value is not among the larger ones."""
+    Path("test_sample.py").write_text(
+        "import mutated_sample\n\ndef test(): assert mutated_sample.last([1], -1) == -1\n"
+    )
+    trials: list[Trial] = []
+    plugin = Mutations(mutants_of(sample), trials.append)
+    pytest.main(["-p", "no:terminal", "-p", "no:cacheprovider", "test_sample.py"], plugins=[plugin])
+    sys.modules.pop("test_sample", None)
+    assert not plugin.failed_before
+    executed = {each.mutant.before for each in trials if each.is_run}
+    assert executed == {
+        "value > LIMIT and not value == 7",
+        "value > LIMIT",
+        "not value == 7",
+        "value == 7",
+        "7",
+    }
+    killed = {each.mutant.after for each in trials if each.killed_by}
+    assert killed == {"(not (value > LIMIT and (not value == 7)))", "(value > LIMIT or not value == 7)"}
 
 
 def test_a_fork_tells_what_it_found_and_one_that_does_not_end_is_ended() -> None:
