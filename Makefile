@@ -76,8 +76,8 @@ $(TOOLS): $(JS)/package-lock.json
 
 unit: $(VENV)/.dev
 	@echo '== tests, the examples in the docstrings, and the notebooks'
-	@PSBENCH_PICTURES=0 $(SMALL) $(PYTEST) -p smoke_sizes -m 'not nightly' --doctest-modules --nbval-lax --nbval-kernel-startup-timeout=300 \
-	  --ignore=tests/benchmarks/measure.py --ignore=tests/benchmarks/peers --ignore=notebooks/site psbench tests notebooks
+	@PSBENCH_PICTURES=0 $(SMALL) $(PYTEST) -p smoke_sizes -m 'not nightly' --nbval-lax --nbval-kernel-startup-timeout=300 \
+	  --ignore=notebooks/site tests notebooks
 
 notebooks: $(VENV)/.dev  ## the notebooks alone
 	@echo '== notebooks'

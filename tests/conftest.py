@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import signal
@@ -46,6 +47,7 @@ ON_THE_CLUSTER = (
             "bytes_sent",
             "dask_runs",
             "doctor",
+            "fork_server",
             "live_resume",
             "map_reduce_jobs",
             "migration",
@@ -100,11 +102,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
-
-
-def pytest_unconfigure() -> None:
-    """Let go of them before the end, at which extensions look for objects that are left."""
-    gc.unfreeze()
+    atexit.register(gc.unfreeze)  # at the very end extensions look for objects that are left
 
 
 @pytest.hookimpl(optionalhook=True)  # not there with -p no:xdist

@@ -172,7 +172,7 @@ DDP = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_all_reduce_of_two_workers_is_distributed_data_parallel(tmp_path):
     script, out = tmp_path / "ddp.py", tmp_path / "model.pt"
     script.write_text(textwrap.dedent(DDP))

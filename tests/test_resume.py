@@ -66,7 +66,7 @@ def test_under_a_barrier_a_run_goes_on_as_if_it_had_never_stopped(strategy, tmp_
     whole = run(experiment, folder=tmp_path / "whole")
     found = checkpoints(tmp_path / "whole")
     assert len(found) >= 2
-    for path in found:
+    for path in (found[0], found[-1]):
         again = run(experiment, start=path)
         assert torch.equal(again.parameters, whole.parameters)
         assert again.log.digest() == whole.log.digest()
@@ -156,10 +156,10 @@ def test_residuals_are_in_a_checkpoint_as_of_the_last_answer(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_that_was_stopped_by_hand_goes_on_in_its_folder(tmp_path):
-    experiment, control = toy("bsp", stop={"epochs": 30}), Control()
+    experiment, control = toy("bsp", stop={"epochs": 12}), Control()
 
     def stop_soon(log: EventLog) -> None:
-        if len(log) > 1000:
+        if len(log) > 400:
             control.stop()
 
     stopped = run(experiment, folder=tmp_path, control=control, observer=stop_soon)

@@ -1,8 +1,17 @@
-"""Parts that exist for one test module: known by name while it runs, and to nobody else."""
+"""What test modules share: parts that exist for one of them, and cases that are tried at night alone."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from psbench.core.part import REGISTRY, Part
+
+
+def at_night(*cases: Any) -> list[Any]:
+    """Return cases of a test as those that `make nightly` tries."""
+    return [pytest.param(case, marks=pytest.mark.nightly) for case in cases]
 
 
 def take_out(prefix: str) -> list[type[Part]]:

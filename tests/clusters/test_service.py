@@ -113,8 +113,10 @@ def test_messages_at_once_share_a_link_equally(strategy):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["bsp", {"name": "local_sgd", "local_steps": 2}, "asp"])
-@pytest.mark.parametrize("link_sharing", ["in_turn", "equal"])
+@pytest.mark.parametrize(
+    ("strategy", "link_sharing"),
+    [("bsp", "in_turn"), ({"name": "local_sgd", "local_steps": 2}, "equal"), ("asp", "in_turn")],
+)
 def test_steps_share_the_cores_of_one_machine(strategy, link_sharing):
     """Four workers at once on two cores compute for twice as long, on four or more as on their own."""
     bare = {"workers": 4, "service": {}, "link_sharing": link_sharing}

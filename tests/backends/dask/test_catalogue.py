@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 import torch
 from threaded_run import ThreadedRun
+from toybox import at_night
 
 from psbench.backends.control import Control
 from psbench.backends.replay import replay
 from psbench.backends.simulated.simulation import run_simulated
 from psbench.core.log import EventLog, Kind
+from psbench.core.part import Part
 from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.experiment import Experiment
 from psbench.results.run import Run
@@ -29,6 +31,19 @@ CODECS = [
 ASSIGNMENTS = ["contiguous", "layer", "hash", "size_threshold", "best_fit"]
 #: its jobs need Dask: test_map_reduce_jobs.py
 NAMES = sorted(set(CATALOGUE) - {"map_reduce"})
+
+
+def kinds_of(name: str) -> set[type[Part]]:
+    """Return the parts of an entry that act where vectors are; the others decide, live as elsewhere."""
+    compositions = CATALOGUE[name]().compositions
+    acting = [part for c in compositions for part in (c.aggregation, c.communication, c.placement)]
+    return {type(part) for part in (*acting, *(c.communication.codec for c in compositions))}
+
+
+#: entries with a part that none before has; the others run at night
+FIRST = [
+    name for at, name in enumerate(NAMES) if kinds_of(name) - set[type]().union(*map(kinds_of, NAMES[:at]))
+]
 WITHOUT_SERVER = [n for n in NAMES if any(c.placement.peer_to_peer for c in CATALOGUE[n]().compositions)]
 #: a barrier's, or neighbours', whose parts look at seconds, or whose last models are of the moment
 OF_SECONDS = {"drop_stragglers", "flex_rr", "lb_bsp", "osp", "strategy_switch", "sync_switch", "d_psgd"}
@@ -69,7 +84,7 @@ def trained(strategy: dict[str, Any]) -> ThreadedRun:
     return done
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*FIRST, *at_night(*(name for name in NAMES if name not in FIRST))])
 def test_every_entry_trains_live_and_is_replayed(name: str) -> None:
     switch = HALFWAY if name == "strategy_switch" else {}
     done = trained({"name": name} | SMALLER.get(name, {}) | switch)

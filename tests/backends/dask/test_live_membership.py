@@ -16,6 +16,7 @@ from test_live_workers import (
     experiment,
 )
 from threaded_run import ThreadedRun
+from toybox import at_night
 
 from psbench.backends.dask.protocol.messages import PressWorker, RequestStop, RequestSwitch
 from psbench.core.log import Kind
@@ -56,9 +57,10 @@ def until_all_are_back(strategy: Any, cluster: Any = COMINGS) -> ThreadedRun:
 @pytest.mark.parametrize(
     "strategy",
     [
-        *("asp", "bsp", "ssp", "k_batch_bsp", "osp", "local_sgd", PA, GA, "flex_rr", "all_reduce"),
+        *("asp", "k_batch_bsp", PA, "flex_rr", "all_reduce"),
         *({"name": "osp", "placement": SERVERS}, {"name": "bsp", "placement": SERVERS}),
         *({"name": "local_sgd", "placement": "all_reduce"}, GA | {"placement": "all_reduce"}),
+        *at_night("bsp", "ssp", "osp", "local_sgd", GA),
     ],
     ids=json.dumps,
 )
@@ -126,7 +128,7 @@ def test_a_worker_is_lost_back_and_slower_by_hand(strategy: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("strategy", ["asp", "bsp", "all_reduce", "local_sgd"])
+@pytest.mark.parametrize("strategy", ["bsp", "all_reduce", *at_night("asp", "local_sgd")])
 def test_a_straggler_is_dropped_and_taken_back(strategy: str) -> None:
     part = {"name": "drop_stragglers", "readmit_after_s": 0.05, "most": 0.4, "window": 2, "patience": 1}
     cluster = {"workers": 3, "speed": [1, 1, 0.1], "step_time": "constant"}

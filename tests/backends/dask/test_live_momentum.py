@@ -35,8 +35,13 @@ def simulated(spec: Experiment) -> torch.Tensor:
     return parameters
 
 
-@pytest.mark.parametrize("momentum", ["off", "scaled", "ramped", "ramped_additive"])
-@pytest.mark.parametrize(("first", "second"), [("all_reduce", SERVERS), (SERVERS, "all_reduce")])
+@pytest.mark.parametrize(
+    ("first", "second", "momentum"),
+    [
+        *(("all_reduce", SERVERS, policy) for policy in ("scaled", "ramped")),
+        *((SERVERS, "all_reduce", policy) for policy in ("off", "ramped_additive")),
+    ],
+)
 def test_it_trains_the_simulators_model(first: Any, second: Any, momentum: str) -> None:
     spec = experiment(first, second, momentum)
     done = ThreadedRun(spec).run()

@@ -12,6 +12,7 @@ import torch
 from strategies.aggregation.own_arithmetic import DiLoCo, Elastic, ElasticSteps
 from test_live_workers import HALFWAY, SERVERS, experiment, simulated
 from threaded_run import Killed, ThreadedRun
+from toybox import at_night
 
 from psbench import Control, Run, replay, resume
 from psbench.backends.dask.coordinator.checkpointing import Start
@@ -53,24 +54,13 @@ def resumed_run(spec: Any, done: ThreadedRun, label: str) -> ThreadedRun:
 
 
 DETERMINED = [
-    *(
-        "bsp",
-        "all_reduce",
-        "fsdp",
-        "double_squeeze",
-        {"name": "power_sgd", "start_iter": 2},
-        ONE_BIT,
-        {"name": "bsp"} | BOTH,
-        {"name": "bsp"} | BOTH | {"placement": SERVERS},
-    ),
-    *(
-        "local_sgd",
-        {"name": "local_sgd", "codec": TOP, "local_momentum": "kept"},
-        {"name": "selsync", "delta": 0.05},
-    ),
+    *("bsp", "all_reduce", "double_squeeze", {"name": "power_sgd", "start_iter": 2}, ONE_BIT),
+    {"name": "bsp"} | BOTH | {"placement": SERVERS},
+    {"name": "local_sgd", "codec": TOP, "local_momentum": "kept"},
     {"name": "selsync", "delta": 0.05, "aggregate": "gradient", "placement": SERVERS},
     {"name": "bsp", "codec": "qsgd", "codec_down": {"name": "random_k", "ratio": 0.3}, "placement": SERVERS},
     {"name": "strategy_switch", "first": {"name": "bsp"} | BOTH, "second": "all_reduce"} | HALFWAY,
+    *at_night("fsdp", {"name": "bsp"} | BOTH, "local_sgd", {"name": "selsync", "delta": 0.05}),
 ]
 
 
@@ -78,7 +68,8 @@ DETERMINED = [
 def test_under_a_barrier_a_live_run_goes_on_bit_by_bit(strategy: Any) -> None:
     """To the model of the run that nobody stopped, which is the simulated one."""
     small = {"optimizer": {"name": "sgd", "lr": 1e-3}} if strategy == ONE_BIT else {}  # Adam's steps are long
-    spec = experiment(strategy, checkpoint_every=0.2, **small)  # the last is of the end
+    small |= {"stop": {"epochs": 0.2}, "evaluate_every": 0.1}
+    spec = experiment(strategy, checkpoint_every=0.1, **small)  # the last is of the end
     done = ThreadedRun(spec).run()
     assert done.error is None
     expected, log = simulated(spec)

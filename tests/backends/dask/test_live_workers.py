@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from threaded_run import ThreadedRun
+from toybox import at_night
 
 from psbench.backends.control import Control
 from psbench.backends.dask.protocol.messages import ApplyUpdate, RequestStop, Update
@@ -73,19 +74,15 @@ def texts(log: EventLog, kind: Kind) -> list[str]:
 # -------------------------------------------------------------------- against the simulator
 
 DETERMINED = [
-    "local_sgd",
     {"name": "local_sgd", "local_steps": 3, "placement": SERVERS},
     {"name": "local_sgd", "codec": "fp16"},
     {"name": "bsp", "codec": "fp16", "placement": SERVERS},
     PA,
     GA,
     GA | {"codec": "fp16", "codec_down": "sign", "placement": SERVERS},
-    {"name": "selsync", "delta": 1e9},
     GA | {"placement": "all_reduce"},
     {"name": "local_sgd", "placement": "all_reduce"},
-    "adacomm",
     {"name": "adacomm", "block_momentum": 0.3, "placement": SERVERS},
-    {"name": "strategy_switch", "first": "local_sgd", "second": "all_reduce"} | HALFWAY,
     {"name": "strategy_switch", "first": "bsp", "second": GA} | HALFWAY,
     {"name": "strategy_switch", "first": {"name": "bsp", "codec": "fp16"}, "second": "adacomm"} | HALFWAY,
     # residuals are handed on: to other codecs and servers, to none, to a ring
@@ -102,7 +99,12 @@ DETERMINED = [
     | {"then": [{"to": {"name": "bsp", "placement": SERVERS}, "rule": {"name": "after", "fraction": 0.8}}]},
     {"name": "strategy_switch", "first": {"name": "local_sgd", "codec": "top_k"}, "second": "local_sgd"}
     | HALFWAY,
-    {"name": "strategy_switch", "first": {"name": "local_sgd", "codec": "top_k"}, "second": "bsp"} | HALFWAY,
+    *at_night("local_sgd", "adacomm", {"name": "selsync", "delta": 1e9}),
+    *at_night(
+        {"name": "strategy_switch", "first": "local_sgd", "second": "all_reduce"} | HALFWAY,
+        {"name": "strategy_switch", "first": {"name": "local_sgd", "codec": "top_k"}, "second": "bsp"}
+        | HALFWAY,
+    ),
 ]
 
 

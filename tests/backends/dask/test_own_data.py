@@ -33,6 +33,8 @@ FRAME = pd.DataFrame(X, columns=list("abcd")).assign(label=Y, site=np.arange(90)
 TEXTS = [RNG.integers(1, 9, RNG.integers(2, 8)).tolist() for _ in range(90)]
 MASKS = [[1] * len(text) for text in TEXTS]
 
+#: what others contain
+AT_NIGHT = ("arrays", "map_reduce")
 FORMS: dict[str, dict[str, Any]] = {
     "arrays": {"data": (X, Y)},
     "list": {"data": [(X[:50], Y[:50]), (X[50:], Y[50:])]},
@@ -57,7 +59,9 @@ FORMS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.dask
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form", [pytest.param(form, marks=pytest.mark.nightly if form in AT_NIGHT else ()) for form in FORMS]
+)
 def test_a_live_run_has_the_parameters_of_virtual_time(scheduler: str, form: str) -> None:
     given = {"cluster": {"workers": 2, "step_time": "constant"}, "stop": {"updates": 6}}
     there = toy_experiment(**{**given, **FORMS[form]})

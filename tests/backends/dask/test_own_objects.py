@@ -12,7 +12,7 @@ from models.networks import Encoder, Net, Recurrent, Words
 from strategies.aggregation import own_arithmetic
 from torch import nn
 from torch.nn import functional
-from toybox import put_in, take_out
+from toybox import at_night, put_in, take_out
 
 from psbench.backends.replay import replay
 from psbench.errors import ParameterError, SpecError
@@ -106,33 +106,36 @@ CELLS = {
 }
 
 
-def test_a_strategy_that_computes_is_a_cell_of_a_notebook(scheduler: str, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("name", ["diloco", "easgd", *at_night("median", "dc_asgd")])
+def test_a_strategy_that_computes_is_a_cell_of_a_notebook(
+    name: str, scheduler, tmp_path, monkeypatch
+) -> None:
     """At most 40 lines that no other process can import; checked, and in all that a run can go through."""
     source = Path(own_arithmetic.__file__).read_text().replace('"own_', '"cell_')
     imports, *texts = source.split("# %% ")
     imports = "".join(line for line in imports.splitlines(keepends=True) if " psbench" in line)
     monkeypatch.syspath_prepend(str(tmp_path))  # the cluster's processes have begun without it
     cells = dict(text.split("\n", 1) for text in texts)
-    for name, (parts, settled) in CELLS.items():
-        cell = imports + cells[name]
-        assert len(cell.strip().splitlines()) <= 40
-        (tmp_path / f"cell_with_{name}.py").write_text(cell)
-        importlib.import_module(f"cell_with_{name}")
-        put_in(own := take_out("cell_"))
-        check_strategy(own[-1], clusters=1, events=40)
-        strategy = parts | {"placement": {"name": "parameter_server", "servers": 2}}
-        settings = {"model": {"name": "mlp", "hidden": [4]}, "stop": {"updates": 6}, "checkpoint_every": 0.05}
-        settings |= {"cluster": {"workers": 2, "step_time": "constant"}, "batch_size": 8}
-        simulated = run(toy_experiment(strategy, **settings))
-        live = run(simulated.experiment.but(backend="dask", scheduler=scheduler))
-        run(simulated.experiment.but(stop={"updates": 4}), folder=tmp_path / name)
-        again = resume(tmp_path / name, {"stop": {"updates": 6}})
-        for done in (live, again):
-            assert done.summary()["updates"] == 6
-            assert not settled or torch.equal(done.parameters, simulated.parameters)
-        slowed = run(fork(simulated, Fork(at_s=simulated.meta["time_s"] / 2, worker=1, speed=0.5)))
-        for done in (live, again, simulated, slowed):
-            assert replay(done) == len(done.log)
+    parts, settled = CELLS[name]
+    cell = imports + cells[name]
+    assert len(cell.strip().splitlines()) <= 40
+    (tmp_path / f"cell_with_{name}.py").write_text(cell)
+    importlib.import_module(f"cell_with_{name}")
+    put_in(own := take_out("cell_"))
+    check_strategy(own[-1], clusters=1, events=40)
+    strategy = parts | {"placement": {"name": "parameter_server", "servers": 2}}
+    settings = {"model": {"name": "mlp", "hidden": [4]}, "stop": {"updates": 6}, "checkpoint_every": 0.05}
+    settings |= {"cluster": {"workers": 2, "step_time": "constant"}, "batch_size": 8}
+    simulated = run(toy_experiment(strategy, **settings))
+    live = run(simulated.experiment.but(backend="dask", scheduler=scheduler))
+    run(simulated.experiment.but(stop={"updates": 4}), folder=tmp_path / name)
+    again = resume(tmp_path / name, {"stop": {"updates": 6}})
+    for done in (live, again):
+        assert done.summary()["updates"] == 6
+        assert not settled or torch.equal(done.parameters, simulated.parameters)
+    slowed = run(fork(simulated, Fork(at_s=simulated.meta["time_s"] / 2, worker=1, speed=0.5)))
+    for done in (live, again, simulated, slowed):
+        assert replay(done) == len(done.log)
     take_out("cell_")
 
 

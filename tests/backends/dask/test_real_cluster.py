@@ -19,8 +19,9 @@ import cloudpickle
 import psutil
 import pytest
 import yaml
-from distributed import Client, Security
+from distributed import Client, LocalCluster, Security
 from test_dask_runs import FOREVER, experiment, simulated
+from test_retirement import HERE
 
 from psbench.backends.control import Control
 from psbench.backends.dask import versions
@@ -36,6 +37,9 @@ from psbench.results.run import Run
 from psbench.runs.execution import run
 
 pytestmark = [pytest.mark.dask, pytest.mark.slow]
+
+#: of Dask's processes, each with certificates
+ROLES = ("scheduler", "worker", "client")
 
 
 @contextmanager
@@ -63,14 +67,14 @@ def read_until(process: subprocess.Popen[str], pattern: str) -> str:
 
 
 @contextmanager
-def real_cluster(scheme: str = "tcp", *options: str, threads: int = 4) -> Iterator[tuple[Any, str]]:
+def real_cluster() -> Iterator[tuple[Any, str]]:
     """Give a scheduler's process and its address; one worker with several threads is cheapest."""
     with ExitStack() as stack:
-        where = ("--host", f"{scheme}://127.0.0.1", "--port", "0", "--no-dashboard")
-        scheduler = stack.enter_context(program("scheduler", *where, *options))
-        address = read_until(scheduler, rf"Scheduler at:\s+({scheme}://\S+)")
-        worker = ("worker", address, "--no-nanny", "--nthreads", str(threads), "--no-dashboard")
-        stack.enter_context(program(*worker, "--host", f"{scheme}://127.0.0.1", *options))
+        where = ("--host", "tcp://127.0.0.1", "--port", "0", "--no-dashboard")
+        scheduler = stack.enter_context(program("scheduler", *where))
+        address = read_until(scheduler, r"Scheduler at:\s+(tcp://\S+)")
+        worker = ("worker", address, "--no-nanny", "--nthreads", "4", "--no-dashboard")
+        stack.enter_context(program(*worker, "--host", "tcp://127.0.0.1"))
         yield scheduler, address
 
 
@@ -109,21 +113,22 @@ def test_a_run_that_loses_the_scheduler_keeps_its_result_and_exits_with_0(
 
 
 def certificates(folder: Path) -> dict[str, str]:
-    """Write temporary certificates to files, and return them as Dask's programs call them."""
+    """Write temporary certificates to files, and return them as settings of a connection."""
     temporary = Security.temporary()
-    contents = {"ca-file": temporary.tls_ca_file, "cert": temporary.tls_client_cert}
+    contents = {"ca_file": temporary.tls_ca_file, "cert": temporary.tls_client_cert}
     contents["key"] = temporary.tls_client_key
     for name, content in contents.items():
         (folder / name).write_text(content)
-    return {f"--tls-{name}": str(folder / name) for name in contents}
+    return {f"tls_{name}": str(folder / name) for name in contents}
 
 
 def test_a_cluster_with_tls_and_a_file_that_says_where_it_is(tmp_path: Path) -> None:
-    files = certificates(tmp_path)
-    options = [each for pair in files.items() for each in pair]
-    tls = {"tls_ca_file": files["--tls-ca-file"], "tls_cert": files["--tls-cert"]}
-    tls["tls_key"] = files["--tls-key"]
-    with real_cluster("tls", *options) as (_, address):
+    tls = certificates(tmp_path)
+    own = {f"tls_{role}_{what}": tls[f"tls_{what}"] for role in ROLES for what in ("cert", "key")}
+    security = Security(tls_ca_file=tls["tls_ca_file"], require_encryption=True, **own)
+    threads = {"n_workers": 1, "threads_per_worker": 4, "processes": False}
+    with LocalCluster(**threads, **HERE | {"protocol": "tls://"}, security=security) as cluster:
+        address = cluster.scheduler_address
         where = tmp_path / "scheduler.json"
         where.write_text(json.dumps({"address": address}))
         connection = tls | {"scheduler_file": str(where), "ports": "42000-42099"}
@@ -144,9 +149,8 @@ def test_a_cluster_with_tls_and_a_file_that_says_where_it_is(tmp_path: Path) -> 
             run(experiment("asp", address, 1))
         (tmp_path / "other").mkdir()
         other = certificates(tmp_path / "other")
-        wrong = {f"tls_{name.removeprefix('--tls-').replace('-', '_')}": file for name, file in other.items()}
         with pytest.raises(ParameterError, match="TLS handshake"):
-            run(experiment("asp", address, 1, connection=wrong))
+            run(experiment("asp", address, 1, connection=other))
 
 
 def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:

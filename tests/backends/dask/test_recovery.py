@@ -126,15 +126,15 @@ def test_a_dask_worker_that_is_frozen_is_named(scheduler: str, client: Client) -
 def test_a_run_that_loses_a_server_goes_on_from_its_last_checkpoint(
     role: str, scheduler: str, client: Client, tmp_path: Path
 ) -> None:
-    spec = experiment(TWO_SERVERS, scheduler, 2, stop={"updates": 1500}, checkpoint_every=0.2)
-    done = run(spec, observer=Killer(client, role, after=400), folder=tmp_path)
+    spec = experiment(TWO_SERVERS, scheduler, 2, stop={"updates": 800}, checkpoint_every=0.2)
+    done = run(spec, observer=Killer(client, role, after=200), folder=tmp_path)
     assert done.meta["status"] == "finished"
     (incident,) = done.meta["incidents"]
     name = "parameter server 0" if role == "coordinator" else role
     assert re.match(rf"{name} is gone.* updates and .* s since checkpoint .* are lost", incident)
     assert incident in done.summary()["warnings"]
     made = done.log.of_kind(Kind.APPLY)["version"].tolist()
-    assert made == list(range(1, 1501))  # no version is missing, and none is there twice
+    assert made == list(range(1, 801))  # no version is missing, and none is there twice
     replay(Run.load(tmp_path))
 
 
@@ -190,7 +190,7 @@ def test_with_a_replica_no_update_is_lost_with_a_server(
 
 
 def test_a_killed_evaluator_is_replaced_and_no_evaluation_is_missing(scheduler: str, client: Client) -> None:
-    spec = experiment("asp", scheduler, 2, stop={"updates": 1500}, evaluate_every=0.5)
+    spec = experiment("asp", scheduler, 2, stop={"updates": 800}, evaluate_every=0.5)
     done = run(spec, observer=Killer(client, "evaluator"))
     assert done.meta["status"] == "finished"
     assert [text.split(" at ")[0] for text in done.meta["incidents"]] == [

@@ -28,26 +28,23 @@ def experiment(strategy=HERMES, **values):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("then", [None, "asp", "all_reduce"])
-@pytest.mark.parametrize("reverse", [False, True])
-def test_it_repeats_and_replays_with_failures_joins_and_switches(then, reverse):
-    strategy = HERMES
-    if then:
-        first, second = (then, HERMES) if reverse else (HERMES, then)
-        rule = {"name": "after", "fraction": 0.3}
-        strategy = {"name": "strategy_switch", "first": first, "second": second, "rule": rule}
-    given = experiment(strategy, cluster=FAILING)
+@pytest.mark.parametrize("pair", [(HERMES,), (HERMES, "asp"), ("all_reduce", HERMES)])
+def test_it_repeats_and_replays_with_failures_joins_and_switches(pair):
+    first, *then = pair
+    rule = {"name": "after", "fraction": 0.3}
+    switch = {"name": "strategy_switch", "first": first, "second": pair[-1], "rule": rule}
+    given = experiment(switch if then else HERMES, cluster=FAILING, stop={"epochs": 6})
     run, again = ps.run(given), ps.run(given)
     assert run.log.digest() == again.log.digest()
     assert torch.equal(run.parameters, again.parameters)
     assert ps.replay(run) == len(run.log)
-    assert len(run.summary()["switches"]) == (then is not None)
+    assert len(run.summary()["switches"]) == len(then)
     assert not chunks(run.log).empty
 
 
 @pytest.mark.slow
 def test_numbers_travel_at_half_length_both_ways():
-    half, whole = (ps.run(experiment(HERMES | codec)) for codec in ({}, WHOLE))
+    half, whole = (ps.run(experiment(HERMES | codec, stop={"epochs": 3})) for codec in ({}, WHOLE))
     for run, size in ((half, 2), (whole, 4)):
         numbers = run.meta["num_parameters"]
         assert set(run.log.of_kind(Kind.PUSH)["bytes"].tolist()) == {size * numbers}
@@ -63,14 +60,14 @@ def test_the_only_worker_s_first_push_is_the_model():
 
 @pytest.mark.slow
 def test_the_model_gets_better_than_any_worker_was_at_first():
-    run = ps.run(experiment(stop={"epochs": 60}))
-    assert run.summary()["final"]["val_accuracy"] > 0.93
+    run = ps.run(experiment(stop={"epochs": 30}))
+    assert run.summary()["final"]["val_accuracy"] > 0.92
 
 
 @pytest.mark.slow
 def test_a_lenient_threshold_pushes_more_often():
     counts = [
-        len(ps.run(experiment(HERMES | {"alpha": alpha}, stop={"seconds": 30})).log.of_kind(Kind.PUSH)["id"])
+        len(ps.run(experiment(HERMES | {"alpha": alpha}, stop={"seconds": 15})).log.of_kind(Kind.PUSH)["id"])
         for alpha in (-0.9, -2.5)
     ]
     assert counts[0] > counts[1] > 0

@@ -160,7 +160,7 @@ def optimum() -> np.ndarray:
     ids=repr,
 )
 def test_double_squeeze_comes_to_the_optimum_and_conserves(codec):
-    models, workers, server = double_squeeze(codec, codec, 800, lr=0.05)
+    models, workers, server = double_squeeze(codec, codec, 400, lr=0.05)
     assert np.abs(models[0] - optimum()).max() > 5
     assert np.abs(models[-1] - optimum()).max() < 0.02
     # w = w_0 - lr (sum of mean gradients - E - mean e): what was not applied is in the memories

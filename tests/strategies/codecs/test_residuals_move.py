@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -29,12 +31,16 @@ FEEDBACK = [
 ]
 
 
+@cache
+def toy_workload():
+    return Workload.build(toy_experiment())
+
+
 def compression(**codecs):
     placement = {"name": "parameter_server", "servers": 2, "reassignment": "by_load"}
-    experiment = toy_experiment(strategies.bsp(placement=placement, **codecs))
-    workload = Workload.build(experiment)
-    own = partitions(experiment.strategy.placement, workload.model.layout)
-    return Compression(experiment.strategy, own, workload.streams, {})
+    strategy, workload = strategies.bsp(placement=placement, **codecs), toy_workload()
+    own = partitions(strategy.placement, workload.model.layout)
+    return Compression(strategy, own, workload.streams, {})
 
 
 def vectors(seed, count):

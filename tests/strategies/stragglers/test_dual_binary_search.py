@@ -229,7 +229,7 @@ def test_communication_must_know_chunks():
 
 
 def experiment(**values):
-    given = {"batch_size": 96, "data": {"name": "digits"}, "model": "logistic", "stop": {"seconds": 30}}
+    given = {"batch_size": 96, "data": {"name": "digits"}, "model": "logistic", "stop": {"seconds": 20}}
     given |= {"optimizer": {"name": "sgd", "lr": 0.1}, "evaluate_every": 100.0, "strategy": "hermes"}
     given["cluster"] = {"workers": 5, "speed": [1, 1, 1, 1, 0.25], "step_time": "constant"}
     return ps.Experiment(**given | values)
