@@ -116,7 +116,7 @@ nightly: test notebooks lowest prerelease  ## and the tests that are long and ra
 	@echo "== random schedules of events, other ones every day (seed $(TODAY))"
 	@$(BIN)/psbench fuzz --schedules 100000 --seed $(TODAY)
 	@echo "== mutants of what is derived and kept (sample $(TODAY))"
-	@$(BIN)/python -m tests.mutation --seed $(TODAY) --seconds 300
+	@$(BIN)/python -m tests.mutation --seed $(TODAY) --seconds 10
 	@echo "== faults in the engine and the parts, of which the fuzzer is to find nine in ten (sample $(TODAY))"
 	@$(BIN)/python -m tests.mutation.fuzz --planted
 	@$(BIN)/python -m tests.mutation.fuzz --seed $(TODAY)

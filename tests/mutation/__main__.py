@@ -75,13 +75,7 @@ def main() -> int:
     )
     asked.add_argument("--sample", type=int, default=60, help="mutants of each target")
     asked.add_argument("--seed", type=int, default=0, help="of the sample")
-    asked.add_argument("--seconds", type=float, default=math.inf, help="after which a target's sample ends")
-    asked.add_argument(
-        "--each",
-        type=float,
-        default=math.inf,
-        help="seconds of CPU of the tests that a mutant is tried against",
-    )
+    asked.add_argument("--seconds", type=float, default=math.inf, help="of CPU of the tests for each mutant")
     asked.add_argument("--without", default="", help="tests to leave out, by the beginning of their path")
     options = asked.parse_args()
     names = options.targets or [*TARGETS]
@@ -109,12 +103,10 @@ def _try(name: str, options: argparse.Namespace) -> bool:
 
     def done(trial: Trial) -> None:
         trials.append(trial)
-        if not trial.killed_by:
-            why = reasons.get(trial.mutant.key) or ("survives" if trial.is_run else "no test executes it")
-            killed = sum(bool(each.killed_by) for each in trials)
-            print(f"  {trial.mutant}: {why} ({killed} of {len(trials)} killed so far)", flush=True)
+        why = reasons.get(trial.mutant.key) or ("survives" if trial.is_run else "no test executes it")
+        print(f"  {trial.mutant}: {f'killed by {trial.killed_by}' if trial.killed_by else why}", flush=True)
 
-    plugin = Mutations(chosen, done, options.seconds, options.each)
+    plugin = Mutations(chosen, done, options.seconds)
     paths = [each for each in (*tests, folder) if not (without and each.startswith(without))]
     without_output = ["-p", "no:terminal", "-o", "addopts=--import-mode=importlib --doctest-modules"]
     others = ["-p", "no:nbval", "-p", "no:cacheprovider", "-n", "0", "-m", _NOT]

@@ -31,8 +31,10 @@ from tests.mutation.mutants import Mutant
 _EXECUTED = "__executed__"
 #: a test that takes longer with a fault does not end: as many times as without it, and seconds of CPU more
 _PATIENCE, _LEAST_S = 10.0, 5.0
-#: seconds more of the wall clock: other work may have the cores
-_IDLE_S = 60.0
+#: seconds more in which nothing of it computes
+_IDLE_S = 30.0
+#: what a second counts in which something of it computes, or waits for a core on a busy machine
+_BUSY = 0.05
 
 
 @dataclass(frozen=True)
@@ -61,21 +63,14 @@ class Mutations:
     done : callable
         Told of each trial.
     seconds : float
-        Once the tests have passed without a fault, after which no other mutant is begun.
-    each : float
         Seconds of CPU, without a fault, of the tests that a mutant is tried against: of those that execute
         its statement the quickest, and at least one.
     """
 
     def __init__(
-        self,
-        mutants: Sequence[Mutant],
-        done: Callable[[Trial], None],
-        seconds: float = math.inf,
-        each: float = math.inf,
+        self, mutants: Sequence[Mutant], done: Callable[[Trial], None], seconds: float = math.inf
     ) -> None:
-        self._mutants, self._done = mutants, done
-        self._seconds, self._each = seconds, each
+        self._mutants, self._done, self._seconds = mutants, done, seconds
         self._kills: Counter[tuple[Path, str]] = Counter()
         self.failed_before = ""
 
@@ -84,19 +79,16 @@ class Mutations:
         for mutant in self._mutants:
             importlib.import_module(module_of(mutant.path))
         found = in_fork(lambda: _watched(session, self._mutants), 3600.0)
-        if not isinstance(found, _Watched) or found.failed:
-            self.failed_before = str(found.failed if isinstance(found, _Watched) else found)
+        if not isinstance(found, _Watch) or found.failed:
+            self.failed_before = str(found.failed if isinstance(found, _Watch) else found)
             return True
-        until = time.monotonic() + self._seconds
         for mutant in self._mutants:
-            if time.monotonic() > until:
-                break
             self._try(session, mutant, found)
         return True
 
-    def _try(self, session: pytest.Session, mutant: Mutant, found: _Watched) -> None:
-        wanted = found.tests.get((mutant.path, mutant.statement), set())
-        items = self._nearest([item for item in session.items if item.nodeid in wanted], mutant, found)
+    def _try(self, session: pytest.Session, mutant: Mutant, found: _Watch) -> None:
+        executing = [item for item in session.items if found.executes(item, mutant)]
+        items = self._nearest(executing, mutant, found)
         if not items:
             self._done(Trial(mutant, "", False))
             return
@@ -106,28 +98,27 @@ class Mutations:
         self._kills[mutant.path, killed_by] += 1
         self._done(Trial(mutant, killed_by, True))
 
-    def _nearest(self, items: list[pytest.Item], mutant: Mutant, found: _Watched) -> list[pytest.Item]:
+    def _nearest(self, items: list[pytest.Item], mutant: Mutant, found: _Watch) -> list[pytest.Item]:
         """Return the tests to run: those that killed others, then one of each function, quick ones first."""
-        items.sort(key=found.cost)
         alike: Counter[str] = Counter()
         turns = {}
-        for item in items:
-            turns[item] = alike[function := item.nodeid.partition("[")[0]]
+        for item in sorted(items, key=found.cost):
+            function = item.nodeid.partition("[")[0]
+            turns[item] = (-self._kills[mutant.path, item.nodeid], alike[function])
             alike[function] += 1
-        items.sort(key=lambda item: (-self._kills[mutant.path, item.nodeid], turns[item]))
         chosen: dict[Path, list[pytest.Item]] = {}  # by file, as what its tests share is made once
-        left, made = self._each, set[str]()
-        for item in items:
+        left, made = self._seconds, set[str]()
+        for item in sorted(turns, key=lambda item: turns[item]):
             cost = found.cost(item, made)
-            if left == self._each or cost <= left:
+            if not chosen or cost <= left:
                 left -= cost
-                made.update(getattr(item, "fixturenames", ()))
+                made.update(_fixtures(item))
                 chosen.setdefault(item.path, []).append(item)
         return [item for of_file in chosen.values() for item in of_file]
 
 
 def in_fork(work: Callable[[], Any], limit_s: float) -> Any:
-    """Return what some work returns in a fork of this process; None if it does not end."""
+    """Return what some work returns in a fork of this process; None if it sleeps longer and does not end."""
     sys.stdout.flush()
     reader, writer = os.pipe()
     child = os.fork()
@@ -148,7 +139,7 @@ def in_fork(work: Callable[[], Any], limit_s: float) -> Any:
         finally:
             os._exit(0)
     os.close(writer)
-    found = _read(reader, limit_s)
+    found = _read(reader, limit_s, child)
     with contextlib.suppress(ProcessLookupError, PermissionError):  # it is gone
         os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -164,22 +155,32 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _read(reader: int, limit_s: float) -> bytes | None:
-    """Return all that is written; None if that takes longer.
+def _read(reader: int, limit_s: float, group: int) -> bytes | None:
+    """Return all that is written; None if a group of processes writes nothing and waits for longer.
 
-    Seconds are counted one by one: those in which this process and its forks are stopped do not count.
+    Seconds in which one of them computes, waits for a core or is stopped hardly count.
     """
     content = b""
     with os.fdopen(reader, "rb") as file:
         while limit_s > 0:
-            began = time.monotonic()
             if select.select([file], [], [], 1.0)[0]:
                 piece = os.read(file.fileno(), 1 << 16)
                 if not piece:
                     return content
                 content += piece
-            limit_s -= min(time.monotonic() - began, 1.0)
+            else:
+                limit_s -= 1.0 if _sleeps(group) else _BUSY
     return None
+
+
+def _sleeps(group: int) -> bool:
+    """Say whether all threads of a group of processes sleep; where there is no /proc they do."""
+    for path in Path("/proc").glob("[0-9]*/task/[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it is gone
+            state, _, own = path.read_text().rpartition(")")[2].split()[:3]
+            if int(own) == group and state in "RDT":
+                return False
+    return True
 
 
 # -------------------------------------------------------------------- in a fork
@@ -207,83 +208,58 @@ def _first_failure(items: Sequence[pytest.Item], limits: Sequence[float], mutant
     return ""
 
 
-@dataclass
-class _Watched:
-    """What came of the tests without a fault.
-
-    Attributes
-    ----------
-    seconds : dict
-        Of CPU, by test and by fixture; those of a test are without its fixtures'.
-    tests : dict
-        Which tests execute a statement, by its file and first line. What a fixture executes belongs to
-        all tests that have it.
-    failed : list of str
-    """
-
-    seconds: dict[str, float]
-    tests: dict[tuple[Path, int], set[str]]
-    failed: list[str]
-
-    def cost(self, item: pytest.Item, made: Set[str] = frozenset()) -> float:
-        """Return the seconds of a test and of its fixtures but those that are made already."""
-        fixtures = set(getattr(item, "fixturenames", ())) - made
-        return self.seconds[item.nodeid] + sum(self.seconds.get(name, 0.0) for name in fixtures)
-
-
-def _watched(session: pytest.Session, mutants: Sequence[Mutant]) -> _Watched:
+def _watched(session: pytest.Session, mutants: Sequence[Mutant]) -> _Watch:
     """Run all tests without a fault."""
     watch = _Watch()
     session.config.pluginmanager.register(watch)
     vars(builtins)[_EXECUTED] = watch.note
     for path in {mutant.path for mutant in mutants}:
         here = [mutant for mutant in mutants if mutant.path == path]
-        tree = _Noting(path, {mutant.statement for mutant in here}).visit(ast.parse(path.read_text()))
-        code = compile(ast.fix_missing_locations(tree), str(path.resolve()), "exec")
+        code = _noting(path, {mutant.statement for mutant in here})
         for function in {mutant.function for mutant in here}:
             _replace(path, function, code)
-    failed = []
     for item in _run(session.items):
-        if session.testsfailed > len(failed):
-            failed.append(item.nodeid)
-    tests: dict[tuple[Path, int], set[str]] = defaultdict(set)
-    for item in session.items:
-        for name in (item.nodeid, *getattr(item, "fixturenames", ())):
-            for statement in watch.seen[name]:
-                tests[statement].add(item.nodeid)
-    return _Watched(dict(watch.seconds), dict(tests), failed)
+        if session.testsfailed > len(watch.failed):
+            watch.failed.append(item.nodeid)
+    return watch
 
 
-class _Noting(ast.NodeTransformer):
-    """Puts a call before each statement that begins in one of some lines of a file."""
-
-    def __init__(self, path: Path, lines: Set[int]) -> None:
-        self._path, self._lines = path, lines
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        super().generic_visit(node)
-        for block in ("body", "orelse", "finalbody"):
-            if isinstance(found := getattr(node, block, None), list):
-                setattr(node, block, [each for statement in found for each in self._noted(statement)])
-        return node
-
-    def _noted(self, statement: ast.stmt) -> list[ast.stmt]:
-        if statement.lineno not in self._lines:
-            return [statement]
-        return [*ast.parse(f"{_EXECUTED}({str(self._path)!r}, {statement.lineno})").body, statement]
+def _noting(path: Path, lines: Set[int]) -> types.CodeType:
+    """Return the code of a file that notes each statement which begins in one of some lines."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        for block in (getattr(node, name, None) for name in ("body", "orelse", "finalbody")):
+            for statement in [*block] if isinstance(block, list) else ():
+                if statement.lineno in lines:
+                    note = ast.parse(f"{_EXECUTED}({str(path)!r}, {statement.lineno})").body
+                    place = block.index(statement)
+                    block[place:place] = note
+    return compile(ast.fix_missing_locations(tree), str(path.resolve()), "exec")
 
 
 class _Watch:
-    """Notes which statements are executed in each test and each fixture, and how long each takes."""
+    """Notes which statements are executed in each test and each fixture, and how long each takes.
+
+    What a fixture executes, and takes, belongs to all tests that have it.
+    """
 
     def __init__(self) -> None:
-        self.seen: dict[str, set[tuple[Path, int]]] = defaultdict(set)
-        self.seconds: dict[str, float] = defaultdict(float)
+        self.failed: list[str] = []
+        self._seen: dict[str, set[tuple[Path, int]]] = defaultdict(set)
+        self._seconds: dict[str, float] = defaultdict(float)
         self._into, self._spent = [""], [0.0]
         self._since = 0.0
 
     def note(self, path: str, line: int) -> None:
-        self.seen[self._into[-1]].add((Path(path), line))
+        self._seen[self._into[-1]].add((Path(path), line))
+
+    def executes(self, item: pytest.Item, mutant: Mutant) -> bool:
+        names = (item.nodeid, *_fixtures(item))
+        return any((mutant.path, mutant.statement) in self._seen.get(name, ()) for name in names)
+
+    def cost(self, item: pytest.Item, made: Set[str] = frozenset()) -> float:
+        """Return the seconds of a test and of its fixtures but those that are made already."""
+        return sum(self._seconds.get(name, 0.0) for name in {item.nodeid, *_fixtures(item)} - made)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -305,7 +281,7 @@ class _Watch:
         finally:
             self._count()
             self._into.pop()
-            self.seconds[name] = max(self.seconds[name], self._spent.pop())
+            self._seconds[name] = max(self._seconds[name], self._spent.pop())
 
     def _count(self) -> None:
         """Add the CPU since the last call, with that of processes that ended, to what is being done."""
@@ -313,6 +289,10 @@ class _Watch:
         now = sum(each.ru_utime + each.ru_stime for each in used)
         self._spent[-1] += now - self._since
         self._since = now
+
+
+def _fixtures(item: pytest.Item) -> Sequence[str]:
+    return getattr(item, "fixturenames", ())
 
 
 def apply(mutant: Mutant) -> None:
