@@ -234,11 +234,22 @@ def test_a_checkpoint_that_no_run_writes_is_refused(change, words, written):
         look_at(path, checkpoint, experiment, workload)
 
 
+def test_an_event_of_any_kind_is_taken(written):
+    path, *_ = written
+    log = EventLog()
+    log.add(max(Kind), 0.0)
+    check_log(path, log, 1)
+
+
 def test_a_push_beyond_the_next_and_checkpoints_of_two_runs_are_refused(written, tmp_path):
     path, experiment, _ = written
     checkpoint = Checkpoint.load(path)
+    view_of(checkpoint)["pending"] = []
+    checkpoint.state["next_push"] = 0
+    check(path, checkpoint, experiment)
     worker = view_of(checkpoint)["workers"][0]["id"]
-    view_of(checkpoint)["pending"] = [dict.fromkeys(PUSH, 1) | {"id": 7, "worker": worker}]
+    pushes = [dict.fromkeys(PUSH, 1) | {"id": number, "worker": worker} for number in (7, 3)]
+    view_of(checkpoint)["pending"] = pushes
     checkpoint.state["next_push"] = 7
     with pytest.raises(DataError, match="push 7 is pending, and the next is to be 7"):
         check(path, checkpoint, experiment)

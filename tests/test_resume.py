@@ -228,7 +228,9 @@ def test_a_checkpoint_of_another_experiment_is_refused_by_name(tmp_path, capsys)
         with pytest.raises(SpecError, match=field):
             run(changed, start=tmp_path)
     assert main(["resume", str(tmp_path), "--set", "batch_size=24"]) != 0
-    assert "batch_size was 12 and is 24" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "batch_size was 12 and is 24; what may change is name, stop, " in said
+    assert said.rstrip().endswith(", recovery")
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path):

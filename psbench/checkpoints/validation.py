@@ -78,7 +78,7 @@ def check_state(path: Path, state: Mapping[str, Any]) -> None:
     try:
         CheckpointState.model_validate(state)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         got = "" if isinstance(first["input"], (dict, list)) else f", got {in_short(first['input'])}"
         what = f"{where}: {problem(first)}{got}" if where else problem(first)
