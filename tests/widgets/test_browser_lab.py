@@ -41,6 +41,8 @@ ROWS = "(key) => Number(document.querySelector(`.psb-slot[data-key=${key}] .psb-
 def panel(page: Page, name: str, cells: list[str] = CELLS) -> Any:
     """Open a notebook with a panel that is ready to run."""
     page.open(name, cells)
+    # for a person a run under way is drawn for a quarter of the time
+    page.jupyter.execute("from psbench_widgets import run_view; run_view.HELD_SHARE = 0.1")
     page.page.keyboard.press("Control+b")  # the file browser takes room that a panel can use
     page.run_all()
     page.page.wait_for_selector(".psb-lab button.psb-run:enabled")
