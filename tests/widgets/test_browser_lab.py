@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
 CELLS = [
     "from psbench import Experiment\nfrom psbench_widgets import Lab\n"
     "switch = Experiment(strategy='strategy_switch', stop={'epochs': 40})\n"
-    "lab = Lab(switch, renderer='svg', pace='10', folder='kept')\nlab",
+    "lab = Lab(switch, renderer='svg', pace='fast', folder='kept')\nlab",
     "print('answer', 6 * 7)",
     "print('count', lab._figures.charts['val_accuracy'].count(), lab._figures.charts['train_loss'].count())",
     "import threading\nprint([t.name for t in threading.enumerate() if t.name.startswith('psbench')])",
@@ -41,8 +41,8 @@ ROWS = "(key) => Number(document.querySelector(`.psb-slot[data-key=${key}] .psb-
 def panel(page: Page, name: str, cells: list[str] = CELLS) -> Any:
     """Open a notebook with a panel that is ready to run."""
     page.open(name, cells)
-    # for a person a run under way is drawn for a quarter of the time
-    page.jupyter.execute("from psbench_widgets import run_view; run_view.HELD_SHARE = 0.1")
+    # no test runs on for what is drawn next
+    page.jupyter.execute("from psbench_widgets import run_view; run_view.SHARE = 0.3")
     page.page.keyboard.press("Control+b")  # the file browser takes room that a panel can use
     page.run_all()
     page.page.wait_for_selector(".psb-lab button.psb-run:enabled")
@@ -119,7 +119,7 @@ def test_the_tutorial_runs_and_its_picture_moves(page: Page, screenshots: Path) 
 
 def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, screenshots: Path) -> None:
     web = panel(page, "lab")
-    pick(web, "stop", "epochs", "20000")
+    pick(web, "stop", "epochs", "3000")
     web.locator('.psb-nested:has(> .psb-label:text-is("rule")) select').first.select_option("manual")
 
     web.click("button.psb-run")
@@ -130,7 +130,7 @@ def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, scr
     web.wait_for_function(
         "(w) => document.querySelector('.psb-meter-fill').getBoundingClientRect().width > w", arg=width
     )
-    assert re.search(r"of 20000, .*virtual", web.text_content(".psb-words") or "")
+    assert re.search(r"of 3000, .*virtual", web.text_content(".psb-words") or "")
     # one scrolls down to other charts and cells: Run, Stop, Switch now and the progress stay in sight
     top, bar, main = web.evaluate(SCROLL, 500)
     assert bar == pytest.approx(top, abs=2)
