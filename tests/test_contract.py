@@ -17,7 +17,7 @@ from psbench.core.events import Push
 from psbench.core.parts import Consistency
 from psbench.core.specification import parameter
 from psbench.errors import ParameterError, ProtocolError
-from psbench.strategies import CATALOGUE, consistency
+from psbench.strategies import CATALOGUE
 from psbench.strategies.aggregation import Mean
 from psbench.strategies.consistency import ASP, BSP, SSP
 from psbench.strategies.switching import Empirical
@@ -36,12 +36,6 @@ def test_every_strategy_of_the_catalogue(name):
 @pytest.mark.parametrize("name", sorted(CATALOGUE))
 def test_every_strategy_of_the_catalogue_on_many_clusters(name):
     check_strategy(name, clusters=100, seed=1000)
-
-
-@pytest.mark.nightly  # each is part of a strategy of the catalogue
-@pytest.mark.parametrize("name", [name for name, part in vars(consistency).items() if isinstance(part, type)])
-def test_every_consistency_part(name):
-    check_strategy(getattr(consistency, name), clusters=2)
 
 
 NAMES = ["bsp", "asp", "ssp", "k_bsp", "k_batch_bsp", "k_asp", "k_batch_asp", "all_reduce"]

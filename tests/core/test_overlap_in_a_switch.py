@@ -202,14 +202,3 @@ def gradient(workload: Workload, where: torch.Tensor) -> torch.Tensor:
     module.zero_grad()
     functional.cross_entropy(module(workload.data.train_x[where]), workload.data.train_y[where]).backward()
     return torch.cat([p.grad.flatten() for p in module.parameters()])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("second", ["asp", "bsp", "k_asp", "local_sgd", "all_reduce"])
-def test_it_learns_on_both_sides_of_a_switch(second):
-    rule = {"name": "toy_at_versions", "at": (6, 9, 14)}
-    strategy = strategies.strategy_switch(first="osp", second=second, rule=rule)
-    done = run(toy_experiment(strategy, stop={"epochs": 12}))
-    assert len(done.log.of_kind(Kind.HANDOVER)["row"]) == 3
-    losses = [values["train_loss"] for values in done.log.evaluations()]
-    assert losses[-1] < 0.8 * losses[0]

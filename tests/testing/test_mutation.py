@@ -86,6 +86,7 @@ def test_a_fault_is_put_into_what_others_have_imported(sample: Path) -> None:
     assert Box().sides == ("right", True)
 
 
+@pytest.mark.slow
 def test_a_fault_meets_the_tests_that_execute_its_statement(sample: Path) -> None:
     """The only test's value is not among the larger ones."""
     Path("test_sample.py").write_text(

@@ -12,7 +12,6 @@ import torch
 from strategies.aggregation.own_arithmetic import DiLoCo, Elastic, ElasticSteps
 from test_live_workers import HALFWAY, SERVERS, experiment, simulated
 from threaded_run import Killed, ThreadedRun
-from toybox import at_night
 
 from psbench import Control, Run, replay, resume
 from psbench.backends.dask.coordinator.checkpointing import Start
@@ -60,7 +59,6 @@ DETERMINED = [
     {"name": "selsync", "delta": 0.05, "aggregate": "gradient", "placement": SERVERS},
     {"name": "bsp", "codec": "qsgd", "codec_down": {"name": "random_k", "ratio": 0.3}, "placement": SERVERS},
     {"name": "strategy_switch", "first": {"name": "bsp"} | BOTH, "second": "all_reduce"} | HALFWAY,
-    *at_night("fsdp", {"name": "bsp"} | BOTH, "local_sgd", {"name": "selsync", "delta": 0.05}),
 ]
 
 

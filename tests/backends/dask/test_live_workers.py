@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from threaded_run import ThreadedRun
-from toybox import at_night
 
 from psbench.backends.control import Control
 from psbench.backends.dask.protocol.messages import ApplyUpdate, RequestStop, Update
@@ -99,12 +98,6 @@ DETERMINED = [
     | {"then": [{"to": {"name": "bsp", "placement": SERVERS}, "rule": {"name": "after", "fraction": 0.8}}]},
     {"name": "strategy_switch", "first": {"name": "local_sgd", "codec": "top_k"}, "second": "local_sgd"}
     | HALFWAY,
-    *at_night("local_sgd", "adacomm", {"name": "selsync", "delta": 1e9}),
-    *at_night(
-        {"name": "strategy_switch", "first": "local_sgd", "second": "all_reduce"} | HALFWAY,
-        {"name": "strategy_switch", "first": {"name": "local_sgd", "codec": "top_k"}, "second": "bsp"}
-        | HALFWAY,
-    ),
 ]
 
 

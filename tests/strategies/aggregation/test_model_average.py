@@ -163,6 +163,7 @@ def test_block_momentum_0_is_local_sgd():
     assert not torch.equal(trained(plain), trained(moved))
 
 
+@pytest.mark.slow
 def test_the_block_momentum_of_single_steps_is_the_servers_momentum():
     blocks = strategies.local_sgd(local_steps=1, aggregation=BlockMomentum(block_momentum=0.9))
     momentum = {"name": "sgd", "lr": 0.1, "momentum": 0.9}

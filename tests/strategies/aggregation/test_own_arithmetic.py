@@ -105,6 +105,7 @@ def test_an_elastic_move_by_hand():
     assert sum(moved) == 1 + 3 - 5
 
 
+@pytest.mark.slow
 def test_an_outer_step_of_1_without_momentum_is_local_sgd():
     plain = DiLoCo(outer_lr=1.0, outer_momentum=0.0)
     ours, theirs = (

@@ -48,6 +48,7 @@ def test_after_an_averaging_all_workers_have_the_mean():
     assert not any(torch.equal(apart, other) for other in others)
 
 
+@pytest.mark.slow
 def test_with_one_worker_any_period_is_plain_sgd():
     one = {"cluster": toy_cluster([1.0]), "batch_size": 8, "stop": {"updates": 4}}
     close(trained(pasgd(6), **one).parameters, alone(0, 24, cluster=toy_cluster([1.0]), batch_size=8))

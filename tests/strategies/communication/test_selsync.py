@@ -212,6 +212,7 @@ def test_models_are_equal_after_averaging_models_and_not_gradients():
         assert all(torch.equal(first, other) for other in others) == (aggregate == "parameters")
 
 
+@pytest.mark.slow
 def test_with_one_worker_it_is_plain_sgd():
     one = {"cluster": toy_cluster([1.0]), "batch_size": 8, "optimizer": MOMENTUM}
     for values in ({}, {"delta": 0.1, "smoothing": 1.0}, {"aggregate": "gradient"}):

@@ -261,6 +261,7 @@ def test_the_slow_worker_comes_to_take_as_long_as_the_others(done):
     assert len(set(usual)) == 1 or max(usual) == pytest.approx(min(usual))
 
 
+@pytest.mark.slow
 def test_chunks_of_data_are_bytes_and_messages(done):
     sent = metrics.chunks_sent(done.log)
     summary, chunks = done.summary(), metrics.chunks(done.log)
@@ -291,6 +292,7 @@ def test_the_memory_of_a_machine_bounds_its_chunks():
     assert ps.replay(done) == len(done.log)
 
 
+@pytest.mark.slow
 def test_every_decision_is_taken_again_in_replay(done):
     assert Kind.TELL in done.log.rows()["kind"]
     assert ps.replay(done) == len(done.log)

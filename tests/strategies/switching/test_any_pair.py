@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import pytest
-import torch
 from pydantic import PrivateAttr
 from toybox import put_in, take_out
 
 from psbench import strategies
-from psbench.core.actions import Action, Apply, Handover, Release, SetTimer, SwitchTo
+from psbench.core.actions import Action, Apply, Handover, Release, SwitchTo
 from psbench.core.log import Kind
 from psbench.core.parts import Switching
 from psbench.core.specification import parameter
@@ -18,9 +17,8 @@ from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.core.view import ClusterView, Status
 from psbench.errors import ParameterError
-from psbench.runs.execution import run
 from psbench.strategies import CATALOGUE
-from psbench.testing import ScriptedCluster, random_cluster, toy_experiment
+from psbench.testing import ScriptedCluster, random_cluster
 from psbench.testing.invariants import Invariants
 
 #: without a server there is no model to hand over
@@ -49,21 +47,7 @@ class ToAndFro(Switching):
         return [SwitchTo(1 - view.composition, "so many versions", drain)]
 
 
-class ByTheClock(Switching):
-    """Toy: changes to the other strategy every so often."""
-
-    name: ClassVar[str] = "toy_by_the_clock"
-    seconds: float = parameter(0.15, "time under each", unit="s")
-
-    def start(self, view: ClusterView) -> list[Action]:
-        return [SetTimer(view.now + self.seconds, "toy")]
-
-    def on_timer(self, key: str, view: ClusterView) -> list[Action]:
-        again = SetTimer(view.now + self.seconds, "toy")
-        return [SwitchTo(1 - view.composition, "it is time"), again] if key == "toy" else []
-
-
-PARTS = take_out("toy_to_and_fro") + take_out("toy_by_the_clock")
+PARTS = take_out("toy_to_and_fro")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -71,7 +55,6 @@ def toys():
     put_in(PARTS)
     yield
     take_out("toy_to_and_fro")
-    take_out("toy_by_the_clock")
 
 
 def to_and_fro(first, second, **options):
@@ -128,28 +111,6 @@ def test_a_switch_that_never_happens_changes_nothing(name):
         cluster.run(events=80)
         digests.add(cluster.log.digest())
     assert len(digests) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES[::6])
-def test_in_virtual_time_too_a_switch_that_never_happens_changes_nothing(name):
-    never = strategies.strategy_switch(first=name, second="bsp", rule="manual")
-    left, right = (run(toy_experiment(strategy, stop={"epochs": 3})) for strategy in (never, name))
-    assert left.log.digest() == right.log.digest()
-    assert torch.equal(left.parameters, right.parameters)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", range(0, len(NAMES), 4))
-def test_pairs_there_and_back_in_virtual_time(place):
-    """Each strategy before one and after another that is far away in the catalogue."""
-    first, second = NAMES[place], NAMES[(place + 8) % len(NAMES)]
-    clock = strategies.strategy_switch(first=first, second=second, rule="toy_by_the_clock")
-    done = run(toy_experiment(clock, stop={"epochs": 8}))
-    assert len(done.log.of_kind(Kind.HANDOVER)["row"]) >= 2
-    losses = [values["train_loss"] for values in done.log.evaluations()]
-    assert losses[-1] < losses[0]
-    assert done.summary()["epochs"] >= 8
 
 
 @pytest.mark.parametrize("first", ["bsp", "asp", "k_asp", "local_sgd"])
