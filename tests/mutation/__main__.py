@@ -44,6 +44,7 @@ TARGETS: dict[str, tuple[str, list[str]]] = {
             "tests/charts/test_report.py",
             "tests/test_frames.py",
             "tests/results",
+            "tests/core/test_saved_states.py",
             "tests/test_saved_runs.py",
             "tests/test_run_files.py",
             "tests/test_bad_input.py",
