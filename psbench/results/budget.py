@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,9 +36,9 @@ def in_words(budget: Mapping[str, Any]) -> str:
 
 def budgets(groups: Mapping[str, Sequence[Run]]) -> str:
     """Return what every run was given, in words; says so if the budgets differ."""
-    different = {json.dumps(budget_of(run), sort_keys=True) for runs in groups.values() for run in runs}
+    given = [budget_of(run) for runs in groups.values() for run in runs]
     each = {label: in_words(budget_of(runs[0])) for label, runs in groups.items()}
-    if len(different) > 1:
+    if any(budget != given[0] for budget in given):
         return f"unequal budgets: {by_value(each)}"
     words = next(iter(each.values()))
     return f"equal budget: {words}" if len(groups) > 1 else words

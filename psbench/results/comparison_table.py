@@ -193,7 +193,7 @@ def as_text(record: Mapping[Any, Any], name: str, *, deviation: bool = True) -> 
     _, form, factor, unit = SHOWN.get(name, (name, ".4g", 1, ""))
     if value is None or not _is_known(value):
         least = record.get(f"{name.removesuffix('_s')}_at_least_s")
-        if least is None or not _is_known(least):
+        if not _is_known(least):
             return _NONE
         return f"{record['time_to_target_reached']:g} of {record['n']}, ≥ {least:{form}}"
     text = format(value * factor, form)

@@ -185,7 +185,6 @@ class Run:
         if log not in ("parquet", "json"):
             raise SpecError(f"log: {log!r} is not a format of logs; give 'parquet' or 'json'")
         check_folder(folder, self.run_id, overwrite=overwrite)
-        folder.mkdir(parents=True, exist_ok=True)
         record = {"meta": self.meta, "summary": self.summary()}
         remove_files_of_others(folder, self.run_id)
         # all files are written before the first takes its place; the record, which makes it a run, is last

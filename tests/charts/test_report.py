@@ -15,6 +15,7 @@ import pytest
 from psbench.core.log import EventLog
 from psbench.errors import ParameterError, SpecError
 from psbench.metrics import interval, repeatability
+from psbench.results import page as results_page
 from psbench.results.html import table_html
 from psbench.results.report import write_report
 from psbench.results.run import Run
@@ -78,11 +79,17 @@ def test_the_table_has_means_intervals_and_speed_up(comparison):
     )  # one seed: none
 
 
+def test_a_report_of_two_strategies_has_figures_of_their_waiting(runs, monkeypatch):
+    monkeypatch.setattr(results_page, "page", lambda _, **given: bool(given["between"]))
+    assert [results_page._page(compare(some)) for some in (runs[:1], runs[:3])] == [False, True]
+
+
 def test_text_states_the_budget_the_rates_and_the_doubts(comparison, runs):
     text = comparison.text(width=300)
     assert "equal budget: epochs 3 on digits, global batch 128" in text
     assert "warning: fewer than three seeds" in text
     assert "learning rate of asp: lr k/n" in text
+    assert comparison.table().set_index("strategy")["lr_convention"]["asp"].startswith("asp: lr k/n")
     three = compare([*runs[:3], runs[0].experiment.but(seed=2)])  # of the first
     assert three.warnings == ["asp: fewer than three seeds: differences may be chance"]
     assert re.search(r"all_reduce +2 .* 1\.00 ×", text)

@@ -83,6 +83,8 @@ class TestSpeedUps:
         ended = {"epochs": 2, "seconds": 1000}  # a limit that no run came to
         both = made("bsp", stop=ended), made("asp", stop=ended)
         assert ps.compare(both).no_speed_up == {}
+        assert "speed-up" in ps.compare(both).cells()[0]
+        assert "time_s_sd,speed_up," in ",".join(ps.compare(both).table())
         # only one of them comes to this
         between = {"epochs": 2, "seconds": sum(run.summary()["time_s"] for run in both) / 2}
         compared = ps.compare([made("bsp", stop=between), made("asp", stop=between)])
@@ -231,6 +233,21 @@ def test_a_result_has_its_interval_unless_that_is_only_rounding():
     }
     assert shown == {0.5: "2.5 ± 0.5", 2.5e-12: "2.5"}
     assert as_text({"time_s": 2.5, "time_s_ci": 0.0, "time_s_sd": 0.0}, "time_s") == "2.5 ± 0 (0)"
+    assert as_text({"time_to_target_at_least_s": float("nan")}, "time_to_target_s") == "–"
+
+
+def test_the_baseline_is_the_slowest_that_waits_for_all_however_many_seeds_it_has():
+    slow, quick = ({"workers": 2, "speed": [1.0, speed]} for speed in (0.7, 1.0))
+    several = [made("all_reduce", seed, cluster=quick) for seed in (0, 1)]
+    assert ps.compare([*several, made("bsp", cluster=slow)]).baseline.startswith("bsp")
+
+
+def test_charts_have_all_warnings_but_that_of_few_seeds():
+    compared = ps.compare([made("bsp"), made("asp", stop={"epochs": 1})])
+    assert any("fewer than three seeds" in text for text in compared.warnings)
+    words = compared.chart()._words()
+    assert "compare with care" in words
+    assert "fewer than three seeds" not in words
 
 
 def test_a_table_that_is_too_wide_has_a_column_for_each_row():
