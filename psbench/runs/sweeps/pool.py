@@ -31,7 +31,7 @@ def in_processes(packed: Sequence[bytes], processes: int) -> Iterator[tuple[int,
                 place = worker.place
                 assert place is not None
                 answer = worker.hear()
-                if not worker.alive:
+                if worker.pipe.closed:  # it has died
                     workers.remove(worker)
                 yield place, answer
     finally:
@@ -61,7 +61,6 @@ class _Worker(Child):
     def __init__(self) -> None:
         super().__init__(serve)
         self.place: int | None = None
-        self.alive = True
 
     def ask(self, place: int, content: bytes) -> None:
         """Have a cell run."""
@@ -75,7 +74,6 @@ class _Worker(Child):
             answer: CellMessage = cloudpickle.loads(self.pipe.recv_bytes())
         except (EOFError, OSError):
             self.process.join(END_S)
-            self.alive = False
             answer = ("done", {"error": self._death()})
             self.end()
         if answer[0] == "done":

@@ -22,7 +22,7 @@ from psbench.runs.sweeps import worker
 from psbench.runs.sweeps.cells import Cell
 from psbench.runs.sweeps.execution import _Watch, run_cells
 from psbench.runs.sweeps.grid import cells_of
-from psbench.runs.sweeps.pool import in_processes
+from psbench.runs.sweeps.pool import _Worker, in_processes
 from psbench.system import child, fork_server
 from psbench.testing import toy_experiment
 
@@ -323,3 +323,12 @@ def test_a_task_that_is_lost_is_an_error_of_its_own(monkeypatch):
 def test_what_a_client_cannot_do(options, change, says):
     with pytest.raises(ParameterError, match=says):
         run_cells([Cell(TOY.but(**change))], client=Client(), **options)
+
+
+def test_a_process_in_mid_run_is_ended_at_once(monkeypatch):
+    asked = []
+    monkeypatch.setattr(child.Child, "end", lambda self, at_once: asked.append(at_once))
+    worker = object.__new__(_Worker)
+    for worker.place in (None, 3):
+        worker.end()
+    assert asked == [False, True]

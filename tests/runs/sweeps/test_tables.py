@@ -29,11 +29,13 @@ def swept():
 
 @pytest.fixture(scope="module")
 def damaged(swept):
-    """The same, of which one run failed and another diverged."""
+    """The same, of which one run failed, another diverged and a third has a warning."""
     outcomes = list(swept.outcomes)
     outcomes[0] = CellOutcome(outcomes[0].cell, error="RuntimeError: mine")
     run = replace(outcomes[2].run, meta=outcomes[2].run.meta | {"status": "diverged"})
     outcomes[2] = CellOutcome(outcomes[2].cell, _run=run)
+    run = replace(outcomes[5].run, meta=outcomes[5].run.meta | {"incidents": ["the disk is full"]})
+    outcomes[5] = CellOutcome(outcomes[5].cell, _run=run)
     return replace(swept, outcomes=outcomes)
 
 
@@ -64,7 +66,9 @@ def test_a_target_that_is_never_reached_takes_for_ever(swept):
     never = frame["best_val_accuracy"] < 1.0
     assert never.any()
     assert (frame["time_to_target_s"] == float("inf")).equals(never)
-    assert "0 of 2, ≥ " in ps.Sweep(swept.outcomes, target=1.0).text(200)
+    aiming = ps.Sweep(swept.outcomes, target=1.0)
+    assert "0 of 2, ≥ " in aiming.text(200)
+    assert [each["time_to_target_s"] is None for each in aiming.to_dict()["runs"]] == never.tolist()
 
 
 def test_the_target_is_given_or_the_stop_rule_s_or_what_half_reach(swept):
@@ -73,7 +77,7 @@ def test_the_target_is_given_or_the_stop_rule_s_or_what_half_reach(swept):
     assert (swept.frame()["time_to_target_s"] < float("inf")).sum() >= 4
     own = toy_experiment(stop={"epochs": 1, "target_accuracy": 0.9})
     found = ps.sweep(own, {"strategy": ["bsp"]}, processes=1, progress=False)
-    assert found.remarks[0] == "target: validation accuracy 0.9"
+    assert found.remarks == ["target: validation accuracy 0.9"]
 
 
 def test_a_row_of_the_table_is_the_mean_of_its_seeds(swept):
@@ -93,6 +97,7 @@ def test_a_mean_is_of_all_seeds_or_of_none(damaged):
     assert table["val_accuracy"].isna().tolist() == [True, True, False, False]
     assert damaged.to_dict()["runs"][0]["time_s"] is None
     assert "2, 1 failed" in damaged.text(200)
+    assert any(line.startswith("warning: ") and "the disk is full" in line for line in damaged.remarks)
 
 
 def test_a_setting_without_a_parameter_is_a_row_in_the_order_of_the_grid():
