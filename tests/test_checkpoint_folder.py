@@ -234,11 +234,15 @@ def test_a_checkpoint_that_no_run_writes_is_refused(change, words, written):
         look_at(path, checkpoint, experiment, workload)
 
 
-def test_an_event_of_any_kind_is_taken(written):
-    path, *_ = written
+def test_events_of_any_kind_and_the_state_of_an_aggregation_are_taken(written):
+    path, _, workload = written
     log = EventLog()
     log.add(max(Kind), 0.0)
     check_log(path, log, 1)
+    checkpoint = Checkpoint.load(path)
+    state = {"vector": checkpoint.tensors["parameters"], "number": torch.tensor(1.0, dtype=torch.float64)}
+    checkpoint.tensors |= {f"aggregation/mean/{name}": value for name, value in state.items()}
+    check_against(path, checkpoint, workload)
 
 
 def test_a_push_beyond_the_next_and_checkpoints_of_two_runs_are_refused(written, tmp_path):

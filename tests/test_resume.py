@@ -18,6 +18,7 @@ import torch
 from psbench import Control, DataError, Run, SpecError, replay, resume
 from psbench.checkpoints.chain import find, log_of
 from psbench.checkpoints.file import Checkpoint
+from psbench.checkpoints.validation import _difference
 from psbench.cli import main
 from psbench.core.log import EventLog, Kind
 from psbench.runs.execution import run
@@ -228,6 +229,7 @@ def test_a_checkpoint_of_another_experiment_is_refused_by_name(tmp_path, capsys)
         with pytest.raises(SpecError, match=field):
             run(changed, start=tmp_path)
     assert main(["resume", str(tmp_path), "--set", "batch_size=24"]) != 0
+    assert _difference({"codec": None}, {"codec": TOP}, "strategy").startswith("strategy.codec was None and")
     said = capsys.readouterr().err
     assert "batch_size was 12 and is 24; what may change is name, stop, " in said
     assert said.rstrip().endswith(", recovery")

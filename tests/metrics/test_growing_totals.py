@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from psbench.core.log import EventLog
+from psbench.core.log import EventLog, Kind
 from psbench.metrics.totals import PushTotals, SpanTotals
 from psbench.strategies import CATALOGUE
 
@@ -45,3 +45,18 @@ def totals(log: EventLog, parts: list[tuple[int, int]]) -> list[Any]:
         *(pushes.staleness.tolist(), pushes.lead.tolist(), sorted(pushes.batches.seen())),
         *(counts[name].tolist() for name in ("pushes", "applied", "samples")),
     ]
+
+
+def test_a_hand_over_at_once_delays_what_is_released_before_a_cut():
+    log = EventLog()
+    log.add(Kind.JOIN, 0.0, 0)
+    log.add(Kind.RELEASE, 0.0, 0)
+    log.add(Kind.PUSH, 1.0, 0, 0, 0, 4, 1, compute_s=1.0)
+    log.add(Kind.HOLD, 1.0, 0, text="barrier")
+    log.add(Kind.SWITCH_REQUESTED, 2.0, id=-1)
+    log.add(Kind.HANDOVER, 2.0, id=1, version=1, steps=0, compute_s=0.5, text="asked by hand")
+    log.add(Kind.RELEASE, 2.0, 0)
+    log.add(Kind.PUSH, 4.0, 0, 1, 0, 4, 1, compute_s=1.0)
+    whole = totals(log, [(0, len(log))])
+    for cut in range(1, len(log)):
+        assert totals(log, [(0, cut), (cut, len(log))]) == whole

@@ -58,7 +58,9 @@ def test_a_part_of_a_recording(runs: dict[str, list[Run]], name: str) -> None:
     expected = {table: rows_in(recorded, table) for table in recorded.tables}
     times = np.unique(run.log.rows()["time_s"])
     begin, end = float(times[len(times) // 3]), float(times[2 * len(times) // 3])
-    for from_s, to_s in ((begin, end), (begin + 1e-6, end + 1e-6), (0.0, end), (begin, 10 * recorded.end_s)):
+    sent = float(recorded.pushes["sent_s"][len(recorded.pushes["sent_s"]) // 2])
+    parts = [(begin, end), (begin + 1e-6, end + 1e-6), (0.0, end), (begin, 10 * recorded.end_s), (0.0, sent)]
+    for from_s, to_s in parts:
         part = recorded.between(from_s, to_s)
         check(part, recordings.between(expected, from_s, to_s))
         assert part.end_s == min(to_s, recorded.end_s)

@@ -127,3 +127,17 @@ def test_stamps_hear_from_pushes_how_long_a_step_was(workload: Workload) -> None
     one.socket.coming = [Received("worker 1", push), Received("worker 0", vote)]
     one.run()
     assert heard == [(1, 2.0), (0, None)]
+
+
+def test_a_release_asks_for_stamps_and_is_noted_once_it_is_sent(workload: Workload) -> None:
+    releases = [ReleaseMessage(ticket, 0, 16, True) for ticket in (5, 6)]
+    said = [Send(f"worker {worker}", release) for worker, release in enumerate(releases)]
+    one = coordinator(workload, [*said, Send("worker 0", msg.Halt())], [End()])
+    noted = []
+    one._stamps = CoordinatorStamps(2)
+    one._stamps.begins = lambda worker: worker == 1
+    one._stamps.answered = lambda *answer: noted.append((*answer, len(one.socket.sent)))
+    one.run()
+    assert [message.stamped for _, message in one.socket.sent[:2]] == [False, True]
+    assert noted == [(1, 6, 2)]
+    assert one._received_s > 0
