@@ -135,7 +135,11 @@ def live(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _columns(rows: list[dict[str, Any]]) -> list[dict[str, list[Any]]]:
-    """Return a table as a single row of columns: half the size, as no name is repeated."""
+    """Return a table as a single row of columns: half the size, as no name is repeated.
+
+    >>> _columns([{"x": 1, "y": 3}, {"x": 2, "y": 4}]), _columns([])
+    ([{'x': [1, 2], 'y': [3, 4]}], [])
+    """
     return [{name: [row[name] for row in rows] for name in rows[0]}] if rows else []
 
 

@@ -100,7 +100,11 @@ def common_target(runs: Sequence[RunRecord]) -> Target | None:
 
 
 def _is_on_front(cost: Doubles, loss: Doubles) -> list[bool]:
-    """Whether no other label is as good in cost and loss and better in one, for each."""
+    """Whether no other label is as good in cost and loss and better in one, for each.
+
+    >>> _is_on_front(np.array([1.0, 1.0, 2.0, 0.5]), np.array([0.5, 0.6, 0.5, 0.7]))
+    [True, False, False, True]
+    """
     found = []
     for mine, own in zip(cost, loss, strict=True):
         beaten = (cost <= mine) & (loss <= own) & ((cost < mine) | (loss < own))

@@ -33,7 +33,7 @@ TARGETS: dict[str, tuple[str, list[str]]] = {
     ),
     "charts": (
         "psbench/charts",
-        [f"{ORACLES}/test_charts.py", f"{ORACLES}/test_report.py"]
+        [f"{ORACLES}/test_{name}.py" for name in ("charts", "report", "recording")]
         + [f"tests/charts/test_{name}.py" for name in ("charts", "display", "growing", "servers", "ticks")],
     ),
     "results": (

@@ -236,7 +236,7 @@ def test_a_result_has_its_interval_unless_that_is_only_rounding():
     assert as_text({"time_to_target_at_least_s": float("nan")}, "time_to_target_s") == "–"
 
 
-def test_the_baseline_is_the_slowest_that_waits_for_all_however_many_seeds_it_has():
+def test_the_baseline_is_the_slowest_however_many_seeds_it_has():
     slow, quick = ({"workers": 2, "speed": [1.0, speed]} for speed in (0.7, 1.0))
     several = [made("all_reduce", seed, cluster=quick) for seed in (0, 1)]
     assert ps.compare([*several, made("bsp", cluster=slow)]).baseline.startswith("bsp")
