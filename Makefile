@@ -66,13 +66,12 @@ types: $(VENV)/.dev
 
 JS := widgets/psbench_widgets/js
 TOOLS := $(JS)/node_modules/.package-lock.json
-javascript:  ## types (tsc) and style (eslint) of the panel's JavaScript, where npm is found
-	@if ! command -v npm >/dev/null; then echo '== no npm: the types of the JavaScript are not checked'; \
-	elif ! $(MAKE) -s $(TOOLS); then echo '== npm installs nothing: the types of the JavaScript are not checked'; \
-	else echo '== tsc and eslint'; npm --prefix $(JS) run --silent check; fi
+javascript: $(if $(shell command -v npm),$(TOOLS))  ## types (tsc) and style (eslint) of the panel's JavaScript, where npm is found
+	@if [ -e $(TOOLS) ]; then echo '== tsc and eslint' && npm --prefix $(JS) run --silent check; \
+	else echo '== no npm, or it installs nothing: the types of the JavaScript are not checked'; fi
 
 $(TOOLS): $(JS)/package-lock.json
-	@npm --prefix $(JS) ci --silent --no-audit --no-fund --ignore-scripts && touch $@
+	@npm --prefix $(JS) ci --silent --no-audit --no-fund --ignore-scripts && touch $@ || rm -f $@
 
 unit: $(VENV)/.dev
 	@echo '== tests, the examples in the docstrings, and the notebooks'
