@@ -118,6 +118,7 @@ def test_a_keyword_of_a_strategy_means_one_thing(name):
     assert [keyword for keyword, meanings in said.items() if len(meanings) > 1] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("domain", ["data", "model", "cluster", "sharding", "optimizer"])
 def test_every_part_survives_yaml(domain):
     without = set() if hasattr(torch.optim, "Muon") else {"muon"}  # of torch before 2.9

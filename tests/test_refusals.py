@@ -433,6 +433,7 @@ def steps_in_no_push(strategy):
     return computed - pushed - on_their_way - unpushed
 
 
+@pytest.mark.slow
 def test_interrupted_overlap():
     """Whoever is cancelled loses not only the step that it computes, but all that no push has carried."""
     overlapping = {"communication": "osp", "aggregation": "accumulated"}

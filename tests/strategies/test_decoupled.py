@@ -117,6 +117,7 @@ def decoupled(**values):
     return {"name": "decoupled_diloco", "local_steps": 6, "num_fragments": 3, "mixing": 0.0} | values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("speed", [1.0, [1.0, 0.5, 0.7]])
 def test_a_full_quorum_that_asks_nobody_with_the_mean_is_diloco(speed):
     cluster = {"workers": 3, "speed": speed, "step_time": "constant"}

@@ -26,6 +26,7 @@ def made(name="d_psgd_step_first", graph="ring", **values):
 # -------------------------------------------------------------------- runs
 
 
+@pytest.mark.slow
 def test_in_the_complete_graph_stepping_first_is_bsp():
     momentum = {"optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9}}
     found, run = trained(made(graph="complete"), **momentum)

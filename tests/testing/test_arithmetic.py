@@ -197,12 +197,14 @@ def _known():
     take_out("faulty_")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", SAID, ids=lambda part: part.__name__)
 def test_each_fault_is_named(part):
     with pytest.raises(BrokenContract, match=SAID[part]):
         check_strategy(part, clusters=1, events=20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", OWN, ids=lambda part: part.__name__)
 def test_what_is_right_passes(part):
     assert part.__module__ == own_arithmetic.__name__

@@ -31,6 +31,7 @@ def plainly(experiment):
     return torch.cat([values.detach().flatten() for values in module.parameters()])
 
 
+@pytest.mark.slow
 def test_bf16_is_torch_s_autocast_and_what_servers_hold_is_float32():
     experiment = toy_experiment(precision="bf16", **GIVEN)
     run = ps.run(experiment)

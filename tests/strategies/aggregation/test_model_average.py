@@ -170,6 +170,7 @@ def test_the_block_momentum_of_single_steps_is_the_servers_momentum():
     torch.testing.assert_close(trained(blocks), trained("bsp", optimizer=momentum), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_under_all_reduce_it_is_the_same():
     for entry in (
         strategies.local_sgd(local_steps=3),

@@ -141,6 +141,7 @@ def test_live_a_worker_that_pushed_alone_is_answered_alone(servers):
     assert np.array_equal(live.parameters.numpy(), run(done).parameters.numpy())
 
 
+@pytest.mark.slow
 def test_sums_over_all_entries_do_not_depend_on_the_number_of_servers():
     """Alone, so that the live run has the virtual one's order; with tensors that borders of slices cut."""
     alone = {"cluster": {"workers": 1, "step_time": "constant"}, "stop": {"updates": 8}}

@@ -150,6 +150,7 @@ def test_what_does_not_give_them_is_refused():
             strategy(**other)
 
 
+@pytest.mark.slow
 def test_a_worker_measures_what_it_pushes():
     made = Strategy(consistency="bsp", aggregation="several_by_norm")
     done = run(made, cluster={"workers": 2}, stop={"updates": 3})

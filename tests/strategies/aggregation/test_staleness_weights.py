@@ -127,6 +127,7 @@ def test_the_versions_of_a_stage_come_to_the_mean_of_its_pushes():
     assert torch.equal(server.parameters, again.parameters)
 
 
+@pytest.mark.slow
 def test_versioned_with_a_bound_of_0_is_bsp_on_the_mean():
     ours, bsp = (ps.run(toy_experiment(strategy, stop={"epochs": 1})) for strategy in (versioned(), "bsp"))
     torch.testing.assert_close(ours.parameters, bsp.parameters, rtol=1e-5, atol=1e-6)

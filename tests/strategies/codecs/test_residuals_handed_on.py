@@ -154,6 +154,7 @@ def watched(experiment: Any) -> tuple[Simulation, dict[int, torch.Tensor]]:
     return simulation, carried
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "second",
     [

@@ -54,6 +54,7 @@ def test_with_one_worker_any_period_is_plain_sgd():
     close(trained(pasgd(6), **one).parameters, alone(0, 24, cluster=toy_cluster([1.0]), batch_size=8))
 
 
+@pytest.mark.slow
 def test_momentum_of_the_workers_is_cleared_with_each_average_or_kept():
     cleared = trained(pasgd(1), optimizer=MOMENTUM)
     close(cleared.parameters, trained("bsp").parameters)  # no momentum at all

@@ -123,6 +123,7 @@ def test_live_has_the_simulated_models_and_the_bytes_of_the_log(stage):
     assert 4 * sum(Counted.received.values()) == sum(simulated.summary()["bytes"].values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", [("bsp", "fsdp"), ("fsdp", "bsp")])
 def test_a_switch_cuts_model_and_momentum_and_joins_them(pair):
     first, second = pair

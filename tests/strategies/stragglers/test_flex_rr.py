@@ -169,6 +169,7 @@ def test_what_orders_that_come_too_late_leave_undone_another_does():
     assert together.count(96) >= 28
 
 
+@pytest.mark.slow
 def test_where_nobody_is_left_to_do_it_the_rest_is_weighed_right():
     done = late(0.05)
     together = [sum(found.values()) for found in rounds(done.log)]

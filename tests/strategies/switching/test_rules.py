@@ -326,6 +326,7 @@ class TestWhyNot:
 # -------------------------------------------------------------------- time
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("epochs", "first", "faster", "formula", "paper"),
     [(182, 26, 2.48, 2.047, 2.07), (200, 109, 2.28, 1.343, 1.4)],
