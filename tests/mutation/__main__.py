@@ -127,6 +127,7 @@ def _try(name: str, options: argparse.Namespace) -> bool:
 
 def _make_runs() -> None:
     """Make the oracles' runs once: they are read, and what is tried has no part in making them."""
+    sys.path.insert(0, str(HERE.parent))  # as the tests, which import it by that name
     from oracles import small_runs
 
     made = small_runs.make(Path(tempfile.mkdtemp()))

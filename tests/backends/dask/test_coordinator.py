@@ -118,15 +118,16 @@ def test_what_ends_a_run_before_its_time_is_raised(workload: Workload) -> None:
 
 
 def test_stamps_hear_from_pushes_how_long_a_step_was(workload: Workload) -> None:
-    one = coordinator(workload, [], [], [End()])
+    one = coordinator(workload, [], [], [], [End()])
     heard = []
     one._stamps = CoordinatorStamps(2)
     one._stamps.has = lambda worker, step_s: heard.append((worker, step_s)) or False
     one.socket.waiting = 0
     push, vote = msg.PushMessage(0, 0, 12, 3, 6.0, 0.0, 1.0), msg.VoteMessage(1, 0.5, 4, 2.0)
-    one.socket.coming = [Received("worker 1", push), Received("worker 0", vote)]
+    single = msg.PushMessage(1, 0, 4, 1, 3.0, 0.0, 1.0)
+    one.socket.coming = [Received("worker 1", push), Received("worker 0", vote), Received("worker 1", single)]
     one.run()
-    assert heard == [(1, 2.0), (0, None)]
+    assert heard == [(1, 2.0), (0, None), (1, 3.0)]
 
 
 def test_a_release_asks_for_stamps_and_is_noted_once_it_is_sent(workload: Workload) -> None:

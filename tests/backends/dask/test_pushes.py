@@ -55,6 +55,7 @@ def test_a_worker_continues_in_its_data_after_its_last_handled_push(
     pushes.take(1, message(8, 2))
     pushes.take(1, message(12, 3))
     pushes.take(0, message(4, 1))
+    assert [event.id for event in events if isinstance(event, ev.Push)] == [0, 1, 2]
     assert pushes.position_after(1)[:2] == (120, 15)
     assert pushes.handled_position(1)[:2] == (100, 10)
     events.popleft()

@@ -32,7 +32,7 @@ class PushIntake:
         #: samples and steps of each worker's pushes
         self._done: dict[int, tuple[int, int]] = {}
         self._reads: Sequence[str] = ()
-        self._bytes_up: Callable[[int, int], int] = lambda fragment, version: 0
+        self._bytes_up: Callable[[int, int], int]  # as `compose` says, before a push comes
         self._not_finite: set[int] = set()  # pushes in the queue that have no payload
         self.diverged = False  #: whether the last push was not finite, and was not answered
 
