@@ -74,7 +74,11 @@ def plain(values: Iterable[Any]) -> list[Any]:
 
 
 def _six_digits(values: Doubles) -> Doubles:
-    """Return numbers to six digits; NaN where they are not finite."""
+    """Return numbers to six digits; NaN where they are not finite.
+
+    >>> _six_digits(np.array([0.1234567, 123456.7, 1234567.0])).tolist()
+    [0.123457, 123457.0, 1234570.0]
+    """
     size = np.abs(values)
     usual = (size > 1e-16) & (size < 1e16)  # powers of ten up to 1e22 are exact
     power = np.floor(np.log10(np.where(usual, size, 1.0)))

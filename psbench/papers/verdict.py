@@ -242,6 +242,8 @@ def holm(values: Sequence[float], level: float) -> list[float | None]:
     [0.05, 0.016666666666666666, 0.025]
     >>> holm([0.03, 0.001, 0.026], 0.05)
     [None, 0.016666666666666666, None]
+    >>> holm([0.05], 0.05)
+    [0.05]
     """
     found: list[float | None] = [None] * len(values)
     for rank, place in enumerate(sorted(range(len(values)), key=lambda i: values[i])):

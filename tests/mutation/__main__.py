@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import multiprocessing
+import os
 import random
 import sys
 import tempfile
@@ -79,6 +80,7 @@ def main() -> int:
     asked.add_argument("--seconds", type=float, default=math.inf, help="of CPU of the tests for each mutant")
     asked.add_argument("--without", default="", help="tests to leave out, by the beginning of their path")
     options = asked.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: its threads do not survive a fork
     names = options.targets or [*TARGETS]
     if options.without != ORACLES and any(ORACLES in TARGETS[name][1][0] for name in names):
         _make_runs()
