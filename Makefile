@@ -51,7 +51,7 @@ test: lint  ## every check and every test but the nightly ones
 # what decides: the engine, the parts, and what composes them
 QUICK := $(addprefix tests/,core strategies sharding clusters \
   training testing backends/simulated/test_local_workers.py backends/simulated/test_simulation.py \
-  test_identities.py test_experiment.py test_refusals.py test_equivalence_map.py test_structure.py)
+  test_identities.py test_experiment.py test_refusals.py test_equivalence_map.py)
 quick: $(VENV)/.dev lint  ## the inner loop, under a minute
 	@echo '== quick tests: of decisions and updates, but live runs, what is resumed, and the slow ones'
 	@$(PYTEST) -n 2 -p no:nbval -m 'not (slow or nightly or dask)' -k '(not live and not resume) or test_live_runs' $(QUICK)
@@ -95,7 +95,7 @@ lowest prerelease: $(VENV)/.uv  ## tests with the lowest versions that are allow
 	@rm -rf build/$@ && $(BIN)/uv venv -q --python '$(PYTHON)' build/$@
 	@$(BIN)/uv pip install -q --python $(LANE)/python $(CHOICE) -e '.[test]'
 	@echo '== $@: quick tests, the demo with a live run, the command line, the widgets in a browser'
-	@$(LANE)/python -m pytest -q -n 2 -p no:nbval -m 'not (slow or nightly or dask)' $(filter-out %structure.py,$(QUICK)) tests/test_cli.py
+	@$(LANE)/python -m pytest -q -n 2 -p no:nbval -m 'not (slow or nightly or dask)' $(QUICK) tests/test_cli.py
 	@cd build/$@ && bin/psbench demo
 	@$(LANE)/python -m pytest -q -p no:nbval -n 0 $(LIVE) $(BROWSER)
 	@rm -rf build/$@
