@@ -1,9 +1,9 @@
 """Processes forked from one that has imported what they all import: notebooks' kernels, and those of tests.
 
 Importing torch, altair, Dask and psbench takes 6 s of CPU, for each of seventeen kernels and of the four
-processes that run tests. `use` starts the one that does it. Jupyter and pytest-xdist start a process of
-their own in the place of Python, which asks for a fork, hands its standard streams and signals on to it, and
-ends with it.
+processes that run tests, and those take as long again for all tests. `use` starts the one that does it.
+Jupyter and pytest-xdist start a process of their own in the place of Python, which asks for a fork, hands its
+standard streams and signals on to it, and ends with it.
 """
 
 import gc
@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -33,13 +34,15 @@ _IMPORTED = (
 )
 
 
-def use(folder: Path) -> subprocess.Popen[bytes]:
+def use(folder: Path, tests: Sequence[str]) -> subprocess.Popen[bytes]:
     """Have the notebooks of this process and its children take forked kernels; they end with the result.
 
     Parameters
     ----------
     folder : Path
         An empty one, for the kernel's description and the socket.
+    tests : Sequence[str]
+        Files and folders whose tests will be run: forked processes have imported them.
     """
     kernel = folder / "kernels" / "python3"
     kernel.mkdir(parents=True)
@@ -50,17 +53,20 @@ def use(folder: Path) -> subprocess.Popen[bytes]:
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(os.environ[_PATH])
     listening.listen()
-    serving = [sys.executable, __file__, "--serve", str(listening.fileno())]
+    serving = [sys.executable, __file__, "--serve", str(listening.fileno()), *tests]
     with listening:
         return subprocess.Popen(
             serving, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[listening.fileno()]
         )
 
 
-def _serve(listening: socket.socket) -> None:
+def _serve(listening: socket.socket, tests: Sequence[str]) -> None:
     """Fork for each connection, until the process that started this one is gone."""
     os.environ["JPY_PARENT_PID"] = str(os.getpid())  # ipykernel reads it when it is imported
     _import_all()
+    _import_tests(tests)
+    gc.collect()
+    gc.freeze()  # what is shared stays so
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
     threading.Thread(target=_end_with, args=(sys.stdin.fileno(),), daemon=True).start()
     while True:
@@ -92,8 +98,14 @@ def _import_all() -> None:
     command = [sys.executable, "-c", "import vl_convert; print(vl_convert.javascript_bundle(), end='')"]
     bundle = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     vl_convert.javascript_bundle = lambda: bundle
-    gc.collect()
-    gc.freeze()  # what is shared stays so
+
+
+def _import_tests(tests: Sequence[str]) -> None:
+    """Import all files of tests as pytest does, once for all processes: as much work as all of the above."""
+    import pytest
+
+    pytest.main(["--collect-only", "-qq", "-n", "0", "--nbval-lax", *tests])
+    sys.modules.pop("smoke_sizes", None)  # a plug-in, which pytest imports itself
 
 
 def _end_with(file: int) -> None:
@@ -153,6 +165,6 @@ def _ask(argv: list[str]) -> int:
 
 if __name__ == "__main__":
     if sys.argv[1] == "--serve":
-        _serve(socket.socket(fileno=int(sys.argv[2])))
+        _serve(socket.socket(fileno=int(sys.argv[2])), sys.argv[3:])
     else:
         sys.exit(_ask(sys.argv[1:]))

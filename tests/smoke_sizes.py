@@ -50,7 +50,7 @@ def pytest_configure(config: Any) -> None:
     if sys.platform != "linux" or hasattr(config, "workerinput"):
         return
     folder = tempfile.TemporaryDirectory()
-    forks = forked.use(Path(folder.name))
+    forks = forked.use(Path(folder.name), config.args)
     config.add_cleanup(folder.cleanup)
     config.add_cleanup(forks.communicate)  # which closes its standard input, and so ends it
 
