@@ -36,7 +36,6 @@ from psbench.testing.random_cluster import fitting_sizes
 pytestmark = pytest.mark.filterwarnings("ignore::psbench.errors.DoubtfulComposition")
 
 PARTS = kinds(*DOMAINS, "codec", "switching")
-SCRIPTED, SIMULATED = 1, 1  # compositions with each part
 EVENTS = 80
 SIZE = 15  # entries of the toy model
 
@@ -85,48 +84,68 @@ def resumed(cluster, cut):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", PARTS, ids=in_words)
 def test_compositions_with_each_part_on_random_clusters(kind):
-    for number in range(SCRIPTED):
-        rng = streams_of(kind, number)
-        strategy, seed = draw_strategy(rng, kind), int(rng.integers(10_000))
-        cluster = follow(strategy, seed)
-        view, kept = cluster.engine.view, conservation(cluster.log)
-        assert kept["committed"] + kept["discarded"] + kept["buffered"] == view.pushes
-        assert cluster.log.digest() == follow(strategy, seed).log.digest()
-        engine, cut = resumed(cluster, int(rng.integers(1, len(cluster.history) + 1)))
-        for now, event, expected in cluster.history[cut:]:
-            assert engine.handle(event, now) == expected
+    rng = streams_of(kind, 0)
+    strategy, seed = draw_strategy(rng, kind), int(rng.integers(10_000))
+    cluster = follow(strategy, seed)
+    view, kept = cluster.engine.view, conservation(cluster.log)
+    assert kept["committed"] + kept["discarded"] + kept["buffered"] == view.pushes
+    assert cluster.log.digest() == follow(strategy, seed).log.digest()
+    engine, cut = resumed(cluster, int(rng.integers(1, len(cluster.history) + 1)))
+    for now, event, expected in cluster.history[cut:]:
+        assert engine.handle(event, now) == expected
 
 
 # -------------------------------------------------------------------- real gradients in virtual time
 
 
 def draw(rng, kind):
-    """An experiment with that part; a codec is that of the beginning, and leaves something out."""
-    while True:
-        experiment = draw_experiment(rng, kind)
-        codec = experiment.strategy.compositions[0].communication.codec
-        if kind.domain != "codec" or (
-            type(codec) is kind and (kind is Plain or codec.num_bytes(SIZE) < 4 * SIZE)
-        ):
-            return experiment
+    """An experiment that tries that part."""
+    while kind not in tried_by(experiment := draw_experiment(rng, kind)):
+        pass
+    return experiment
+
+
+def tried_by(experiment):
+    """Parts, rule, sharding, and the codec of the beginning where it leaves something out."""
+    compositions = experiment.strategy.compositions
+    found = [getattr(composition, domain) for composition in compositions for domain in DOMAINS]
+    found += [experiment.sharding, getattr(experiment.strategy, "rule", None)]
+    codec = compositions[0].communication.codec
+    if type(codec) is Plain or codec.num_bytes(SIZE) < 4 * SIZE:
+        found.append(codec)
+    return {type(part) for part in found}
+
+
+def train(experiment):
+    done, again = run(experiment), run(experiment)
+    specification = experiment.to_yaml()
+    assert done.meta["status"] == "finished", specification
+    assert done.log.digest() == again.log.digest(), specification
+    assert torch.equal(done.parameters, again.parameters), specification
+    assert replay(done) == len(done.log), specification
+    assert (np.diff(done.log.columns()["time_s"]) >= 0).all(), specification
+    kept = conservation(done.log)
+    pushes = len(done.log.of_kind(Kind.PUSH)["row"])
+    assert kept["committed"] + kept["discarded"] + kept["buffered"] == pushes, specification
+    assert len(set(done.log.of_kind(Kind.APPLY)["id"].tolist())) == kept["committed"], specification
 
 
 @pytest.mark.slow
+def test_compositions_with_every_part_train_in_virtual_time():
+    """In few experiments: each has several of the parts that are still missing."""
+    missing = [*PARTS, *SHARDINGS]
+    while missing:
+        experiment = draw(streams_of(missing[0], 1000), missing[0])
+        train(experiment)
+        tried = tried_by(experiment)
+        missing = [kind for kind in missing if kind not in tried]
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", [*PARTS, *SHARDINGS], ids=in_words)
-def test_compositions_with_each_part_train_in_virtual_time(kind):
-    for number in range(SIMULATED):
-        experiment = draw(streams_of(kind, 1000 + number), kind)
-        done, again = run(experiment), run(experiment)
-        specification = experiment.to_yaml()
-        assert done.meta["status"] == "finished", specification
-        assert done.log.digest() == again.log.digest(), specification
-        assert torch.equal(done.parameters, again.parameters), specification
-        assert replay(done) == len(done.log), specification
-        assert (np.diff(done.log.columns()["time_s"]) >= 0).all(), specification
-        kept = conservation(done.log)
-        pushes = len(done.log.of_kind(Kind.PUSH)["row"])
-        assert kept["committed"] + kept["discarded"] + kept["buffered"] == pushes, specification
-        assert len(set(done.log.of_kind(Kind.APPLY)["id"].tolist())) == kept["committed"], specification
+def test_several_compositions_with_each_part_train_in_virtual_time(kind):
+    for number in range(1001, 1004):
+        train(draw(streams_of(kind, number), kind))
 
 
 # -------------------------------------------------------------------- what is allowed, and probably not meant
