@@ -37,6 +37,12 @@ PAPERS = [load(name) for name in NAMES]
 names = pytest.mark.parametrize("paper", PAPERS, ids=NAMES)
 
 
+@cache
+def sensitivity(name, scale):
+    """Return the runs with drawn numbers, of which there are many."""
+    return cells.sensitivity(load(name), scale)
+
+
 @names
 def test_every_row_has_a_place_and_runs_or_a_reason(paper):
     for row in paper.rows:
@@ -64,7 +70,7 @@ def test_every_experiment_is_valid(paper, scale):
     }
     assert len({cell.key for cell in planned}) == len(planned)
     if scale != "quick":  # those are looked at below
-        cells.sensitivity(paper, scale)
+        sensitivity(paper.name, scale)
 
 
 @names
@@ -93,7 +99,7 @@ def test_assumed_numbers_are_drawn_alike_for_all_experiments_of_a_paper():
     paper = load("strategy_switch")
     plain = cells.experiment_of(paper, "c2_b1_ps", "quick", 0).spec()["cluster"]
     factors = {}
-    for cell in cells.sensitivity(paper, "quick"):
+    for cell in sensitivity(paper.name, "quick"):
         drawn = json.loads(cell.spec)
         assert drawn["strategy"] == cells.experiment_of(paper, cell.experiment, "quick", 0).spec()["strategy"]
         ratio = drawn["cluster"]["bandwidth_mbit_s"] / plain["bandwidth_mbit_s"]
@@ -108,7 +114,7 @@ def test_assumed_numbers_are_drawn_alike_for_all_experiments_of_a_paper():
 @names
 def test_every_assumed_number_of_a_sensitive_row_is_drawn(paper):
     """Each for the strategies that have it; and no run ends before a target for want of time."""
-    planned = cells.sensitivity(paper, "quick")
+    planned = sensitivity(paper.name, "quick")
     used = {paper.experiments[cell.experiment].setup for cell in planned}
     whole = {name: cells.experiment_of(paper, name, "quick", 0) for name in {c.experiment for c in planned}}
     drawn = set()
@@ -117,7 +123,7 @@ def test_every_assumed_number_of_a_sensitive_row_is_drawn(paper):
         drawn |= {guess.path for guess in paper.guesses if _at(spec, guess.path) != _at(plain, guess.path)}
         assert (spec["stop"].get("seconds") or 0) == 2 * (plain["stop"].get("seconds") or 0)
     assert drawn == {guess.path for guess in paper.guesses if used & {*guess.setups}}
-    assert all(json.loads(cell.spec)["timing_only"] for cell in cells.sensitivity(paper, "full"))
+    assert all(json.loads(cell.spec)["timing_only"] for cell in sensitivity(paper.name, "full"))
     if planned:
         with pytest.raises(SpecError, match=r"there is no cluster\.nothing"):
             cells.experiment_of(paper, planned[0].experiment, "quick", 0, {"cluster.nothing": 2.0})
@@ -162,7 +168,7 @@ def test_what_comes_with_psbench_is_of_this_plan(paper):
     found = stored_reproduction(paper.name)
     assert stored(paper.name).stat().st_size < 200_000
     planned = cells.results(paper, "quick", 1) + cells.tuning(paper, "quick")
-    planned += cells.best(paper, "quick", 1, found.rates) + cells.sensitivity(paper, "quick")
+    planned += cells.best(paper, "quick", 1, found.rates) + sensitivity(paper.name, "quick")
     kept = {
         # as it is said today: a field that is new since then has its default
         (record.role, _whole(record.spec))
