@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 import torch
 
 import psbench as ps
-from psbench.clusters import Custom, LogNormal, Network, StepTimes, Trace
+from psbench.clusters import Custom, LogNormal, Network, StepTimes, Trace, timing
 from psbench.errors import PsbenchError
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
@@ -50,14 +49,15 @@ def test_each_worker_takes_its_own_seconds_again_and_again(trace):
         assert steps(cluster, worker, 7) == (own * 7)[:7]
 
 
-def test_a_run_takes_the_times_of_its_trace_and_says_that_it_was_repeated(trace, caplog):
+def test_a_run_takes_the_times_of_its_trace_and_says_that_it_was_repeated(trace, monkeypatch):
     """Under a barrier and free messages an update takes as long as the slowest worker's step."""
     cluster = toy_cluster([1.0, 1.0, 1.0]) | {"step_time": {"name": "trace", **trace}}
-    with caplog.at_level(logging.WARNING):
-        run = ps.run(toy_experiment("bsp", cluster=cluster, stop={"updates": 4}))
+    said = []
+    monkeypatch.setattr(timing.logger, "warning", lambda text, *of: said.append(text % of))
+    run = ps.run(toy_experiment("bsp", cluster=cluster, stop={"updates": 4}))
     slowest = [max(own[step % len(own)] for own in SECONDS) for step in range(4)]
     assert run.summary()["time_s"] == pytest.approx(sum(slowest))
-    assert "worker 1 took 4 steps, and its trace has 1: it was repeated" in caplog.text
+    assert "worker 1 took 4 steps, and its trace has 1: it was repeated" in "".join(said)
     again = ps.run(ps.Experiment.from_spec(run.experiment.spec()))
     assert again.log.digest() == run.log.digest()
     assert torch.equal(again.parameters, run.parameters)
