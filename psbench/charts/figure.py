@@ -16,7 +16,7 @@ class Figure:
     The name is one of `names.TITLES`; several figures may have the same, as those of several switches.
     """
 
-    chart: alt.Chart | alt.LayerChart
+    chart: alt.Chart | alt.LayerChart | alt.FacetChart
     table: pd.DataFrame
     note: str = ""
     name: str = ""

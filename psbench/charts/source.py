@@ -9,7 +9,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from psbench.arrays import Doubles
+from psbench.arrays import Booleans, Doubles
 from psbench.errors import ParameterError
 from psbench.system.insides import unchecked_rows
 
@@ -41,7 +41,7 @@ def thin(table: pd.DataFrame, by: str = "label", points: int = POINTS) -> pd.Dat
     place = table.groupby(by, sort=False).cumcount().to_numpy()
     size = table.groupby(by, sort=False)[by].transform("size").to_numpy()
     step = np.maximum(size / points, 1.0)
-    keep = np.floor(place / step) > np.floor((place - 1) / step)
+    keep: Booleans = np.floor(place / step) > np.floor((place - 1) / step)
     keep |= place == size - 1
     if "event" in table:
         keep |= table["event"].notna().to_numpy()

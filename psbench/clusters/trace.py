@@ -227,7 +227,7 @@ def _read(file: Path, changed: int, size: int) -> tuple[tuple[float, ...], ...]:
         whole = name == "worker"
         wrong = ~(np.isfinite(column) & ((column >= 0) & (column % 1 == 0) if whole else column > 0))
         if wrong.any():
-            row = int(np.argmax(wrong.to_numpy()))
+            row = int(np.argmax(wrong))
             expected = "a worker's number, from 0" if whole else "positive seconds"
             raise DataError(
                 f"{file}: row {row}: {name} is {frame[name].tolist()[row]!r}; expected {expected}"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeGuard
 
 from pydantic import PrivateAttr
 
 from psbench.core.part import Part
 from psbench.core.specification import parameter
 from psbench.errors import SpecError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 class Own(Part):
@@ -73,7 +76,7 @@ class Own(Part):
         return self.domain
 
 
-def is_module(value: Any) -> bool:
+def is_module(value: Any) -> TypeGuard[nn.Module]:
     """Return whether it is a module of torch; without torch nothing is."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.nn.Module)

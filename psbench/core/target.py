@@ -103,7 +103,7 @@ def target_of(value: Any) -> Target | None:
         return value
     if isinstance(value, str) and (found := _TEXT.fullmatch(value)):
         side = "at_least" if found[2] == ">=" else "at_most"
-        return Target(**{"metric": found[1], side: _number(value, found[3])})
+        return Target(metric=found[1], **{side: _number(value, found[3])})
     if isinstance(value, str) and re.fullmatch(r"[\d.]+", value):
         value = _number(value, value)
     if isinstance(value, Mapping):

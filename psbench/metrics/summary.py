@@ -69,7 +69,7 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | Target | N
     unanswered = bool(meta.get("unanswered"))
     samples = float(trained(rows)["samples"].sum(dtype=np.int64))
     batch = meta.get("global_batch")
-    summary = {
+    summary: dict[str, Any] = {
         **{name: meta.get(name) for name in ("name", "backend", "strategy", "seed", "status", "reason")},
         "workers": meta.get("num_workers", len(shares)),
         "epochs": samples / meta["dataset_size"],

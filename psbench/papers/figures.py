@@ -119,7 +119,7 @@ def _points(found: Reproduction, drawing: Drawing) -> Figure | None:
     )
 
 
-def _bar(found: Reproduction, drawing: Drawing, name: str, label: str) -> list[dict[str, object]]:
+def _bar(found: Reproduction, drawing: Drawing, name: str, label: str) -> list[dict[str, float | str]]:
     ours = _number(found, drawing, name)
     printed = next(
         (
@@ -188,7 +188,7 @@ def _closed_form(found: Reproduction, drawing: Drawing, table: pd.DataFrame) -> 
     return None if None in values else pd.DataFrame({"x": xs, "value": values, "from": "closed form"})
 
 
-def _figure(drawing: Drawing, chart: alt.LayerChart, table: pd.DataFrame) -> Figure:
+def _figure(drawing: Drawing, chart: alt.LayerChart | alt.FacetChart, table: pd.DataFrame) -> Figure:
     title = f"{drawing.place}: {drawing.title}"
     described = chart.properties(title=title, description=title, width="container", height=260)
     return Figure(described, table, drawing.note, drawing.id)

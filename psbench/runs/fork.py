@@ -198,7 +198,7 @@ def _by_hand(strategy: SwitchingStrategy) -> bool:
 
 def _postponed(strategy: SwitchingStrategy, at_s: float) -> SwitchingStrategy:
     """Return the strategy without the switches that are due from that time on; its strategies stay."""
-    never = {"rule": AtTime(at_s=FOREVER_S)}
+    never: dict[str, Any] = {"rule": AtTime(at_s=FOREVER_S)}
     first = {name: getattr(strategy, name) for name in type(strategy).model_fields}
     then = [switch.model_copy(update=never) if _is_due(switch, at_s) else switch for switch in strategy.then]
     return type(strategy)(**first | (never if _is_due(strategy, at_s) else {}) | {"then": tuple(then)})

@@ -52,6 +52,7 @@ class Dirichlet(_Drawn):
 
     def assign(self, features: Floats, labels: Integers, num_workers: int, rng: Rng) -> list[Integers]:
         """Draw until the smallest shard suffices, or repair the last draw."""
+        shards: list[Integers] = []
         for _ in range(MAX_DRAWS):
             shards = self.draw(labels, num_workers, rng)
             if min(map(len, shards)) >= self.min_size:

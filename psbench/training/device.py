@@ -40,7 +40,7 @@ def _as_float32(outputs: Any) -> Any:
     """Return outputs whose 16-bit floats are float32, so that losses and metrics are not 16-bit sums."""
     if isinstance(outputs, Tensor):
         return outputs.float() if outputs.dtype == torch.bfloat16 else outputs
-    if isinstance(outputs, tuple | list):
+    if isinstance(outputs, (tuple, list)):
         found = [_as_float32(each) for each in outputs]
         return type(outputs)(*found) if hasattr(outputs, "_fields") else type(outputs)(found)
     if isinstance(outputs, Mapping):

@@ -223,7 +223,7 @@ def _each(function: Any, batches: list[Any]) -> Any:
     first = batches[0]
     if isinstance(first, Mapping):
         return {name: _each(function, [batch[name] for batch in batches]) for name in first}
-    if isinstance(first, tuple | list):
+    if isinstance(first, (tuple, list)):
         found = [_each(function, list(parts)) for parts in zip(*batches, strict=True)]
         return type(first)(*found) if hasattr(first, "_fields") else type(first)(found)
     return function(batches) if isinstance(first, Tensor) and first.dim() else first

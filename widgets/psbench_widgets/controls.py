@@ -165,7 +165,7 @@ def control(name: str, info: FieldInfo) -> dict[str, Any]:
     `kind` is integer, number, bool, choice, text, part (of `domain`), strategy, or yaml for anything else.
     """
     extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
-    found = {
+    found: dict[str, Any] = {
         "name": name,
         "label": name.removesuffix(f"_{str(extra.get('unit', '')).lower()}").replace("_", " "),
         "description": info.description or "",

@@ -74,7 +74,7 @@ class Prediction:
             What the run was expected to be as fast as.
         """
         earlier = None if before is None else before.summary()
-        return "\n".join(gap["text"] for gap in gaps(self, run.summary(), earlier, run.log.evaluations()))
+        return "\n".join(str(g["text"]) for g in gaps(self, run.summary(), earlier, run.log.evaluations()))
 
 
 def gaps(

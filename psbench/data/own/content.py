@@ -66,4 +66,5 @@ def _parts(what: str, inputs: Array | Several) -> Iterator[tuple[str, Array]]:
 
 
 def _texts(array: Array) -> bytes:
-    return "\0".join(array.tolist()).encode(errors="surrogatepass")
+    texts: list[str] = array.tolist()
+    return "\0".join(texts).encode(errors="surrogatepass")

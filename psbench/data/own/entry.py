@@ -285,7 +285,7 @@ def _content(
 
 
 def _types(layout: SampleLayout) -> str:
-    return ", ".join(dtype for dtype, *_ in layout)
+    return ", ".join(str(dtype) for dtype, *_ in layout)
 
 
 def _check_lengths(x: str, samples: int, y: str, targets: Any) -> None:

@@ -102,7 +102,7 @@ def _check_alike(worker: int, first: Dataset, other: Dataset) -> None:
 
 
 def _types(data: Dataset) -> str:
-    return ", ".join(dtype for dtype, *_ in data.input_layout)
+    return ", ".join(str(dtype) for dtype, *_ in data.input_layout)
 
 
 def _classes(found: Sequence[Dataset]) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ class PublishedSwitch(Entry):
         rule = self._rule(values.pop("rule", None), of_rule)
         if "then" in values:
             values["then"] = later_switches(values["then"])
-        settings = {"name": self.name, "first": first, "second": second, "rule": rule}
+        settings: dict[str, Any] = {"name": self.name, "first": first, "second": second, "rule": rule}
         return SwitchingStrategy(**settings | self.defaults | values)
 
     def _rule(self, given: Any, values: dict[str, Any]) -> Any:

@@ -331,4 +331,5 @@ class ServerCodecState:
 
 def _shifted(held: Floats, codec: Codec, packed: Packed) -> Floats:
     """Return the model that a worker holds after an answer; the same on both sides, bit by bit."""
-    return held + np.float32(codec.shift_rate(held.size)) * codec.decode(packed, held.size)
+    step: Floats = np.float32(codec.shift_rate(held.size)) * codec.decode(packed, held.size)
+    return held + step

@@ -210,6 +210,7 @@ class Vectors:
             )
             for p, g in zip(apply.pushes, given, strict=True)
         ]
+        left: list[Tensor | None] = []
         if part.exchanges:
             totals = self._server.exchange(pushes, apply.numbers)
             if not all(torch.equal(each.vector, totals[0].vector) for each in totals):
@@ -233,7 +234,7 @@ class Vectors:
             )
         self._model.x = found  # so that rounding does not add up
         if part.exchanges:
-            self._leave_out(apply, totals[0].vector, left, gone)
+            self._leave_out(apply, pushes[0].vector, left, gone)
         self._last = apply, before, given[0].vector
         self.versions.append(found)
 

@@ -271,8 +271,7 @@ def eager_outer(u: OneUpdate) -> ModelVector:
 
 def two_levels(u: OneUpdate) -> ModelVector:
     """HALoS: models of regions, and a global one; all between them takes no time here."""
-    memory, own = u.memory, u.own
-    x = u.x
+    memory, own, x, last = u.memory, u.own, u.x, 0
 
     def step(
         model: ModelVector, whose: str, d: ModelVector, lr: float, beta: float, every: int

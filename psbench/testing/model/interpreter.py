@@ -123,9 +123,9 @@ class Interpreter(Account):
             if event.ticket != member.ticket or member.status is not Status.COMPUTING:
                 self.log.add(Kind.VOID, event.worker, type(event).__name__.lower(), id=event.ticket)
                 return  # of work that was cancelled, or a second time
-        if isinstance(event, ev.Push) and self.composition.sends_fragments:
-            updates = self.cluster.fragments[member.sent[member.fragment] :].count(member.fragment)
-            event = replace(event, base_version=self.cluster.version - updates)
+            if isinstance(event, ev.Push) and self.composition.sends_fragments:
+                updates = self.cluster.fragments[member.sent[member.fragment] :].count(member.fragment)
+                event = replace(event, base_version=self.cluster.version - updates)
         self.log.add_event(event)
         name = type(event).__name__.lower()
         decisions: list[Action] = getattr(self, f"on_{name}")(event)
