@@ -61,8 +61,8 @@ lint: $(VENV)/.dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 types: $(VENV)/.dev
-	@echo '== mypy'
-	@$(BIN)/mypy
+	@echo '== pyrefly'
+	@$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 
 JS := widgets/psbench_widgets/js
 TOOLS := $(JS)/node_modules/.package-lock.json
@@ -146,4 +146,4 @@ bench: $(VENV)/.bench  ## speed against peers, as ratios; build/bench.md is the 
 	@mkdir -p build && $(BIN)/python -m tests.benchmarks --markdown build/bench.md
 
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

@@ -45,8 +45,8 @@ def makes_version(actions: Iterable[Action]) -> bool:
 
 def actions_to_plain(rest: Iterable[Action]) -> list[dict[str, Any]]:
     """Return as plain data what is still to be performed of an answer."""
-    names = {kind: name for name, kind in _LATE.items()}
-    return [{"do": names[type(a)]} | asdict(a) for a in rest if type(a) in names]  # type: ignore[index]
+    names: dict[type[Action], str] = {kind: name for name, kind in _LATE.items()}
+    return [{"do": names[type(a)]} | asdict(a) for a in rest if type(a) in names]
 
 
 def actions_from_plain(rest: Iterable[Mapping[str, Any]], composition: Strategy) -> list[Action]:

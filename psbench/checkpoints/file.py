@@ -58,7 +58,7 @@ class Checkpoint:
         except OSError as error:
             raise SpecError(f"{path.parent}: cannot be made: {error.strerror}") from None
         with atomic_write(path) as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
+            np.savez(file, **arrays)  # pyrefly: ignore[bad-argument-type]
         return path
 
     @classmethod

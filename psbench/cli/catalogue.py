@@ -122,7 +122,7 @@ def _part(cls: type[Part]) -> dict[str, Any]:
         "domain": cls.domain,
         "about": cls.domain,
         "name": cls.name,
-        "summary": inspect.getdoc(cls).splitlines()[0].rstrip(".") if cls.__doc__ else "",  # type: ignore[union-attr]
+        "summary": inspect.getdoc(cls).splitlines()[0].rstrip(".") if cls.__doc__ else "",  # pyrefly: ignore[missing-attribute]
         "source": cls.source,
         "parameters": _parameters(cls.model_fields, {}),
     }

@@ -119,7 +119,7 @@ class Trace(StepTime):
         return self
 
     @property
-    def in_seconds(self) -> bool:  # type: ignore[override]
+    def in_seconds(self) -> bool:  # pyrefly: ignore[bad-override]
         """Whether what is drawn are seconds, instead of factors of what the profile gives."""
         return bool(self.seconds or self.path)
 
@@ -129,7 +129,7 @@ class Trace(StepTime):
         return self.order == "blocks" or (self.order is None and self.in_seconds)
 
     @property
-    def measured_samples(self) -> int | None:  # type: ignore[override]
+    def measured_samples(self) -> int | None:  # pyrefly: ignore[bad-override]
         """The batch that seconds belong to; None if they do not depend on it."""
         return self.samples
 

@@ -53,7 +53,7 @@ class Pushed:
     """
 
     vector: Vector
-    buffers: Vector = None  # type: ignore[assignment]
+    buffers: Vector = None  # pyrefly: ignore[bad-assignment]
     worker: int = 0
     samples: int = 1
     steps: int = 1

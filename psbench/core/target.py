@@ -60,7 +60,7 @@ class Target(Specification):
     @property
     def bound(self) -> float:
         """The value to be reached."""
-        return float(self.at_most if self.at_least is None else self.at_least)  # type: ignore[arg-type]
+        return float(self.at_most if self.at_least is None else self.at_least)  # pyrefly: ignore[bad-argument-type]
 
     @property
     def called(self) -> str:

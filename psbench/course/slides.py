@@ -70,9 +70,9 @@ def write_slides(source: Path, path: Path, reveal: str = REVEAL) -> None:
     import nbformat
     from nbconvert import SlidesExporter
 
-    exporter: Any = SlidesExporter(reveal_url_prefix=reveal, exclude_input=True)  # type: ignore[no-untyped-call]
+    exporter: Any = SlidesExporter(reveal_url_prefix=reveal, exclude_input=True)
     if "://" not in reveal:
         exporter.require_js_url = f"{reveal}/require.js"
-    node = nbformat.from_dict(slides(source.read_text(encoding="utf-8")))  # type: ignore[no-untyped-call]
+    node = nbformat.from_dict(slides(source.read_text(encoding="utf-8")))
     text, _ = exporter.from_notebook_node(node)
     write_text(path, text)

@@ -139,7 +139,7 @@ class Submission:
         """Show the questions, with the options in an order of the student's own."""
         from IPython.display import Markdown
 
-        return Markdown(shown(self.student))  # type: ignore[no-untyped-call]
+        return Markdown(shown(self.student))
 
     def predict(self, **values: Any) -> None:
         """Write down what is expected, once, before anything is run.

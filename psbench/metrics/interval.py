@@ -32,7 +32,7 @@ def interval(values: Sequence[float] | Doubles, level: float = 0.95) -> tuple[fl
     n = len(sample)
     if n < 2:
         return float(sample.mean()) if n else float("nan"), None
-    from scipy.special import stdtrit  # type: ignore[import-untyped]  # here: one run needs none
+    from scipy.special import stdtrit  # here: one run needs none
 
     error = sample.std(ddof=1) / np.sqrt(n)
     return float(sample.mean()), float(stdtrit(n - 1, (1 + level) / 2) * error)

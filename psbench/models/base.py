@@ -82,9 +82,7 @@ class Model(Part):
             what = f"model {self.name!r}"
             return built(what, lambda: self.network(tuple(input_shape), num_outputs), streams, example)
         # not `to_empty`: of a meta tensor it loads half a second's worth of torch's compiler
-        network._apply(  # type: ignore[no-untyped-call]
-            lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-        )
+        network._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu"))
         self.initialise(network, torch.Generator().manual_seed(streams.integer("model")))
         return network
 

@@ -85,8 +85,7 @@ class _Layerwise:
 
     def _split(self, vector: Tensor) -> tuple[Tensor, ...]:
         """Return each tensor's entries."""
-        parts: tuple[Tensor, ...] = vector.split(self._sizes)  # type: ignore[no-untyped-call]
-        return parts
+        return vector.split(self._sizes)
 
     def _norms(self, vector: Tensor) -> list[float]:
         return [float(part.norm()) for part in self._split(vector)]

@@ -88,7 +88,7 @@ class _MuonUpdate:
             self._optimizers.append(torch.optim.AdamW(others, spec.lr, betas, weight_decay=decay))
 
     def step(self, gradient: Tensor, lr: float) -> None:
-        parts = gradient.split([piece.numel() for piece in self._pieces])  # type: ignore[no-untyped-call]
+        parts = gradient.split([piece.numel() for piece in self._pieces])
         for piece, part in zip(self._pieces, parts, strict=True):
             piece.grad = part.view(piece.shape).clone()  # torch's momentum may change it
         self._set("lr", lr)

@@ -167,7 +167,7 @@ class SGD(Optimizer):
     nesterov: bool = parameter(False, "Nesterov's form of the momentum")
 
     @property
-    def tensors(self) -> int:  # type: ignore[override]
+    def tensors(self) -> int:  # pyrefly: ignore[bad-override]
         """One with momentum."""
         return int(self.momentum > 0)
 

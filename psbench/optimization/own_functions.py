@@ -74,7 +74,7 @@ class _Declared(Metric):
     better: Literal["higher", "lower"] | None = parameter(None, "which value is the better one")
 
     @property
-    def lower_is_better(self) -> bool | None:  # type: ignore[override]
+    def lower_is_better(self) -> bool | None:  # pyrefly: ignore[bad-override]
         """Whether the smaller value is the better one; None if that is not declared."""
         return None if self.better is None else self.better == "lower"
 

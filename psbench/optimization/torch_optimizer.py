@@ -67,7 +67,7 @@ class TorchOptimizer(Optimizer):
         return float(self.arguments.get("momentum", 0.0))
 
     @property
-    def tensors(self) -> int:  # type: ignore[override]
+    def tensors(self) -> int:  # pyrefly: ignore[bad-override]
         """As many as it keeps after a step on a short vector."""
         _, optimizer = self._stepped([slice(None)])
         kept: Any = next(iter(optimizer[0].state.values()), {}).values()

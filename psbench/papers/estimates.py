@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import special, stats  # type: ignore[import-untyped]
+from scipy import special, stats
 
 from psbench.arrays import Doubles
 from psbench.papers.schema import NEUTRAL, Form

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
-from scipy import special, stats  # type: ignore[import-untyped]
+from scipy import special, stats
 
 from psbench.papers.claim import Claim
 from psbench.papers.estimates import Estimate

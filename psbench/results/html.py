@@ -84,7 +84,7 @@ class FigureList:
 
         data = {"light": charts.theme(), "dark": charts.theme(dark=True), "specs": self.specs}
         return Markup(
-            f"<script>{_in_script(vl_convert.javascript_bundle())}</script>\n"  # type: ignore[call-arg]
+            f"<script>{_in_script(vl_convert.javascript_bundle())}</script>\n"  # pyrefly: ignore[missing-argument]
             f'<script type="application/json" id="data">{_json_in_script(data)}</script>\n'
             f"<script>\n{_asset('report.js')}</script>\n"
         )

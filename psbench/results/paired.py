@@ -101,7 +101,7 @@ def _words(name: str) -> str:
 
 
 def _test(pairs: Sequence[tuple[Any, Any]], ratio: bool) -> dict[str, float]:
-    from scipy.special import stdtr  # type: ignore[import-untyped]
+    from scipy.special import stdtr
 
     own, other = (np.array(side, dtype=float) for side in zip(*pairs, strict=True))
     gaps = np.log(own / other) if ratio else own - other

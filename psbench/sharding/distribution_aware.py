@@ -100,7 +100,7 @@ class DistributionAware(Sharding):
         """Return the cluster of each sample, int64, (N,)."""
         from sklearn.cluster import KMeans
         from sklearn.exceptions import ConvergenceWarning
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+        from threadpoolctl import threadpool_limits
 
         count = self.clusters or 2 * len(np.unique(labels))
         flat = np.asarray(features, dtype=np.float32).reshape(len(features), -1)

@@ -69,7 +69,7 @@ def patient_cluster(seconds: float) -> type[LocalCluster]:
     import dask
     from distributed import LocalCluster
 
-    class Patient(LocalCluster):  # type: ignore[misc]  # Dask is untyped
+    class Patient(LocalCluster):
         def _update_worker_status(self, op: str, msg: str) -> None:
             with dask.config.set({"distributed.deploy.lost-worker-timeout": f"{seconds}s"}):
                 super()._update_worker_status(op, msg)

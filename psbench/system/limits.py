@@ -20,7 +20,7 @@ _SHARE = 0.9
 
 def available_memory() -> int:
     """Return the bytes of memory that can still be had: of the machine, or of the container if less."""
-    import psutil  # type: ignore[import-untyped]  # here: a browser has none, and opens recorded runs
+    import psutil  # here: a browser has none, and opens recorded runs
 
     left = (_left_in_container(Path(folder), *files) for folder, *files in _CGROUPS)
     return min([int(psutil.virtual_memory().available), *(each for each in left if each is not None)])

@@ -105,7 +105,7 @@ class Evaluator:
         for which, size in (("train", len(self._sample)), ("val", len(self.data.val_y))):
             is_whole = self.model.draws or (which == "val" and bool(self._metrics))
             step = max(1, size) if is_whole else self.BATCH
-            found += [EvaluationPart(which, at, min(at + step, size)) for at in range(0, size, step)]  # type: ignore[arg-type]
+            found += [EvaluationPart(which, at, min(at + step, size)) for at in range(0, size, step)]
         return found
 
     def evaluate_part(self, part: EvaluationPart, parameters: Tensor, buffers: Tensor) -> Scores:

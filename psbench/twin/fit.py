@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import stats
 
 from psbench.arrays import Booleans, Doubles, Integers
 from psbench.backends.stamps import cost_s

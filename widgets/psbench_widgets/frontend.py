@@ -23,7 +23,7 @@ def version() -> str:
     return hashlib.sha256((STATIC / "engine.js").read_bytes()).hexdigest()[:12]
 
 
-class FrontendBundle(anywidget.AnyWidget):  # type: ignore[misc]
+class FrontendBundle(anywidget.AnyWidget):
     """The widget that carries the script (Vega, Vega-Lite, charts, panel); it shows nothing itself."""
 
     _esm = STATIC / "engine.js"
@@ -40,7 +40,7 @@ def frontend_bundle() -> FrontendBundle:
         return _bundles[0]
 
 
-class FrontendWidget(anywidget.AnyWidget):  # type: ignore[misc]
+class FrontendWidget(anywidget.AnyWidget):
     """Base of the widgets that the bundle's script draws; `kind` names what it draws."""
 
     _esm = STATIC / "stub.js"

@@ -63,8 +63,8 @@ def _models(shape: tuple[int, ...], task: str) -> dict[str, str]:
     found = {}
     for name, model in REGISTRY["model"].items():
         try:
-            model().check_input(shape)  # type: ignore[attr-defined]
-            model().check_task(task)  # type: ignore[attr-defined]
+            model().check_input(shape)  # pyrefly: ignore[missing-attribute]
+            model().check_task(task)  # pyrefly: ignore[missing-attribute]
         except SpecError as error:
             found[name] = str(error)
     return found

@@ -138,7 +138,7 @@ def _patiently(
         raise TimeoutError
 
     try:
-        return client.sync(bounded)  # type: ignore[no-any-return]
+        return client.sync(bounded)
     except (AttributeError, asyncio.CancelledError, concurrent.futures.CancelledError):
         if client.status == "running":
             raise

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import dask
-import psutil  # type: ignore[import-untyped]
+import psutil
 from distributed import LocalCluster, Nanny, Security, Status
 
 from psbench.errors import BackendError
@@ -40,7 +40,7 @@ def ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-class _KillingNanny(Nanny):  # type: ignore[misc]  # Dask is untyped
+class _KillingNanny(Nanny):
     """Ends its process with a signal: no task runs by then, and torch takes seconds to exit."""
 
     async def instantiate(self) -> Status:

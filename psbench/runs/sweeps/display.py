@@ -113,7 +113,7 @@ class _Cell:
 
         content = {"text/plain": words(progress)}
         if self._handle is None:
-            self._handle = display(content, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+            self._handle = display(content, raw=True, display_id=True)
         else:
             self._handle.update(content, raw=True)
 

@@ -37,12 +37,12 @@ class Exchange(MovesToMean):
     )
 
     @property
-    def payload(self) -> PayloadKind:  # type: ignore[override]
+    def payload(self) -> PayloadKind:  # pyrefly: ignore[bad-override]
         """What is averaged."""
         return self.aggregate
 
     @property
-    def reply(self) -> ReplyKind:  # type: ignore[override]
+    def reply(self) -> ReplyKind:  # pyrefly: ignore[bad-override]
         """The mean model, or the mean gradient."""
         return "model" if self.aggregate == "parameters" else "aggregate"
 

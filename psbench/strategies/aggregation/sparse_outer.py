@@ -54,7 +54,7 @@ class SparseOuter(Aggregation):
     _asked: list[int] = PrivateAttr(default_factory=list)  # pushes of the commit that is being measured
 
     @property
-    def measures(self) -> tuple[str, ...]:  # type: ignore[override]
+    def measures(self) -> tuple[str, ...]:  # pyrefly: ignore[bad-override]
         """The squared norms, if they are needed."""
         return ("dot",) if self.clip == "median_norm" else ()
 
@@ -79,4 +79,4 @@ class SparseOuter(Aggregation):
             x.sub_(total, alpha=self.outer_lr / len(pushes))
             return
         senders = sum((push.vector != 0).to(x.dtype) for push in pushes)
-        x.sub_(total / senders.clamp_(min=1), alpha=self.outer_lr)  # type: ignore[union-attr]
+        x.sub_(total / senders.clamp_(min=1), alpha=self.outer_lr)  # pyrefly: ignore[missing-attribute]

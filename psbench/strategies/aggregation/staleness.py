@@ -64,7 +64,7 @@ class StalenessWeighted(_ByStaleness):
     _staleness: int = PrivateAttr(0)  # summed over those pushes
 
     @property
-    def shares_rate(self) -> bool:  # type: ignore[override]
+    def shares_rate(self) -> bool:  # pyrefly: ignore[bad-override]
         """Whether staleness divides the rate."""
         return self.rate != "fixed"
 

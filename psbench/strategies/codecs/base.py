@@ -114,11 +114,11 @@ class Lossy(Codec):
     )
 
     @property
-    def memory(self) -> float:  # type: ignore[override]
+    def memory(self) -> float:  # pyrefly: ignore[bad-override]
         """The share of a residual that the next message adds."""
         return self.residual_decay
 
     @property
-    def has_memory(self) -> bool:  # type: ignore[override]
+    def has_memory(self) -> bool:  # pyrefly: ignore[bad-override]
         """Whether the sender adds what one message lost to the next."""
         return self.error_feedback

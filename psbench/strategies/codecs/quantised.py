@@ -59,7 +59,7 @@ class TernGrad(Bucketed):
     )
 
     @property
-    def unbiased(self) -> bool:  # type: ignore[override]
+    def unbiased(self) -> bool:  # pyrefly: ignore[bad-override]
         """True without clipping."""
         return not self.clip
 

@@ -109,7 +109,7 @@ class RandomK(Sparse):
     source = "Stich et al. 2018, Def. 2.2"
 
     @property
-    def unbiased(self) -> bool:  # type: ignore[override]
+    def unbiased(self) -> bool:  # pyrefly: ignore[bad-override]
         """True without error feedback."""
         return not self.error_feedback
 

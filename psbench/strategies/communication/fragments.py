@@ -147,7 +147,7 @@ class Fragments(OwnSteps):
         return self
 
     @property
-    def overlaps(self) -> bool:  # type: ignore[override]
+    def overlaps(self) -> bool:  # pyrefly: ignore[bad-override]
         """Whether a worker computes while its push is under way."""
         return self.overlap > 0
 

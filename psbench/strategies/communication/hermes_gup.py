@@ -146,7 +146,7 @@ class HermesGUP(OwnSteps):
     )
 
     @property
-    def evaluated_samples(self) -> int:  # type: ignore[override]
+    def evaluated_samples(self) -> int:  # pyrefly: ignore[bad-override]
         """Samples that a worker takes its test loss over."""
         return self.test_samples
 

@@ -135,7 +135,7 @@ class SelSync(OwnSteps):
     _flags: dict[str, bool] = PrivateAttr(default_factory=dict)  # of the votes that are not answered
 
     @property
-    def shares_samples(self) -> bool:  # type: ignore[override]
+    def shares_samples(self) -> bool:  # pyrefly: ignore[bad-override]
         """With data injection they do."""
         return bool(self.sharing_workers and self.shared_fraction)
 

@@ -95,12 +95,12 @@ class ParameterServer(Placement):
         return self
 
     @property
-    def num_servers(self) -> int:  # type: ignore[override]
+    def num_servers(self) -> int:  # pyrefly: ignore[bad-override]
         """Servers that share the parameters."""
         return self.servers
 
     @property
-    def moves(self) -> bool:  # type: ignore[override]
+    def moves(self) -> bool:  # pyrefly: ignore[bad-override]
         """Whether parameters may move between servers during a run."""
         return self.reassignment.interval > 0
 

@@ -47,7 +47,7 @@ class Sharded(AllReduce):
     )
 
     @property
-    def gathers(self) -> int:  # type: ignore[override]
+    def gathers(self) -> int:  # pyrefly: ignore[bad-override]
         """How often parameters are gathered for a step."""
         return 2 if self.stage == 3 else 1
 

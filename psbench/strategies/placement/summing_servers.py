@@ -39,7 +39,7 @@ class SummingServers(Placement):
     servers: int = parameter(1, "number of servers that add up", unit="servers", source=SOURCE, ge=1, le=64)
 
     @property
-    def adding_servers(self) -> int:  # type: ignore[override]
+    def adding_servers(self) -> int:  # pyrefly: ignore[bad-override]
         """Servers that add up."""
         return self.servers
 

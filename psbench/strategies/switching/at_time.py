@@ -20,7 +20,7 @@ class AtTime(Switching):
     at_s: float = parameter(10.0, "time of the run at which to switch", unit="s", ge=0)
 
     @property
-    def moment_s(self) -> float:  # type: ignore[override]
+    def moment_s(self) -> float:  # pyrefly: ignore[bad-override]
         """The time of the run at which to switch."""
         return self.at_s
 

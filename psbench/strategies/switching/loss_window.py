@@ -32,7 +32,7 @@ class LossWindow(SwitchOnce):
     _epochs: list[int] = PrivateAttr(default_factory=list)  # that had ended at each of them
 
     @property
-    def awaits_evaluation(self) -> bool:  # type: ignore[override]
+    def awaits_evaluation(self) -> bool:  # pyrefly: ignore[bad-override]
         """Whether the next evaluation may lead to a switch."""
         return not self._done
 

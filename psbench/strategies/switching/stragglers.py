@@ -73,7 +73,7 @@ class OnStragglers(Switching):
     _slow: list[str] = PrivateAttr(default_factory=list)
 
     @property
-    def drops(self) -> bool:  # type: ignore[override]
+    def drops(self) -> bool:  # pyrefly: ignore[bad-override]
         """Whether the run goes on without stragglers."""
         return self.policy == "elastic"
 

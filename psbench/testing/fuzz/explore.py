@@ -117,7 +117,7 @@ class Explorer:
         if not able:
             return None
         if self._order is not None:
-            worker = min(able, key=lambda w: self._order.index(w.number))  # type: ignore[union-attr]
+            worker = min(able, key=lambda w: self._order.index(w.number))
         else:
             worker = able[int(self._rng.random() * len(able))]
         arrives = worker.outbox and (not worker.computing or self._rng.random() < self._eager)

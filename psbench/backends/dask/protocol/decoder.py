@@ -92,7 +92,7 @@ class VectorMessage(Message):
 
     def encode(self) -> tuple[bytes, Tensor | None]:
         """Return body and payload."""
-        return _encode(self, enc_hook=_plain), self.payload  # type: ignore[attr-defined]
+        return _encode(self, enc_hook=_plain), self.payload  # pyrefly: ignore[missing-attribute]
 
     @classmethod
     def decode(cls, body: bytes, payload: Tensor | None) -> Self:
@@ -104,7 +104,7 @@ class VectorMessage(Message):
             return _EMPTY if payload is None else payload
 
         message = _decode(body, type=cls, dec_hook=vector)
-        if payload is not None and message.payload is not payload:  # type: ignore[attr-defined]
+        if payload is not None and message.payload is not payload:  # pyrefly: ignore[missing-attribute]
             raise ValueError(f"carries {payload.numel()} entries more than its tensors have")
         return message
 

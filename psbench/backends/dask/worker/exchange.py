@@ -54,7 +54,7 @@ class WorkerExchange:
         """Send a push to the coordinator, and its payload to the process that adds it up."""
         raise NotImplementedError
 
-    def model(self, release: ReleaseMessage) -> tuple[Tensor, Tensor]:
+    def model(self, release: ReleaseMessage) -> tuple[Tensor, Tensor] | tuple[()]:
         """Return the parameters and buffers that a release brings."""
         raise NotImplementedError
 

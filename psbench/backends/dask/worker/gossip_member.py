@@ -197,14 +197,14 @@ class GossipExchange(WorkerExchange):
             self._member.spread(push.base_version)
         self._mailbox.send(PushMessage.of(push, self._clock(), is_finite))
 
-    def model(self, release: ReleaseMessage) -> tuple[Tensor, Tensor]:
+    def model(self, release: ReleaseMessage) -> tuple[Tensor, Tensor] | tuple[()]:
         """Return the mixture; nothing if the worker goes on from its own model after a void step."""
         self._member.settle()
         mixed, self._member.mixed = self._member.mixed, None
         if mixed is not None:
             return mixed
         if len(self._model.parameters):
-            return ()  # type: ignore[return-value]
+            return ()
         server = self._workload.server()  # all begin with the same
         return server.parameters, server.buffers
 
