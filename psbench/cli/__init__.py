@@ -8,6 +8,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import typer
@@ -83,6 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
+@cache  # to make it of twenty functions and their annotations takes 50 ms
 def _command() -> Any:
     """Return the command with help that is shown as it is written: Rich takes [a, b] for its own markup."""
     command: Any = typer.main.get_command(app)
