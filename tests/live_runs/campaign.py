@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -12,7 +13,14 @@ import numpy as np
 
 from psbench.backends.dask.coordinator.live_run import LiveRun
 from psbench.backends.dask.protocol import messages as msg
-from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, REPLICA, worker_name, worker_number
+from psbench.backends.dask.protocol.roles import (
+    CLIENT,
+    COORDINATOR,
+    EVALUATOR,
+    REPLICA,
+    worker_name,
+    worker_number,
+)
 from psbench.errors import DoubtfulComposition, PsbenchError, SpecError
 from psbench.experiment import Experiment
 from psbench.seeds import Streams
@@ -23,6 +31,11 @@ T = TypeVar("T")
 
 #: schedules of one experiment: building one takes as long as several schedules
 BLOCK = 25
+#: share of the runs that end before they are done, so that the client starts them again; and of those that
+#: were started again
+_BREAKS, _BREAKS_AGAIN = 0.35, 0.2
+#: starts of one run
+_STARTS = 3
 _NAMES = (
     *("bsp", "asp", "ssp", "k_bsp", "k_asp", "k_batch_bsp", "k_batch_asp", "dssp", "elastic_bsp"),
     *("all_reduce", "all_reduce", "local_sgd", "selsync", "osp", "flex_rr", "adacomm", "dbs_sgd"),
@@ -38,7 +51,7 @@ class LiveCampaign:
     schedules, inputs : int
         `inputs` counts messages, ticks and looks that live runs were given.
     resumed : int
-        How many runs went on from a checkpoint.
+        In how many schedules a run went on from a checkpoint.
     ended : dict
         How many runs ended in each way: a status, or the kind of an error.
     findings : list of (block, schedule, choices, error)
@@ -160,28 +173,34 @@ def play(
     rng = Streams(seed).generator("live schedule", block, number)
     world = None
     try:
-        absent = _absent(workload, rng)
-        world = World(workload, rng, run_class, absent=absent)
-        _play_on(world, rng, choices)
-        if world.can_go_on:
-            world = World(workload, rng, run_class, world, _absent(workload, rng))
-            _play_on(world, rng, choices)
+        breaks = rng.random() < _BREAKS
+        # who has no place before a run breaks may have one after it, and is in no checkpoint
+        world = World(workload, rng, run_class, absent=_absent(workload, rng, 0.5 if breaks else 0.2))
+        _play_on(world, rng, choices, breaks)
+        for _ in range(_STARTS - 1):
+            if not world.can_go_on:
+                break
+            world = World(workload, rng, run_class, world, _absent(workload, rng, 0.2))
+            _play_on(world, rng, choices, rng.random() < _BREAKS_AGAIN)
     except Exception as error:
         return world, error
     return world, None
 
 
-def _absent(workload: Workload, rng: np.random.Generator) -> str:
-    """Return the worker for which there is no place at first; empty if there is one for each."""
+def _absent(workload: Workload, rng: np.random.Generator, share: float) -> str:
+    """Return the worker for which there is no place at first; empty if there is one for each.
+
+    There is none in that share of the runs that do without.
+    """
     experiment = workload.experiment
     joins = experiment.recovery.lets_workers_join and experiment.num_workers > (
         experiment.recovery.min_workers or 0
     )
-    return worker_name(int(rng.integers(experiment.num_workers))) if joins and rng.random() < 0.2 else ""
+    return worker_name(int(rng.integers(experiment.num_workers))) if joins and rng.random() < share else ""
 
 
-def _play_on(world: World, rng: np.random.Generator, choices: int) -> None:
-    player = LivePlayer(world, rng)
+def _play_on(world: World, rng: np.random.Generator, choices: int, breaks: bool) -> None:
+    player = LivePlayer(world, rng, breaks)
     for _ in range(choices):
         if world.end is not None:
             return
@@ -190,9 +209,12 @@ def _play_on(world: World, rng: np.random.Generator, choices: int) -> None:
 
 
 class LivePlayer:
-    """Draws what happens next; each schedule has a few faults, at moments of its own."""
+    """Draws what happens next; each schedule has a few faults, at moments of its own.
 
-    def __init__(self, world: World, rng: np.random.Generator) -> None:
+    With `breaks` training ends early, by a server that is lost or retired.
+    """
+
+    def __init__(self, world: World, rng: np.random.Generator, breaks: bool) -> None:
         self._world, self._rng = world, rng
         self._drawn: list[float] = []  # many at once: one by one they would take a tenth of a schedule
         span = self._one_of((15, 50, 150))  # a run begins after some 20 choices
@@ -200,6 +222,8 @@ class LivePlayer:
         self._choices = 0
         self._repeats = False  # the next message that may be sent twice; of a replica, a receipt
         self._favourite = self._one_of((0.0, 0.5))  # how often one pair is served before all others
+        # choices of training before it ends early
+        self._left: float = self._one_of((0, 10, 20, 40, 60)) if breaks else math.inf
 
     def _draw(self) -> float:
         """Return a number between 0 and 1."""
@@ -217,6 +241,12 @@ class LivePlayer:
         if self._choices in self._moments:
             self._fault()
             return
+        if world.live.run.training:
+            self._left -= 1
+            if self._left < 0:
+                self._left = math.inf
+                self._break()
+                return
         if self._repeats and (found := self._repeatable()):
             self._repeats = False
             world.repeat(self._one_of(found), self._one_of((1, 4)))  # of several the last comes late
@@ -239,6 +269,18 @@ class LivePlayer:
         pairs = self._world.repeatable()
         return [pair for pair in pairs if pair[0] == REPLICA] if REPLICA in self._world.alive else pairs
 
+    def _break(self) -> None:
+        """End training early: where the client would have to begin at the start, by a retired server."""
+        world = self._world
+        servers = [COORDINATOR, *sorted(name for name in world.alive if name.startswith("server"))]
+        lost = self._one_of(servers)
+        if not world.can_lose_a_server or self._draw() < 0.3:
+            world.ask(msg.RoleLeaves(lost))
+        elif lost == COORDINATOR:
+            world.lose_coordinator()
+        else:
+            world.kill(lost)
+
     def _fault(self) -> None:
         world = self._world
         drawn = self._draw()
@@ -249,7 +291,7 @@ class LivePlayer:
         elif drawn < 0.6:
             self._repeats = True
         elif drawn < 0.75 and roles:
-            world.ask(msg.RoleLeaves("coordinator" if self._draw() < 0.5 else self._one_of(roles)))
+            world.ask(msg.RoleLeaves(COORDINATOR if self._draw() < 0.5 else self._one_of(roles)))
         elif drawn < 0.82:
             world.ask(msg.RequestStop(self._one_of((False, True))))
         elif drawn < 0.92:
@@ -285,12 +327,14 @@ def _draw_experiment(rng: np.random.Generator) -> Experiment:
         pair = {"first": strategy, "second": _draw_strategy(rng)}
         rule: Any = {"name": "after", "fraction": 0.5} if rng.random() < 0.6 else "manual"
         strategy = {"name": "strategy_switch", "rule": rule, **pair}
-    recovery: dict[str, Any] = {"replicas": int(rng.random() < 0.3)}
-    if rng.random() < 0.4:
+    recovery: dict[str, Any] = {"replicas": int(rng.random() < 0.4)}
+    if rng.random() < 0.5:
         recovery["min_workers"] = 1
     cluster: dict[str, Any] = {"workers": workers, "step_time": "constant"}
     if rng.random() < 0.2 and workers > 1:
         cluster["failures"] = [{"worker": workers - 1, "at_s": 0.5, "rejoin_s": 2.0}]
+    if rng.random() < 0.35 and workers > 1:
+        cluster["joins"] = [{"worker": 0, "at_s": float(rng.choice([0.5, 2.0]))}]
     stop: dict[str, Any] = {"updates": int(rng.integers(3, 16)), "epochs": 50}
     drawn = rng.random()
     if drawn < 0.2:
@@ -303,7 +347,7 @@ def _draw_experiment(rng: np.random.Generator) -> Experiment:
         batch_size=4 * workers,
         # a run has .2 epochs at the most: what comes more seldom is only played at a run's ends
         evaluate_every=float(rng.choice([0.01, 0.05, 100.0])),
-        checkpoint_every=None if rng.random() < 0.5 else 0.03,
+        checkpoint_every=None if rng.random() < 0.5 else float(rng.choice([0.01, 0.03])),
         stop=stop,
         recovery=recovery,
         backend="dask",

@@ -16,7 +16,7 @@ from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, REPLICA, worker_number
 from psbench.backends.dask.record import Record
-from psbench.core.events import COLLECTIVE, Push
+from psbench.core.events import COLLECTIVE, Join, Push
 from psbench.core.log import ROW, EventLog, Kind
 from psbench.core.view import Status
 from psbench.testing.invariants import BrokenContract, Invariants
@@ -76,7 +76,7 @@ class Checks:
         self._unready: set[str] = set()  # processes that have connected and are not ready
         self._lost_by_hand: set[int] = set()
         self._back_by_hand: dict[int, float] = {}  # and when, in seconds of the run
-        self._has_outcome = False
+        self.has_outcome = False
         self._lost_by_then: set[int] = set()  # workers, when the outcome was sent
         self._late: set[str] = set()  # processes that connected when the run had ended
         self.stored_versions: list[int] = []
@@ -90,6 +90,27 @@ class Checks:
         if self._invariants is not None and rows > self._rows:
             self._rows = rows
             self._invariants.look()
+        live = self._live
+        if live.wait is live.training_wait and not live.run.events:
+            self._check_members()
+
+    def _check_members(self) -> None:
+        """Check that all workers are in the run, once all that has happened is handled, or are to join it."""
+        run = self._live.run
+        joining = {event.worker for event in run.engine.waiting_events if isinstance(event, Join)}
+        for worker in {*run.peers.workers()} - joining:
+            if not self._is_in_run(worker) and not self._may_be_out(worker):
+                raise BrokenContract(f"worker {worker} is here, and not in the run")
+
+    def _is_in_run(self, worker: int) -> bool:
+        known = self._live.run.view.workers.get(worker)
+        return known is not None and known.status is not Status.GONE
+
+    def _may_be_out(self, worker: int) -> bool:
+        """Whether a worker is not in the run for now: by the plan, by hand, or as a straggler."""
+        known = self._live.run.view.workers.get(worker)
+        is_dropped = known is not None and known.dropped
+        return is_dropped or worker in self._lost_by_hand or self._is_planned_away(worker)
 
     def sent(self, name: str, message: Message, has_replica: bool) -> None:
         """Check a message of the coordinator to another process."""
@@ -104,7 +125,7 @@ class Checks:
         elif isinstance(message, msg.Incident):
             self._note_incident(message.text)
         elif isinstance(message, msg.RunOutcome):
-            self._has_outcome, self._lost_by_then = True, self._live.run.peers.lost_workers
+            self.has_outcome, self._lost_by_then = True, self._live.run.peers.lost_workers
         elif isinstance(message, msg.StartTraining):
             here = set(self._live.run.peers.workers())
             self._begin = self._begin or here
@@ -186,7 +207,7 @@ class Checks:
             self._unready.add(sender)
             if worker is not None:
                 self._lost_by_hand.discard(worker)  # that is another process
-            if self._has_outcome:
+            if self.has_outcome:
                 self._late.add(sender)
         elif isinstance(message, msg.Ready):
             self._unready.discard(sender)
@@ -273,10 +294,8 @@ class Checks:
         """Return in which way a worker is not where the run takes it to be; empty if it is there."""
         run = self._live.run
         known = run.view.workers.get(worker.worker)
-        if known is None or known.status is Status.GONE:
-            waits = self._is_planned_away(worker.worker) or (known is not None and known.dropped)
-            waits |= worker.worker in self._lost_by_hand
-            return "" if waits else "is here, and not in the run"
+        if not self._is_in_run(worker.worker):
+            return "" if self._may_be_out(worker.worker) else "is here, and not in the run"
         if self._is_planned_away(worker.worker):
             return f"is {known.status.name.lower()} in the run, and its failure is planned"
         if known.status is Status.COMPUTING:

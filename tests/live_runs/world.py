@@ -41,6 +41,7 @@ from psbench.testing.invariants import BrokenContract
 from psbench.training.workload import Workload
 from tests.live_runs.channels import Channels
 from tests.live_runs.checks import Checks
+from tests.live_runs.replica import state_given_back
 from tests.live_runs.servers import FakeServer
 from tests.live_runs.workers import FakeWorker, Rings
 
@@ -111,6 +112,7 @@ class World:
         self._replaced: set[str] = set()
         self._refused_evaluator = False
         self.retired = self.asked_to_stop = False
+        self._replica: list[Message] | None = None  # what it was sent, while there is one
         self.end: End | None = None
         self.outcome: msg.RunOutcome | None = None
         self.moves = False
@@ -142,6 +144,8 @@ class World:
             self.workers[name] = FakeWorker(self._workload, worker, self._rings, send, lambda: self.now)
             self.workers[name].live()
             return
+        if name == REPLICA:
+            self._replica = []
         if name.startswith("server"):
             self.servers[name] = FakeServer(self._workload, int(name.split()[1]), send)
         send(COORDINATOR, msg.Ready())
@@ -153,9 +157,21 @@ class World:
         for to, count in self._channels.sent_by(name):
             self._channels.cut(name, to, int(self._rng.integers(count + 1)))
         self._leave(name)
+        if name == REPLICA:
+            self._replica = None
+
+    def lose_coordinator(self) -> None:
+        """End the process of the coordinator, unless the run is over; only a part of what it sent arrives."""
+        if self.end is not None or self.checks.has_outcome:
+            return
+        self.deaths.add(COORDINATOR)
+        self.end = End(ServerLost("the coordinator is gone", COORDINATOR))
+        self._check_end(self.end)
 
     def _leave(self, name: str) -> None:
-        """Let a process end by itself."""
+        """Let a process end by itself; the replica stays for the client."""
+        if name == REPLICA:
+            self._arrive_in_part(name)
         self.alive.discard(name)
         self._met.discard(name)
         if self.workers.pop(name, None) is not None:
@@ -235,9 +251,17 @@ class World:
             self.servers[receiver].work(self.now)
         elif receiver == EVALUATOR:
             self._evaluate(message)
-        elif receiver == REPLICA and isinstance(message, msg.KeepState):
-            self.checks.state(message.state, message.tensors, REPLICA)
-            self._channels.send(REPLICA, COORDINATOR, msg.StateKept(message.tag))
+        elif receiver == REPLICA and self._replica is not None:
+            self._replica.append(message)
+            if isinstance(message, msg.KeepState):
+                self.checks.state(message.state, message.tensors, REPLICA)
+                self._channels.send(REPLICA, COORDINATOR, msg.StateKept(message.tag))
+
+    def _arrive_in_part(self, name: str) -> None:
+        """Let the first few of the messages arrive that the coordinator has sent to a process."""
+        sent = dict(self._channels.sent_by(COORDINATOR)).get(name, 0)
+        for _ in range(int(self._rng.integers(sent + 1))):
+            self.arrive((COORDINATOR, name))
 
     def repeatable(self) -> list[tuple[str, str]]:
         """Return the pairs whose newest message under way may be sent twice."""
@@ -325,10 +349,28 @@ class World:
         )
         if not expected:
             raise error
+        if isinstance(error, ServerLost) and CLIENT in self.alive:
+            self._arrive_in_part(CLIENT)
+            self._take_back()
+
+    def _take_back(self) -> None:
+        """Let the client take the state of the run from the replica, as `taking_back.take_back` does."""
+        if self._replica is None:
+            return
+        for message in state_given_back(self._replica, len(self.log), len(self.log.texts)):
+            if isinstance(message, msg.LogRows):
+                self.record.extend(message)
+            elif isinstance(message, msg.StoreCheckpoint):
+                self.record.take_back(message)
+
+    @property
+    def can_lose_a_server(self) -> bool:
+        """Whether the client would have something to go on from."""
+        return self._replica is not None or self.record.start is not None
 
     @property
     def _lost_server(self) -> bool:
-        return any(name.startswith("server") for name in self.deaths)
+        return any(name == COORDINATOR or name.startswith("server") for name in self.deaths)
 
     @property
     def _lost_workers(self) -> bool:

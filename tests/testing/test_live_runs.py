@@ -462,6 +462,27 @@ def test_a_worker_joins_once_whoever_says_so() -> None:
     assert live.membership.awaits_worker  # others may be gone meanwhile
 
 
+def test_who_is_lost_when_its_join_waits_for_a_measurement_leaves() -> None:
+    """It was in the run for good: the engine had not known it when it was lost, and then let it join."""
+    moving = {"name": "by_load", "every": 2, "threshold": 1.05}
+    placed = {"name": "parameter_server", "servers": 2, "assignment": "layer", "reassignment": moving}
+    late = {"workers": 2, "step_time": "constant", "joins": [{"worker": 0, "at_s": 0.5}]}
+    run = world(workload({"name": "ssp", "placement": placed}, cluster=late, recovery={"min_workers": 1}))
+    settle(run)
+    for _ in range(2):
+        run.end_step("worker 1")
+        while pairs := [pair for pair in run.waiting() if pair != ("server 1", COORDINATOR)]:
+            run.arrive(pairs[0])
+    assert run.live.run.engine.measuring
+    run.is_healing = True  # it is noticed at once who is dead
+    run.kill("worker 0")
+    run.pass_time(0.6)
+    assert [type(event) for event in run.live.run.engine.waiting_events] == [ev.Join, ev.Leave]
+    run.heal(looks=True)
+    assert run.outcome is not None
+    assert run.outcome.status == "finished"
+
+
 def test_a_checkpoint_of_a_stop_without_version_comes_after_its_log() -> None:
     """The client went back to rows that it did not have if the run was lost then."""
     run = world(workload("bsp", checkpoint_every=1.0))
@@ -998,12 +1019,48 @@ class PlansNoFailure(LiveRun):
         timers._heap = [entry for entry in timers._heap if type(entry[2]) is not ev.Leave]
 
 
+class ResumesWithoutNewcomers(LiveRun):
+    """Who is here when a run goes on, and was not in it at the checkpoint, does not join."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        members, known = self.membership, self.run.view.workers
+        changes = members.changes_since_checkpoint
+        members.changes_since_checkpoint = lambda time_s: [  # type: ignore[method-assign]
+            event for event in changes(time_s) if type(event) is ev.Leave or event.worker in known
+        ]
+
+
+class ResumesWithTheLost(LiveRun):
+    """Who was in a run at a checkpoint, and is not here when it goes on, does not leave it."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        changes = self.membership.changes_since_checkpoint
+        self.membership.changes_since_checkpoint = lambda time_s: [  # type: ignore[method-assign]
+            event for event in changes(time_s) if type(event) is ev.Join
+        ]
+
+
+class ResumesWithoutEvaluations(LiveRun):
+    """An evaluation under way at a checkpoint is not made by the run that goes on."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        if self.start is not None:
+            self.start.checkpoint.state.pop("awaited", None)
+
+
 CANARIES = [
     *(ForgetsWhoLeft, ReleasesInMidMove, KeepsVoidPushes, EndsWithoutLeaves, LosesNumbers, NeverLooks),
+    *(ResumesWithoutNewcomers, ResumesWithTheLost),
     # found after hundreds of schedules
     *(
         pytest.param(each, marks=pytest.mark.nightly)
-        for each in (AsksTheDead, DropsEvaluations, PlansNoFailure, HoldsNoLog, AcceptsAnyReceipt)
+        for each in (
+            *(AsksTheDead, DropsEvaluations, PlansNoFailure, HoldsNoLog, AcceptsAnyReceipt),
+            ResumesWithoutEvaluations,
+        )
     ),
 ]
 

@@ -215,10 +215,12 @@ class Membership:
 
         Another that has taken its place joins once, be it by itself or when the profile has it return.
         """
+        waiting = self._run.engine.waiting_events
         if type(event) is ev.Join:
-            waiting = self._run.engine.waiting_events
             return event.worker in self._peers.workers() and self._is_gone(event.worker, waiting)
-        return type(event) is not ev.Leave or event.worker in self._run.view.workers
+        if type(event) is ev.Leave:
+            return event.worker in self._run.view.workers or not self._is_gone(event.worker, waiting)
+        return True
 
     def _is_gone(self, worker: int, coming: Iterable[ev.Event]) -> bool:
         """Return whether a worker is not in the run once these events, which have happened, are handled."""
