@@ -144,7 +144,11 @@ def _columns(rows: list[dict[str, Any]]) -> list[dict[str, list[Any]]]:
 
 
 def _flattened(chart: dict[str, Any], tables: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Return the chart with its data, now in columns, made rows again before all else."""
+    """Return the chart with its data, now in columns, made rows again before all else.
+
+    >>> _flattened({"data": {"name": "pushes"}}, {"pushes": [{"x": 1, "y": 3}]})["transform"]
+    [{'flatten': ['x', 'y']}]
+    """
     chart = _shared(chart)
     rows = tables.get(chart.get("data", {}).get("name", ""))
     if not rows:

@@ -123,7 +123,7 @@ def _steps(run: RunRecord) -> list[Figure]:
     if not (table["part"].eq("reading") & table["ms"].gt(0)).any():
         return []
     cpu = table["cpu"].mean()
-    note = "" if table["cpu"].isna().all() else f"CPU use of a worker: {cpu:.0%} of a core on average."
+    note = "" if pd.isna(cpu) else f"CPU use of a worker: {cpu:.0%} of a core on average."
     return [Figure(workers.step_chart(table), table, note, "steps")]
 
 

@@ -220,9 +220,11 @@ def test_histograms_count_everything_once():
     assert len(table) <= 40
 
 
-@pytest.mark.parametrize("largest", [5, 99])
+@pytest.mark.parametrize("largest", [0, 5, 40, 99])
 def test_a_bar_stands_on_the_numbers_it_counts_and_reaches_no_further(largest):
     table = bars_of(range(largest + 1))
+    assert len(table) <= 40
+    assert table["share"].sum() == pytest.approx(1)
     assert (table["low"] == table["value"] - 0.5).all()
     assert (table["high"] == table["last"] + 0.5).all()
     assert (table["value"].to_numpy()[1:] == table["last"].to_numpy()[:-1] + 1).all()  # no number in two bars

@@ -92,6 +92,7 @@ def test_a_sequence_diagram_tells_what_became_of_each_push(tiny):
 def test_a_sequence_diagram_ends_where_it_is_told_to(runs):
     figure = charts.sequence_figure(runs[0], stop_s=0.1)
     assert figure.table["to_s"].max() <= 0.1
+    assert figure.spec["title"] == f"{runs[0].meta['strategy']}: who sends what to whom"
     versions = figure.table[figure.table["what"] == "version"]
     assert versions["note"].tolist() == [f"w{n}" for n in range(1, len(versions) + 1)]
 
@@ -104,6 +105,13 @@ def test_the_picture_keeps_rare_colours(tiny):
     for phase in ("compute", "send", "cancelled"):
         wanted = [int(charts.PHASE_COLOURS[phase][i : i + 2], 16) for i in (1, 3, 5)]
         assert np.abs(colours - wanted).sum(axis=1).min() < 30, phase
+
+
+def test_a_figure_of_a_paper_is_flatter_than_on_the_screen(runs):
+    (shown,), (printed,) = (
+        runs[0].chart("val_loss", style=style).to_dict()["vconcat"] for style in ("screen", "paper")
+    )
+    assert printed["height"] == pytest.approx(0.75 * shown["height"], abs=0.5)
 
 
 def test_a_figure_of_a_paper_has_the_size_font_and_units_of_one(runs, tmp_path):

@@ -38,7 +38,7 @@ def columns(table: pd.DataFrame) -> dict[str, list[Any]]:
 @pytest.mark.parametrize("pieces", [7, 60])
 def test_tables_do_not_depend_on_how_a_log_is_divided(done: Run, pieces: int) -> None:
     found, whole = grown(done, pieces), grown(done, 1)
-    for name in ("time_use", "idle", "share", "staleness", "lead", "bytes", "batch_size", "rule"):
+    for name in ("time_use", "idle", "share", "staleness", "lead", "bytes", "trade", "batch_size", "rule"):
         ours, theirs = found.totals(name), whole.totals(name)
         assert {column: charts.plain(ours[column]) for column in ours} == {
             column: charts.plain(theirs[column]) for column in theirs
