@@ -47,7 +47,7 @@ def bars(counts: Integers, bins: int = 40) -> dict[str, Array]:
     >>> bars(np.array([2, 1, 0, 0, 0, 1]))["share"].tolist()
     [0.5, 0.25, 0.0, 0.0, 0.0, 0.25]
     """
-    width = max(len(counts) - 1, 0) // bins + 1
+    width = max(-(-len(counts) // bins), 1)
     first = np.arange(0, len(counts), width)
     found = np.add.reduceat(counts, first) if len(counts) else counts
     last = first + width - 1

@@ -63,12 +63,12 @@ def write(spec: dict[str, Any], path: Path) -> None:
     width, height = _size_of(svg)
     inches = spec["usermeta"]["paper_in"]
     high = inches * height / width
+    is_svg = path.suffix == ".svg"
+    points = f'width="{inches * _INCH:.2f}" height="{high * _INCH:.2f}"'  # in a PDF a pixel is one
+    size = f'width="{inches:g}in" height="{high:.4f}in"' if is_svg else points
+    sized = _SIZE.sub(size, svg, count=1)
     with atomic_write(path) as file:
-        if path.suffix == ".svg":
-            file.write(_SIZE.sub(f'width="{inches:g}in" height="{high:.4f}in"', svg, count=1).encode())
-        else:  # where a pixel is a point
-            points = f'width="{inches * _INCH:.2f}" height="{high * _INCH:.2f}"'
-            file.write(vl_convert.svg_to_pdf(_SIZE.sub(points, svg, count=1)))
+        file.write(sized.encode() if is_svg else vl_convert.svg_to_pdf(sized))
 
 
 def _svg(spec: dict[str, Any]) -> str:

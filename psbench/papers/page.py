@@ -243,7 +243,7 @@ def _mine(found: ClaimOutcome, row: RowOutcome) -> str:
     estimate = row.at(found.claim.rates)
     if estimate is None:
         return f"Not run: {row.published.reason or '; '.join(row.flags) or 'no runs'}."
-    rates = ", each strategy at its best rate" if estimate is row.best and row.best is not None else ""
+    rates = ", each strategy at its best rate" if estimate is row.best else ""
     return f"Ours: {ours(row, estimate)}, {_number_of_seeds(estimate)}{rates}."
 
 

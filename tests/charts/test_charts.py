@@ -192,6 +192,8 @@ def test_a_window_of_a_timeline_is_readable(runs):
     assert len(piece) <= 30 + spans["worker"].nunique()
     assert piece["end_s"].max() < spans["end_s"].max()
     assert piece.groupby("worker")["end_s"].max().nunique() == 1  # all workers are cut at the same time
+    later = charts.window(spans, spans["end_s"].min())
+    assert (later["end_s"] > later["start_s"]).all()  # what ends there is over
     middle = spans["end_s"].max() / 2
     around = charts.around(spans, middle, limit=30)
     assert around["start_s"].min() < middle < around["end_s"].max()

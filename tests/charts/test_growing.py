@@ -7,14 +7,14 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from psbench import charts
+from psbench import charts, metrics
 from psbench.charts import tables
 from psbench.charts.growing import GrowingTables, Line
 from psbench.experiment import Experiment
 from psbench.results.run import Run
 from psbench.runs.execution import run
 
-SWITCH = {"name": "strategy_switch", "rule": {"name": "empirical", "window": 2, "threshold": 0.5}}
+SWITCH = {"name": "strategy_switch", "rule": {"name": "empirical", "window": 2, "threshold": 0.9}}
 
 
 @pytest.fixture(scope="module", params=["ssp", "dbs_sgd", SWITCH], ids=["ssp", "dbs_sgd", "switch"])
@@ -55,6 +55,12 @@ def test_curves_of_a_whole_log_are_its_metrics(done: Run) -> None:
     for name in ("val_accuracy", "train_accuracy", "val_loss"):
         assert lines[name].columns == columns(evaluated[["label", *charts.AXES, name]])
     assert lines["train_loss"].columns == columns(tables.training_table(done, "own"))
+
+
+def test_marks_of_switches_are_those_of_the_log(done: Run) -> None:
+    switches = metrics.switches(done.log, done.meta["dataset_size"], done.meta["compositions"])
+    assert bool(switches) == (done.experiment.strategy.name == "strategy_switch")
+    assert grown(done, 7).curves.marks == [tables.mark_of(switch, "own") for switch in switches]
 
 
 def test_a_long_curve_is_thinned_and_keeps_its_ends(done: Run, monkeypatch: pytest.MonkeyPatch) -> None:

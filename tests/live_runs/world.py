@@ -156,9 +156,9 @@ class World:
         self._unnoticed.add(name)
         for to, count in self._channels.sent_by(name):
             self._channels.cut(name, to, int(self._rng.integers(count + 1)))
-        self._leave(name)
         if name == REPLICA:
             self._replica = None
+        self._leave(name)
 
     def lose_coordinator(self) -> None:
         """End the process of the coordinator, unless the run is over; only a part of what it sent arrives."""
@@ -170,8 +170,9 @@ class World:
 
     def _leave(self, name: str) -> None:
         """Let a process end by itself; the replica stays for the client."""
-        if name == REPLICA:
+        if name == REPLICA and self._replica is not None:
             self._arrive_in_part(name)
+            self._channels.cut(name, COORDINATOR)
         self.alive.discard(name)
         self._met.discard(name)
         if self.workers.pop(name, None) is not None:

@@ -35,7 +35,10 @@ TARGETS: dict[str, tuple[str, list[str]]] = {
     "charts": (
         "psbench/charts",
         [f"{ORACLES}/test_{name}.py" for name in ("charts", "report", "recording")]
-        + [f"tests/charts/test_{name}.py" for name in ("charts", "display", "growing", "servers", "ticks")],
+        + [
+            f"tests/charts/test_{name}.py"
+            for name in ("charts", "display", "growing", "pareto", "servers", "ticks")
+        ],
     ),
     "results": (
         "psbench/results",

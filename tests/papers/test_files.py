@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,6 +27,7 @@ from psbench.papers.text import (
     counts_line,
     how_to_run,
     readme_row,
+    remarks,
     sentence,
     summary,
     verdict_words,
@@ -181,6 +183,16 @@ def test_what_comes_with_psbench_is_of_this_plan(paper):
             seeds = [record.seed for record in found.runs(name, role)]
             assert seeds == [*range(cells.seeds_of(paper, name, "quick", None))], (name, role)
             assert len(seeds) >= 5, (name, role)
+
+
+@pytest.mark.parametrize(("rows", "said"), [(2, "r0; r1"), (3, "3 rows")])
+def test_rows_are_named_unless_a_remark_is_about_most(rows, said):
+    outcomes = [
+        SimpleNamespace(flags=("late",) * (i < rows), published=SimpleNamespace(row=f"r{i}", reason=""))
+        for i in range(5)
+    ]
+    found = SimpleNamespace(records={}, outcomes=outcomes, scale="quick")
+    assert remarks(found) == [f"late: {said}"]
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if stored(name, "medium").is_file()])
@@ -365,6 +377,7 @@ CONTENT = {
         ("Fig. 1,r,,2,,x,,bsp,,time_s,,,", "rows.0.place"),
         ("Fig. 1,r,p,two,,x,,bsp,,time_s,,,", "rows.0.value"),
         ("Fig. 1,r,p,2,,x,,bps,,time_s,,,", "experiment 'bps' is none of: bsp"),
+        ("Fig. 1,r,p,2,,x,,bsp,,time_s,,,", "claim 'c': 'r' stands alone: test it as a number"),
     ],
 )
 def test_a_bad_row_is_refused_in_one_line(line, message):
