@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 from pydantic import PrivateAttr
 
 from psbench.backends.dask.coordinator.evaluation_queue import EvaluationQueue
@@ -110,6 +111,21 @@ def test_an_evaluator_killed_before_it_connects_is_replaced_or_dropped() -> None
     run.heal()
     assert run.outcome is not None
     assert "evaluator" in run.alive
+
+
+@pytest.mark.parametrize("name", ["worker 1", "evaluator"])
+def test_training_begins_with_another_in_the_place_of_who_was_ready(name: str) -> None:
+    run = world(workload("asp", recovery={"min_workers": 1, "replace_workers": True}))
+    settle(run, without="worker 0")
+    run.is_healing = True  # it is noticed at once who is dead
+    run.kill(name)
+    run.pass_time(0.3)
+    settle(run)
+    assert run.live.run.peers.missing == [name]
+    assert not run.live.run.training
+    run.find_places()
+    settle(run)
+    assert run.live.run.training
 
 
 def test_all_workers_killed_before_they_connect_end_the_run() -> None:
@@ -236,6 +252,19 @@ class MeasuresFirst(Mean):
 
     def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
         return super().on_commit([view.pending[number] for number in self._pushes], view)
+
+
+def test_another_evaluator_is_asked_for_a_loss_that_is_awaited() -> None:
+    run = world(workload(Strategy(aggregation=MeasuresFirst(), consistency=BSP()), stop={"updates": 1}))
+    settle(run)
+    run.kill("evaluator")
+    for worker in (0, 1):
+        run.end_step(f"worker {worker}")
+    settle(run)
+    assert run.live.run.engine.measuring
+    run.heal()
+    assert run.outcome is not None
+    assert run.outcome.status == "finished"
 
 
 def test_so_is_one_before_which_a_part_measures() -> None:
@@ -501,6 +530,13 @@ def test_a_checkpoint_of_a_stop_without_version_comes_after_its_log() -> None:
     assert isinstance(sends[0].message, msg.LogRows)
 
 
+def test_whose_parts_of_a_checkpoint_are_missing_is_said() -> None:
+    run = world(workload("bsp"))
+    settle(run)
+    run.live.answers.write("now")
+    assert run.live.checkpoints._whom() == "the servers, worker 0, worker 1 (a checkpoint)"
+
+
 def test_a_checkpoint_does_not_wait_for_a_worker_that_is_gone() -> None:
     """Its part was waited for until the end of the run, and so were all later checkpoints."""
     run = world(workload("asp", checkpoint_every=1.0))
@@ -547,6 +583,7 @@ def test_a_push_that_is_not_finite_ends_the_run_as_diverged() -> None:
     assert run.outcome.status == "diverged"
     assert run.outcome.reason.startswith("push 0 of worker 0, computed on version 0")
     assert run.outcome.facts["unanswered"]
+    assert not len(run.live.run.log.of_kind(Kind.VOID)["row"])  # the engine is given it once
 
 
 def test_orders_of_the_engine_are_sent_to_their_worker() -> None:
@@ -637,6 +674,18 @@ def test_what_waits_for_a_ring_is_in_a_checkpoint() -> None:
     settle(run)
     run.heal(looks=True)
     assert run.log.of_kind(Kind.APPLY)["worker"][:2].tolist() == [0, 1]
+
+
+def test_a_mean_is_without_the_model_of_a_worker_that_is_halted() -> None:
+    live = all_connected(workload("asp"))
+    averaging, found = live.run.averaging, list[Any]()
+    tag = averaging.ask([0, 1], [])
+    averaging.mean(tag, lambda *mean: found.append(mean))
+    averaging.answer(0, tag, {"parameters": torch.ones(2), "buffers": torch.zeros(0)})
+    assert not found
+    live.actions.halt(1)
+    ((mean, _),) = found
+    assert mean["parameters"].tolist() == [1.0, 1.0]
 
 
 def test_a_release_that_is_not_sent_brings_no_model() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -128,6 +129,23 @@ def test_stamps_hear_from_pushes_how_long_a_step_was(workload: Workload) -> None
     one.socket.coming = [Received("worker 1", push), Received("worker 0", vote), Received("worker 1", single)]
     one.run()
     assert heard == [(1, 2.0), (0, None), (1, 3.0)]
+
+
+def test_stamps_and_the_load_are_of_pushes_and_of_words_apart(workload: Workload) -> None:
+    one = coordinator(workload, [], [], [End()])
+    noted, began = [], time.perf_counter()
+    one._stamps = CoordinatorStamps(2)
+    one._stamps.has = lambda worker, step_s: True
+    one._stamps.push = lambda row: noted.append(("push", *row[:2]))
+    one._stamps.word = lambda row, is_vote: noted.append(("vote" if is_vote else "report", *row[:2]))
+    one.socket.waiting = 0
+    push, vote = msg.PushMessage(7, 0, 12, 3, 6.0, 0.0, 1.0), msg.VoteMessage(8, 0.5, 4, 2.0)
+    one.socket.coming = [Received("worker 1", push), Received("worker 0", vote)]
+    one.run()
+    assert noted == [("push", 1, 7), ("vote", 0, 8)]
+    load = one._load()
+    assert (load["pushes"], load["serving_s"]) == (1, 0.0)
+    assert 0 <= load["handled_s"] <= time.perf_counter() - began  # clocks that only go on
 
 
 def test_a_release_asks_for_stamps_and_is_noted_once_it_is_sent(workload: Workload) -> None:
