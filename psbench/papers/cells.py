@@ -305,8 +305,8 @@ def sources(cells: Sequence[PaperCell]) -> Iterator[str]:
 def duration(seconds: float) -> str:
     """Return seconds in words.
 
-    >>> duration(40), duration(150), duration(5340), duration(9000), duration(3.6e7)
-    ('40 s', '2.5 min', '89 min', '2.5 h', '10000 h')
+    >>> duration(40), duration(150), duration(624), duration(5340), duration(9000), duration(3.6e7)
+    ('40 s', '2.5 min', '10 min', '89 min', '2.5 h', '10000 h')
     """
     if seconds < 60:
         return f"{seconds:.0f} s"

@@ -20,7 +20,8 @@ from psbench.papers.closed_forms import FORMULAS
 from psbench.papers.figures import figures
 from psbench.papers.library import FILES, NAMES, load, parse, stored
 from psbench.papers.measures import TARGETS, measure
-from psbench.papers.page import _paper, write_page
+from psbench.papers.outcome import RowOutcome
+from psbench.papers.page import _compared, _paper, write_page
 from psbench.papers.schema import SCALES
 from psbench.papers.session import plan, stored_reproduction
 from psbench.papers.text import (
@@ -193,6 +194,20 @@ def test_rows_are_named_unless_a_remark_is_about_most(rows, said):
     ]
     found = SimpleNamespace(records={}, outcomes=outcomes, scale="quick")
     assert remarks(found) == [f"late: {said}"]
+
+
+def test_a_line_counts_conditional_claims_that_were_run():
+    given = dict.fromkeys(VERDICTS, 0) | {"confirmed": 2, "contradicted": 1, "not run": 4}
+    found = SimpleNamespace(paper=SimpleNamespace(name="toy"), counts=lambda kind="claim": given)
+    assert readme_row(found)[-1] == "2 of 3"
+
+
+def test_a_page_compares_twelve_rows_of_a_claim():
+    row = RowOutcome("toy", PAPERS[0].rows[0])
+    found = SimpleNamespace(claim=SimpleNamespace(rates="common"), rows=[row] * 12)
+    assert len(_compared(found)) == 12
+    found.rows = [row] * 13
+    assert _compared(found)[12:] == ["and 1 more, in the appendix."]
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if stored(name, "medium").is_file()])
