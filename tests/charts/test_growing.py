@@ -57,10 +57,13 @@ def test_curves_of_a_whole_log_are_its_metrics(done: Run) -> None:
     assert lines["train_loss"].columns == columns(tables.training_table(done, "own"))
 
 
-def test_marks_of_switches_are_those_of_the_log(done: Run) -> None:
+def test_marks_of_switches_and_what_a_rule_saw_are_those_of_the_log(done: Run) -> None:
     switches = metrics.switches(done.log, done.meta["dataset_size"], done.meta["compositions"])
     assert bool(switches) == (done.experiment.strategy.name == "strategy_switch")
     assert grown(done, 7).curves.marks == [tables.mark_of(switch, "own") for switch in switches]
+    seen = metrics.rule_values(done.log)["value"].tolist()
+    missing = [None] * len(switches) if seen else []
+    assert grown(done, 7).totals("rule").get("value", []) == [*seen, *missing]
 
 
 def test_a_long_curve_is_thinned_and_keeps_its_ends(done: Run, monkeypatch: pytest.MonkeyPatch) -> None:
