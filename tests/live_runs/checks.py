@@ -90,13 +90,12 @@ class Checks:
         if self._invariants is not None and rows > self._rows:
             self._rows = rows
             self._invariants.look()
-        live = self._live
-        if live.wait is live.training_wait and not live.run.events:
-            self._check_members()
 
-    def _check_members(self) -> None:
+    def members(self) -> None:
         """Check that all workers are in the run, once all that has happened is handled, or are to join it."""
-        run = self._live.run
+        live, run = self._live, self._live.run
+        if live.wait is not live.training_wait or run.events:
+            return
         joining = {event.worker for event in run.engine.waiting_events if isinstance(event, Join)}
         for worker in {*run.peers.workers()} - joining:
             if not self._is_in_run(worker) and not self._may_be_out(worker):

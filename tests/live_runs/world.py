@@ -190,6 +190,8 @@ class World:
             self.inputs += 1
             self.perform(self.live.handle(self._inputs.popleft(), self.now))
             self.checks.after_input()
+            if self.end is None:
+                self.checks.members()
 
     def perform(self, instructions: Iterable[Instruction]) -> None:
         """Do what the run says."""

@@ -64,6 +64,10 @@ TARGETS: dict[str, tuple[str, list[str]]] = {
     "coordinator": (
         "psbench/backends/dask/coordinator",
         ["tests/testing/test_live_transcripts.py", "tests/testing/test_live_runs.py"]
+        + [
+            f"tests/testing/test_live_runs_{name}.py"
+            for name in ("begin", "members", "answers", "rings", "checkpoints")
+        ]
         + [f"tests/backends/dask/test_{name}.py" for name in ("replacements", "pushes", "coordinator")],
     ),
 }

@@ -1,0 +1,214 @@
+"""Answers of a live run: evaluations, models and receipts that are awaited, and pushes that end it."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+import torch
+
+from psbench.backends.dask.coordinator.evaluation_queue import EvaluationQueue
+from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.instructions import (
+    Outbox,
+    Send,
+)
+from psbench.backends.dask.protocol.transport import Received
+from psbench.backends.dask.server.all_reduce import AllReduceStore
+from psbench.core.actions import Release, SetTimer, Tell
+from psbench.core.log import Kind
+from psbench.core.strategy import Strategy
+from psbench.core.view import ClusterView
+from psbench.strategies.consistency.bsp import BSP
+from tests.live_runs.scenes import (
+    FAILS,
+    MeasuresFirst,
+    all_connected,
+    connected_and_begun,
+    settle,
+    workload,
+    world,
+)
+from tests.live_runs.world import COORDINATOR
+
+
+def test_another_evaluator_is_asked_for_a_loss_that_is_awaited() -> None:
+    run = world(workload(Strategy(aggregation=MeasuresFirst(), consistency=BSP()), stop={"updates": 1}))
+    settle(run)
+    run.kill("evaluator")
+    for worker in (0, 1):
+        run.end_step(f"worker {worker}")
+    settle(run)
+    assert run.live.run.engine.measuring
+    run.heal()
+    assert run.outcome is not None
+    assert run.outcome.status == "finished"
+
+
+def test_evaluations_that_come_after_the_end_count_each_for_its_version() -> None:
+    """The check kept the last of them only, and missed the others."""
+    run = world(workload("bsp", evaluate_every=0.01))
+    settle(run)
+    while not run.live.run.ending:
+        for name in run.busy():
+            run.end_step(name)
+        settle(run, without="evaluator")
+    run.heal()
+    log = run.log.of_kind(Kind.EVALUATED)
+    assert list(zip(log["id"].tolist(), log["version"].tolist(), strict=True)) == [
+        (0, 0),
+        (-1, 2),
+        (-1, 4),
+        (-1, 6),
+    ]
+
+
+def test_a_push_that_is_not_finite_waits_for_its_turn() -> None:
+    """The engine had it while a version was with the replica, whose checkpoint was of the next then."""
+    run = world(workload("asp", checkpoint_every=1.0, recovery={"replicas": 1}))
+    settle(run)
+    run.end_step("worker 1")
+    run.ask(msg.RequestStop(True))
+    while pairs := [pair for pair in run.waiting() if pair != ("replica", "coordinator")]:
+        run.arrive(pairs[0])
+    run.diverge("worker 0")
+    run.end_step("worker 0")
+    for pair in run.waiting()[::-1]:  # the replica's receipt last
+        run.arrive(pair)
+    run.heal()  # a checkpoint is compared with its model
+    assert run.record.start is not None
+    assert run.outcome is not None
+    assert run.outcome.status == "stopped"
+
+
+def test_a_push_that_is_not_finite_ends_the_run_as_diverged() -> None:
+    run = world(workload("asp"))
+    settle(run)
+    run.diverge("worker 0")
+    run.end_step("worker 0")
+    run.heal()
+    assert run.outcome is not None
+    assert run.outcome.status == "diverged"
+    assert run.outcome.reason.startswith("push 0 of worker 0, computed on version 0")
+    assert run.outcome.facts["unanswered"]
+    assert not len(run.live.run.log.of_kind(Kind.VOID)["row"])  # the engine is given it once
+
+
+def test_a_void_push_that_is_not_finite_ends_nothing() -> None:
+    live = connected_and_begun()
+    assert live.run.view.workers[0].ticket == 1
+    push = msg.PushMessage(0, 0, 4, 1, 0.1, 0.0, 1.0, is_finite=False)  # under the ticket before
+    live.handle(Received("worker 0", push), 0.0)
+    assert not live.run.ending
+    assert len(live.run.log.of_kind(Kind.VOID)["row"]) == 1
+
+
+def test_orders_of_the_engine_are_sent_to_their_worker() -> None:
+    live = connected_and_begun()
+    live.actions.perform(Tell(1, {"batch_size": 3}))
+    assert live.run.out.take() == [Send("worker 1", msg.NewOrders({"batch_size": 3}))]
+
+
+def test_releases_that_are_not_sent_leave_workers_unanswered() -> None:
+    live = connected_and_begun()
+    live.run.ending.stop()
+    assert [*live.answers.perform([SetTimer(1.0, "a"), Release(0)])] == []
+    assert live.answers.unanswered
+
+
+def test_a_mean_is_without_the_model_of_a_worker_that_is_halted() -> None:
+    live = all_connected(workload("asp"))
+    averaging, found = live.run.averaging, list[Any]()
+    tag = averaging.ask([0, 1], [])
+    averaging.mean(tag, lambda *mean: found.append(mean))
+    model = {"parameters": torch.ones(2), "buffers": torch.zeros(0)}
+    averaging.answer(0, tag, model)
+    averaging.answer(1, tag - 1, model)  # for another mean, which is there
+    assert not found
+    live.actions.halt(1)
+    ((mean, _),) = found
+    assert mean["parameters"].tolist() == [1.0, 1.0]
+
+
+def test_a_release_that_is_not_sent_brings_no_model() -> None:
+    """A worker failed as planned in its last ring: the end waited for the model that it was to send then."""
+    of = workload(
+        {"name": "selsync", "delta": 0.0, "placement": "all_reduce"},
+        cluster=FAILS,
+        stop={"updates": 1},
+        recovery={"min_workers": 1},
+    )
+    run = world(of)
+    settle(run)
+    for name in ("worker 0", "worker 1"):
+        run.end_step(name)
+        settle(run)
+    run.workers["worker 0"].live()
+    assert all(each.in_full_ring for each in run.workers.values())
+    run.pass_time(0.6)
+    run.heal(looks=True)
+    assert run.outcome is not None
+    assert len(run.log.of_kind(Kind.APPLY)["row"]) == 2
+
+
+@pytest.mark.parametrize("dies_first", [False, True])
+def test_a_late_replica_is_not_for_the_next_in_a_place(dies_first: bool) -> None:
+    """A process that had just come was given the release of the dead one."""
+    out = Outbox()
+    store = AllReduceStore(out, [0, 1], {}, count(1))
+    store.join(1)
+    if dies_first:
+        store.leave(1, 4)
+    store.release(Release(1, ticket=4), 4)
+    if dies_first:
+        store.forget(1)
+    else:
+        store.leave(1, 4)
+    store.join(1)
+    out.take()
+    store.reply("worker 0", msg.StateReply(1, {}))
+    assert out.take() == []
+
+
+def test_a_receipt_of_an_earlier_state_is_not_that_of_the_last() -> None:
+    run = world(workload("asp", recovery={"replicas": 1}))
+    settle(run)
+    run.end_step("worker 0")
+    settle(run, without="replica")
+    wait = run.live.wait
+    assert wait is not None
+    assert wait.whom() == "replica (to keep the state)"
+    run.live.handle(Received("replica", msg.StateKept(-1)), run.now)
+    assert run.live.wait is wait
+    settle(run)
+    assert run.live.wait is run.live.training_wait
+
+
+def test_an_answer_that_waits_is_not_for_the_next_in_a_place() -> None:
+    """A process that had just connected under a dead worker's name was given its release."""
+    run = world(workload("asp", recovery={"min_workers": 1, "replicas": 1}))
+    settle(run)
+    run.end_step("worker 1")
+    settle(run, without="replica")  # to which version 1 is on its way
+    run.kill("worker 1")
+    run.is_healing = True
+    run.pass_time(0.25)
+    settle(run, without="replica")
+    run.find_places()
+    run.arrive(("worker 1", COORDINATOR))  # the greeting: it is not ready
+    settle(run, without="worker 1")
+    run.heal()
+    assert run.outcome is not None
+    assert run.outcome.status == "finished"
+
+
+@pytest.mark.parametrize(("model_bytes", "room"), [(1 << 26, 4), (1 << 25, 8), (1 << 30, 4)])
+def test_training_waits_once_a_quarter_of_a_gigabyte_is_to_be_evaluated(model_bytes: int, room: int) -> None:
+    queue = EvaluationQueue(Outbox(), model_bytes)
+    view = ClusterView(2)
+    for number in range(room):
+        queue.expect(number, view)
+    assert not queue.is_full
+    queue.expect(room, view)
+    assert queue.is_full

@@ -1,0 +1,145 @@
+"""Versions of a live run under All-Reduce: when they are made, and what ends a ring."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+
+from psbench.backends.dask.protocol import messages as msg
+from psbench.core import events as ev
+from psbench.core.actions import Action, Drop
+from psbench.core.log import Kind
+from psbench.core.parts import Stragglers
+from psbench.core.strategy import Strategy
+from psbench.core.view import ClusterView
+from psbench.strategies.consistency.bsp import BSP
+from psbench.strategies.placement.all_reduce import AllReduce
+from tests.live_runs import World
+from tests.live_runs.scenes import MeasuresFirst, settle, workload, world
+
+
+def in_a_ring() -> World:
+    """Two workers of All-Reduce whose steps ended 1 and 3 s after training began, and who add up since."""
+    run = world(workload("all_reduce", stop={"updates": 1}))
+    settle(run)
+    for worker, at_s in ((0, 1.0), (1, 3.0)):
+        run.now = at_s
+        run.end_step(f"worker {worker}")
+        settle(run)
+    run.workers["worker 0"].live()  # the ring is full now
+    return run
+
+
+def test_a_version_of_all_reduce_is_stamped_when_all_have_its_sum() -> None:
+    """As in virtual time, the last push arrives when the ring is over, and what it decides is of then."""
+    run = in_a_ring()
+    log = run.live.run.log
+    assert not len(log.of_kind(Kind.APPLY)["row"])
+    run.now = 5.0
+    run.end_step("worker 0")
+    settle(run)
+    assert not len(log.of_kind(Kind.APPLY)["row"])  # worker 1 has not the sum yet
+    run.now = 6.0
+    run.end_step("worker 1")
+    settle(run)
+    assert log.of_kind(Kind.APPLY)["time_s"].tolist() == [6.0, 6.0]
+    assert log.of_kind(Kind.RELEASE)["time_s"].tolist() == [0.0, 0.0, 6.0, 6.0]
+    pushes = log.of_kind(Kind.PUSH)
+    assert pushes["time_s"].tolist() == [1.0, 6.0]
+    assert pushes["send_s"].tolist() == [0.0, pytest.approx(3.0)]
+    assert [log.text(number) for number in pushes["text"]] == ["", '{"collective_s":3.0}']
+    run.heal()
+    assert run.outcome is not None
+    assert run.outcome.facts["time_s"] == 6.0
+
+
+def test_an_evaluation_that_comes_in_the_last_ring_is_kept() -> None:
+    """The event waits for the ring, and the version that the ring makes is the run's last."""
+    run = world(workload("all_reduce", stop={"updates": 2}, evaluate_every=0.0001))
+    late = ("evaluator", "coordinator")
+    settle(run)
+    for version in (1, 2):
+        for worker in (0, 1):
+            run.end_step(f"worker {worker}")
+            while pairs := [pair for pair in run.waiting() if pair != late]:
+                run.arrive(pairs[0])
+        run.workers["worker 0"].live()  # the ring is full now
+        if version == 2:
+            run.arrive(late)
+        for worker in (0, 1):
+            run.end_step(f"worker {worker}")
+            while pairs := [pair for pair in run.waiting() if pair != late]:
+                run.arrive(pairs[0])
+    run.heal()
+    assert run.live.run.log.of_kind(Kind.EVALUATED)["version"].tolist() == [0, 1, 2]
+
+
+def test_so_is_one_before_which_a_part_measures() -> None:
+    strategy = Strategy(aggregation=MeasuresFirst(), placement=AllReduce(), consistency=BSP())
+    run = world(workload(strategy, stop={"updates": 1}))
+    settle(run)
+    for worker, at_s in ((0, 1.0), (1, 3.0)):
+        run.now = at_s
+        run.end_step(f"worker {worker}")
+        while pairs := run.waiting():
+            run.arrive(pairs[0])
+            if pairs[0] == ("evaluator", "coordinator"):
+                run.now = 6.0  # the loss was known at 3 s, and the workers have added up since
+    run.workers["worker 0"].live()  # the ring is full now
+    for worker in (0, 1):
+        run.end_step(f"worker {worker}")
+        settle(run)
+    assert run.live.run.log.of_kind(Kind.APPLY)["time_s"].tolist() == [6.0, 6.0]
+
+
+class DropsTheLast(Stragglers):
+    """Drops whoever computes still when the others have pushed."""
+
+    name: ClassVar[str] = "drops_the_last"
+
+    def on_push(self, push: ev.Push, view: ClusterView) -> list[Action]:
+        return [Drop(worker, "the last") for worker in view.computing if view.num_computing == 1]
+
+
+def test_so_is_one_that_comes_of_a_worker_that_is_dropped() -> None:
+    strategy = Strategy(stragglers=DropsTheLast(), placement=AllReduce(), consistency=BSP())
+    run = world(workload(strategy, 3, stop={"updates": 1}))
+    settle(run)
+    for worker, at_s in ((0, 1.0), (1, 3.0), (0, 5.0), (1, 6.0)):
+        run.now = at_s
+        run.end_step(f"worker {worker}")
+        settle(run)
+        if at_s == 3:
+            run.workers["worker 0"].live()  # the ring is full now
+    assert run.live.run.log.of_kind(Kind.APPLY)["time_s"].tolist() == [6.0, 6.0]
+
+
+def test_a_version_whose_ring_loses_a_member_is_stamped_after_the_next() -> None:
+    run = in_a_ring()
+    run.now = 4.0
+    run.kill("worker 0")
+    run.is_healing = True
+    for _ in range(4):
+        run.pass_time(0.25)
+        settle(run)
+    run.now = 6.0
+    run.end_step("worker 1")
+    settle(run)
+    log = run.live.run.log
+    assert log.of_kind(Kind.APPLY)["time_s"].tolist() == [6.0, 6.0]
+    assert log.of_kind(Kind.APPLY)["worker"].tolist() == [0, 1]  # as it was decided
+    run.heal()
+    assert run.outcome is not None
+    assert run.outcome.facts["lost_workers"] == [0]
+
+
+def test_a_run_that_is_stopped_in_a_ring_ends_with_the_version_before() -> None:
+    run = in_a_ring()
+    run.ask(msg.RequestStop(False))
+    settle(run)
+    run.heal()
+    assert run.outcome is not None
+    assert run.outcome.status == "stopped"
+    assert not len(run.live.run.log.of_kind(Kind.APPLY)["row"])
+    assert float(run.outcome.tensors["parameters"][0]) == 0.0
