@@ -194,8 +194,8 @@ def _joined(found: ClaimOutcome, say: Callable[[RowOutcome], str]) -> str:
 def number(value: float, digits: int = 3) -> str:
     """Return a number with so many digits that count and without an exponent; 0 where only rounding made it.
 
-    >>> number(0.1234), number(1.9864e6), number(-3.5e-05), number(1e-15)
-    ('0.123', '1,990,000', '-0.000035', '0')
+    >>> number(0.1234), number(1.9864e6), number(-3.5e-05), number(1e-12), number(9e-13)
+    ('0.123', '1,990,000', '-0.000035', '0.000000000001', '0')
     """
     kept = 0.0 if abs(value) < 1e-12 else float(f"{value:.{digits}g}")
     return f"{kept:,.0f}" if 1e4 <= abs(kept) < math.inf else np.format_float_positional(kept, trim="-")

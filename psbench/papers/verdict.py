@@ -124,11 +124,11 @@ def bounds(claim: Claim, theirs: PublishedNumber) -> tuple[float, float]:
     return math.exp(ends[0]), math.exp(ends[1])
 
 
-def direction(theirs: PublishedNumber) -> int:
-    """Return 1 if the printed effect is above "no effect", -1 if below."""
+def _rises(theirs: PublishedNumber) -> bool:
+    """Return whether the printed effect is above "no effect"."""
     if theirs.relation != "=":
-        return 1 if theirs.relation == ">" else -1
-    return 1 if float(theirs.value) > (NEUTRAL[theirs.form] or 0.0) else -1
+        return theirs.relation == ">"
+    return float(theirs.value) > (NEUTRAL[theirs.form] or 0.0)
 
 
 def _effect(claim: Claim, theirs: PublishedNumber, ours: Estimate) -> RowTest:
@@ -138,7 +138,7 @@ def _effect(claim: Claim, theirs: PublishedNumber, ours: Estimate) -> RowTest:
     up, down = ours.above(neutral), ours.below(neutral)
     if ours.low == ours.high == NEUTRAL[theirs.form]:  # as below: nothing can be told from it
         return RowTest(1.0, 1.0)
-    rises = direction(theirs) > 0
+    rises = _rises(theirs)
     agrees, opposes = (up, down) if rises else (down, up)
     if theirs.relation != "=" or ours.is_censored:
         return RowTest(agrees, opposes)

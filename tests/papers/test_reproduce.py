@@ -174,7 +174,9 @@ def test_every_tuned_experiment_gets_the_same_trials():
     planned = plan(load("strategy_switch"), "quick")
     again = planned.most_best  # as many as there could be: none of them is the common rate's
     assert {(cell.experiment, cell.label) for cell in again} == {(name, "0.5") for name in counts}
-    assert f"up to {len(again)} results at the best rates" in planned.words(1)[0]
+    first, *_, last = planned.words(1)
+    assert f"up to {len(again)} results at the best rates" in first
+    assert last == "each experiment that is tuned gets 3 trials: rates x 0.5, 1, 2"
 
 
 def test_smoke_of_a_whole_paper_draws_its_figures(tmp_path):
