@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 _WORTH_SERVER_S, _WORTH_PROCESSES_S = 4.0, 10.0
 #: a step below this many seconds is not worth to be sent to another process
 _WORTH_STEP_S = 0.002
+#: one step in so many is measured, as to ask for the CPU's time takes some percent of a short one
+_MEASURED = 8
 
 
 class Steps(Protocol):
@@ -93,12 +95,12 @@ class GrowingSteps:
         """See `Steps`."""
         if self._pool is not None:
             return self._pool.result(job, parameters, buffers)
-        if self._decided:
+        self._steps += 1
+        if self._decided or self._steps % _MEASURED:
             return self._own.result(job, parameters, buffers)
         began = time.thread_time()
         result = self._own.result(job, parameters, buffers)
-        self._spent_s += time.thread_time() - began
-        self._steps += 1
+        self._spent_s += _MEASURED * (time.thread_time() - began)
         self._decide()
         return result
 
