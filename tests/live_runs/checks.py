@@ -451,6 +451,7 @@ class Checks:
             if own.status is Status.COMPUTING
             and own.ticket > self._tickets.get(w, -1)
             and not own.hold_reason
+            and w not in lost  # of whom the end came first
         ]
         if ahead and not facts["unanswered"]:
             raise BrokenContract(f"workers {ahead} wait for releases, and the outcome does not say so")

@@ -126,6 +126,24 @@ def test_a_run_that_is_stopped_before_it_moves_ends_where_it_is() -> None:
     assert run.outcome.status == "stopped"
 
 
+def test_a_run_goes_on_without_a_worker_that_was_lost_while_the_replica_asked() -> None:
+    """What the replica kept of it from then on lacked its place in the data, and the run did not begin."""
+    of = workload("local_sgd", 3, recovery={"replicas": 1}, evaluate_every=100, stop={"updates": 4})
+    run = world(of)
+    while not len(run.live.checkpoints):
+        run.arrive(run.waiting()[0])
+    run.is_healing = True  # it is noticed at once who is dead
+    run.kill("worker 0")
+    while run.live.run.view.version < 2:
+        run.let_all_happen()
+    run.lose_coordinator()
+    again = World(of, np.random.Generator(np.random.PCG64(2)), before=run)
+    assert again.live.start is not None
+    again.heal()
+    assert again.outcome is not None
+    assert again.outcome.status == "finished"
+
+
 def resumed_from_now(run: World, of: Workload) -> World:
     """Return a run that goes on from a checkpoint of this moment of another."""
     run.live.answers.write("now")

@@ -97,8 +97,10 @@ class Replication:
 
     def _send(self, tag: int, asked: Collection[int], state: dict[str, Any], tensors: StateDict) -> None:
         for worker in asked:
-            part = WorkerPart(state["workers"].get(str(worker), {}), under(f"worker/{worker}/", tensors))
-            self._parts[worker] = part.as_of_release()
+            self._parts.pop(worker, None)
+            if (own := state["workers"].get(str(worker))) is not None:  # else it was lost meanwhile
+                part = WorkerPart(own, under(f"worker/{worker}/", tensors))
+                self._parts[worker] = part.as_of_release()
         if self._stream is not None and tag == self._awaited:  # else it was lost meanwhile
             self._stream.send()
             self._run.out.send(REPLICA, KeepState(tag, *self._since, Json(state), tensors))
