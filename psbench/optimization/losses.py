@@ -164,7 +164,12 @@ class Huber(_OfNumbers):
 
 
 def logits_of(outputs: Any) -> Any:
-    """Return the logits among outputs that have some by this name, as those of Hugging Face's models."""
+    """Return the logits among outputs that have some by this name, as those of Hugging Face's models.
+
+    Not those of a tuple: torchvision's GoogLeNet gives one whose other outputs have losses, too.
+    """
+    if isinstance(outputs, tuple):
+        return outputs
     if isinstance(outputs, Mapping) and "logits" in outputs:
         return outputs["logits"]
     return getattr(outputs, "logits", outputs)

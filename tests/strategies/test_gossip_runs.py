@@ -6,7 +6,10 @@ import torch
 import psbench as ps
 from psbench import metrics
 from psbench.core import Strategy
+from psbench.core.log import Kind
 from psbench.runs.fork import Fork, fork
+from psbench.testing import toy_experiment
+from psbench.testing.toys import toy_cluster
 
 TINY = {"data": "digits", "cluster": {"workers": 4}, "stop": {"epochs": 2}, "batch_size": 96, "seed": 3}
 ROUNDING = {"rtol": 1e-4, "atol": 1e-5}
@@ -60,6 +63,22 @@ def test_it_learns_replays_and_agrees_on_a_model(name):
     assert run.metrics["consensus_distance"].iloc[0] == 0
     assert 0 < run.metrics["consensus_distance"].iloc[-1] < 2
     assert ps.replay(run) == len(run.log)
+
+
+def test_a_worker_is_dropped_by_the_answer_that_mixes_its_model():
+    """Its neighbours take the mixture that it would have sent with its release."""
+    parts = {"consistency": "neighbours", "communication": "mix_then_step", "placement": "gossip"}
+    drops = {"name": "drop_stragglers", "factor": 2, "window": 2, "patience": 2, "most": 0.5}
+    for aggregation in ("neighbour_average", "push_sum"):
+        strategy = parts | {"aggregation": aggregation, "stragglers": drops}
+        cluster = toy_cluster([1.0, 0.25, 0.9])
+        experiment = toy_experiment(strategy, cluster=cluster, batch_size=12, stop={"epochs": 3})
+        done = ps.run(experiment)
+        assert len(done.log.of_kind(Kind.DROP)["worker"])
+        assert ps.replay(done) == len(done.log)
+        assert torch.isfinite(done.parameters).all()
+        timed = ps.run(experiment.but(timing_only=True)).log
+        assert timed.of_kind(Kind.MIX)["time_s"].tolist() == done.log.of_kind(Kind.MIX)["time_s"].tolist()
 
 
 def test_an_exchange_takes_and_sends_a_model_for_each_edge():

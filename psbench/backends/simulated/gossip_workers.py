@@ -72,8 +72,13 @@ class GossipWorkers(LocalWorkers):
         if self._trainer is None:
             return None
         version = mix.versions[worker] - 1
-        models = [self._sent[other, version] if mix.sent else self._now(other) for other in row]
+        models = [self._sent_by(other, version) if mix.sent else self._now(other) for other in row]
         return self._mixer.mix(worker, models, row)
+
+    def _sent_by(self, worker: int, version: int) -> ModelVectors:
+        if (worker, version) not in self._sent and worker not in self._resources.view.active:
+            return self._now(worker)  # dropped by this answer, it is not released, which is when it sends
+        return self._sent[worker, version]
 
     def _now(self, worker: int) -> ModelVectors:
         if worker in self._mixed:  # it is about to be released with that
