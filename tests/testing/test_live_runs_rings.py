@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import pytest
 
+from psbench import strategies
 from psbench.backends.dask.protocol import messages as msg
 from psbench.core import events as ev
 from psbench.core.actions import Action, Drop
@@ -143,3 +144,28 @@ def test_a_run_that_is_stopped_in_a_ring_ends_with_the_version_before() -> None:
     assert run.outcome.status == "stopped"
     assert not len(run.live.run.log.of_kind(Kind.APPLY)["row"])
     assert float(run.outcome.tensors["parameters"][0]) == 0.0
+
+
+def test_a_switch_waits_for_models_that_were_asked_for_under_all_reduce() -> None:
+    """For an evaluation, of a worker that has been dropped since; the new servers know nothing of it."""
+    first = Strategy(stragglers=DropsTheLast(), placement=AllReduce(), consistency=BSP())
+    strategy = strategies.strategy_switch(first=first, second="asp", rule="manual")
+    run = world(workload(strategy, 3, stop={"updates": 6}, evaluate_every=0.0001))
+    settle(run)
+    for _ in ("a push", "a sum"):
+        for worker in (0, 1):
+            run.end_step(f"worker {worker}")
+            run.arrive((f"worker {worker}", "coordinator"))
+            settle(run, "worker 0")
+        run.workers["worker 0"].live()  # the ring is full now
+    for _ in ("a push", "a sum"):
+        run.end_step("worker 1")
+        settle(run, "worker 0")
+    run.ask(msg.RequestSwitch(None))
+    settle(run, "worker 0")
+    log = run.live.run.log
+    assert log.of_kind(Kind.DROP)["worker"].tolist() == [2, 0]
+    assert 1 not in log.of_kind(Kind.EVALUATED)["version"]  # worker 0 has not answered yet
+    run.heal()
+    assert run.outcome is not None
+    assert 1 in log.of_kind(Kind.EVALUATED)["version"]

@@ -174,6 +174,7 @@ class ActionPerformer:
         """Move the model from its old store to a new one, while every worker is idle."""
         run = self._run
         state = yield from answered(partial(run.store.gather, True), HOLDERS)
+        yield Wait(lambda: not run.store.awaits_replies, lambda: HOLDERS)  # for an evaluation, say
         if handover.forgets_momentum:
             state = model_of(state)
         self._send_workers(msg.ChangeComposition(handover.to))

@@ -102,6 +102,11 @@ class AllReduceStore(ParameterStore):
 
     # ---------------------------------------------------------------- pushes and versions
 
+    @property
+    def awaits_replies(self) -> bool:
+        """See `ParameterStore`."""
+        return bool(self._requests)
+
     def arrived(self, push: Push) -> None:
         """Note that a worker has something to add; its payload stays with it."""
         self._pushed[push.worker] = key_of(push)

@@ -48,6 +48,11 @@ class ParameterStore:
         """The pushes whose payloads the servers keep: arrived, and neither applied nor discarded."""
         return ()
 
+    @property
+    def awaits_replies(self) -> bool:
+        """Whether somebody is still to answer, who may be another than whom the last request went to."""
+        return False
+
     def arrived(self, push: Push) -> None:
         """Take note of a push; its payload is where it is to be applied."""
 
