@@ -51,7 +51,7 @@ test: lint  ## every check and every test but the nightly ones
 # what decides: the engine, the parts, and what composes them
 QUICK := $(addprefix tests/,core strategies sharding clusters \
   training testing backends/simulated/test_local_workers.py backends/simulated/test_simulation.py \
-  test_identities.py test_experiment.py test_refusals.py test_equivalence_map.py)
+  test_identities.py test_experiment.py test_refusals*.py test_equivalence_map.py)
 quick: $(VENV)/.dev lint  ## the inner loop, under a minute
 	@echo '== quick tests: of decisions and updates, but live runs, what is resumed, and the slow ones'
 	@$(PYTEST) -n 2 -p no:nbval -m 'not (slow or nightly or dask)' -k '(not live and not resume) or test_live_runs' $(QUICK)

@@ -1,0 +1,157 @@
+"""Refusals of collectives and of what has no server: lifted, and what then goes wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from draws import kinds
+from refusals import LOCAL, Stateless, refused, simulated, unchecked
+
+from psbench.core.actions import Apply, Mix
+from psbench.core.compatibility import misfits
+from psbench.core.log import Kind
+from psbench.testing import ScriptedCluster
+
+# -------------------------------------------------------------------- collectives
+
+
+def models_of(strategy):
+    """The workers' own models after a few updates."""
+    simulation, _ = simulated(strategy, 5, speed=[1.0, 1.0, 1.0], latency_s=0.001, bandwidth_mbit_s=0.1)
+    return [worker.model.parameters for worker in simulation.cluster.workers._workers.values()]
+
+
+def test_replicas_that_overlap():
+    """Each is at a model of its own, by the steps that it made meanwhile; a ring makes equal replicas."""
+    overlapping = {"communication": "osp", "aggregation": "accumulated"}
+    refused("replicas_that_overlap", placement="all_reduce", **overlapping)
+    first, second, third = models_of(unchecked(**overlapping))
+    assert not torch.allclose(first, second, rtol=1e-4)
+    assert not torch.allclose(first, third, rtol=1e-4)
+
+
+@pytest.mark.parametrize("consistency", ["asp", {"name": "k_bsp", "k": 2}, {"name": "k_asp", "k": 2}])
+def test_a_ring_of_some(consistency):
+    """Who is not in the ring has a replica that lacks the update."""
+    some = refused("a_ring_of_some", consistency=consistency, placement="all_reduce")
+    cluster = ScriptedCluster(some, [1, 1.1, 5])
+    cluster.run(until=4)
+    rings = {len(a.pushes) for _, _, actions in cluster.history for a in actions if isinstance(a, Apply)}
+    assert rings
+    assert max(rings) < 3
+
+
+@pytest.mark.parametrize("codec", kinds("codec"), ids=lambda kind: kind.name)
+def test_bits_that_belong_together(codec):
+    """A ring cuts a vector in slices and adds them up on their way: a slice must mean the same by itself."""
+    made = codec()
+    vector = np.array([8, -7, 6, -5, 0.4, 0.3, -0.2, 0.1], dtype=np.float32)
+
+    def arrives(piece):
+        return made.decode(made.encode(piece, np.random.default_rng(0)), len(piece))
+
+    in_slices = np.concatenate([arrives(vector[:4]), arrives(vector[4:])])
+    assert np.array_equal(in_slices, arrives(vector)) == codec.entrywise
+    ring = {"communication": {"name": "every_step", "codec": made}, "placement": "all_reduce"}
+    if codec.entrywise:
+        assert not misfits(unchecked(**ring))
+    else:
+        refused("bits_that_belong_together", **ring)
+
+
+def test_tasks_that_hand_on_floats():
+    """It has no meaning: the framework carries what tasks return, and no backend writes it in fewer bits."""
+    shorter = {"communication": {"name": "every_step", "codec": "fp16"}}
+    refused("tasks_that_hand_on_floats", placement=Stateless(), **shorter)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"communication": LOCAL, "aggregation": "model_average"},
+        {"communication": "osp", "aggregation": "accumulated"},
+        {"communication": "micro_steps"},
+    ],
+    ids=["a model", "unpushed gradients", "a sum over pieces"],
+)
+def test_tasks_that_keep_nothing(parts):
+    """It has no meaning: a task ends with its step, and with it what these keep on the worker until later."""
+    refused("tasks_that_keep_nothing", placement=Stateless(), **parts)
+    keeps = unchecked(**parts).communication
+    assert keeps.local or keeps.overlaps or keeps.accumulates
+
+
+# -------------------------------------------------------------------- without a server
+
+
+GOSSIP = {
+    "consistency": "neighbours",
+    "aggregation": "neighbour_average",
+    "communication": "step_then_mix",
+    "placement": "gossip",
+}
+
+
+def mixes(composition, step_s=(1, 1, 1, 2)):
+    """All exchanges of a short run, with the cluster."""
+    cluster = ScriptedCluster(composition, list(step_s))
+    cluster.run(until=20)
+    return [a for *_, actions in cluster.history for a in actions if isinstance(a, Mix)], cluster
+
+
+def test_nobody_who_makes_a_version():
+    """Gradients are averaged, and no worker ever hears of another."""
+    alone = refused("nobody_who_makes_a_version", **GOSSIP | {"aggregation": "mean", "consistency": "asp"})
+    assert mixes(alone)[0] == []
+    assert mixes(unchecked(**GOSSIP))[0]
+
+
+@pytest.mark.parametrize("row", ["one_model_for_all", "no_mixture"])
+def test_a_server_has_no_graph(row):
+    changed = {"placement": "parameter_server"}
+    if row == "no_mixture":
+        changed |= {"aggregation": "mean", "consistency": "asp"}
+        assert mixes(refused(row, **GOSSIP | changed))[0] == []
+        return
+    with pytest.raises(AssertionError):
+        mixes(refused(row, **GOSSIP | changed))
+
+
+test_one_model_for_all = test_no_mixture = test_a_server_has_no_graph
+
+
+def test_neighbours_not_waited_for():
+    """A worker would take models that do not exist yet."""
+    found, cluster = mixes(refused("neighbours_not_waited_for", **GOSSIP | {"consistency": "asp"}))
+    behind = {worker.id: worker.version for worker in cluster.engine.view.workers.values()}
+    assert any(mix.versions[w] - 1 > behind[o] for mix in found for w, row in mix.rows.items() for o in row)
+
+
+def test_neighbours_waited_for_in_vain():
+    """Pairs would wait for neighbours of whose models they take nothing."""
+    held = refused("neighbours_waited_for_in_vain", **GOSSIP | {"aggregation": "pair_average"})
+    assert (mixes(held)[1].log.columns()["kind"] == Kind.HOLD).any()
+
+
+def test_pairs_that_wait_for_all():
+    """A barrier commits four pushes at once, and a pair is of two."""
+    with pytest.raises(ValueError, match="too many values"):
+        mixes(
+            refused(
+                "pairs_that_wait_for_all", **GOSSIP | {"aggregation": "pair_average", "consistency": "bsp"}
+            )
+        )
+
+
+def test_a_model_that_is_replaced():
+    """Local SGD's workers make several steps, of which the other's exchange of that number knows nothing."""
+    steps = {"communication": {"name": "local_sgd", "local_momentum": "cleared"}}
+    assert unchecked(**GOSSIP).communication.forgets_momentum is False
+    assert refused("a_model_that_is_replaced", **GOSSIP | steps).communication.forgets_momentum
+
+
+def test_parts_of_a_mixture():
+    """Ten entries in a hundred of a model are no model to mix with."""
+    sparse = {"name": "step_then_mix", "codec": {"name": "top_k", "ratio": 0.1}}
+    refused("parts_of_a_mixture", **GOSSIP | {"communication": sparse})
