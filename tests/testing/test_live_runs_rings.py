@@ -9,7 +9,7 @@ import pytest
 from psbench import strategies
 from psbench.backends.dask.protocol import messages as msg
 from psbench.core import events as ev
-from psbench.core.actions import Action, Drop
+from psbench.core.actions import Action, Drop, SetTimer
 from psbench.core.log import Kind
 from psbench.core.parts import Stragglers
 from psbench.core.strategy import Strategy
@@ -114,6 +114,38 @@ def test_so_is_one_that_comes_of_a_worker_that_is_dropped() -> None:
         if at_s == 3:
             run.workers["worker 0"].live()  # the ring is full now
     assert run.live.run.log.of_kind(Kind.APPLY)["time_s"].tolist() == [6.0, 6.0]
+
+
+class DropsInTime(BSP):
+    """Drops whoever computes still at two seconds."""
+
+    name: ClassVar[str] = "drops_in_time"
+
+    def on_start(self, view: ClusterView) -> list[Action]:
+        return [*super().on_start(view), SetTimer(2.0, "late")]
+
+    def on_timer(self, key: str, view: ClusterView) -> list[Action]:
+        return [Drop(worker, "late") for worker in view.computing]
+
+
+def test_a_version_that_nobody_foresaw_waits_for_its_ring() -> None:
+    """A timer completes a barrier unasked: the version is decided before its ring, and made after it."""
+    strategy = Strategy(placement=AllReduce(), consistency=DropsInTime())
+    run = world(workload(strategy, 3, stop={"updates": 1}))
+    settle(run)
+    run.end_step("worker 0")
+    run.end_step("worker 1")
+    settle(run)
+    run.pass_time(2.0)
+    settle(run)
+    run.workers["worker 0"].live()  # the ring is full now
+    for worker in (0, 1):
+        assert run.live.wait is not run.live.training_wait
+        run.now += 1.0
+        run.end_step(f"worker {worker}")
+        settle(run)
+    assert run.live.run.view.version == 1
+    assert run.live.run.log.of_kind(Kind.APPLY)["time_s"].tolist() == [2.0, 2.0]
 
 
 def test_a_version_whose_ring_loses_a_member_is_stamped_after_the_next() -> None:
