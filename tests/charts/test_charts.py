@@ -124,6 +124,7 @@ def test_switches_are_marked_in_the_colour_of_their_strategy(runs):
     marked = [row for row in rows(figure.spec) if row.get("event")]
     (switch,) = runs[-1].summary()["switches"]
     assert [(row["label"], row["event"]) for row in marked] == [("strategy_switch", "switch to asp")]
+    assert figure.note == "Means over seeds, with 95 % intervals as bands."  # of two of the three
     assert marked[0]["epoch"] == pytest.approx(switch["epoch"], rel=1e-4)
 
 
@@ -330,7 +331,7 @@ def test_a_strategy_looks_the_same_whoever_is_beside_it():
         ["all_reduce", "asp", "after", "by rule"], ["all_reduce", "asp", *["strategy_switch"] * 2]
     )
     assert len({look.colour for look in four.values()}) == 4
-    variants = charts.looks(["ssp (staleness_bound=1)", "ssp (staleness_bound=5)"], ["ssp", "ssp"])
+    variants = colours.variant_looks(["ssp (staleness_bound=1)", "ssp (staleness_bound=5)"])
     first, second = variants.values()
     assert first == alone
     assert (first.colour, first.dash) != (second.colour, second.dash)

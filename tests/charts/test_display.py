@@ -54,11 +54,14 @@ def test_vega_lite_5_draws_what_vega_lite_6_does(runs):
         assert marks(chart, "5.20") == marks(chart, "6.4"), name
 
 
-def test_charts_can_be_chosen_by_name(runs):
+def test_charts_can_be_chosen_by_name(runs, tiny):
     assert len(runs[0].chart("train_loss").vconcat) == 1
     assert len(compare(runs).chart("val_loss", "idle", x="epoch").vconcat) == 2
     with pytest.raises(UnknownName, match="did you mean 'timeline'"):
         runs[0].chart("time_line")
+    assert len(runs[0].chart("sequence").vconcat) == 1
+    with pytest.raises(UnknownName, match="sequence"):  # which would have no server in its middle
+        run(tiny("d_psgd")).chart("sequence")
 
 
 def test_every_name_of_a_chart_is_in_the_list_of_names(runs):
@@ -108,10 +111,11 @@ def test_the_picture_keeps_rare_colours(tiny):
 
 
 def test_a_figure_of_a_paper_is_flatter_than_on_the_screen(runs):
-    (shown,), (printed,) = (
-        runs[0].chart("val_loss", style=style).to_dict()["vconcat"] for style in ("screen", "paper")
+    (shown, rows), (printed, printed_rows) = (
+        runs[0].chart("val_loss", "idle", style=style).to_dict()["vconcat"] for style in ("screen", "paper")
     )
     assert printed["height"] == pytest.approx(0.75 * shown["height"], abs=0.5)
+    assert printed_rows["height"] == rows["height"]  # three workers have as little room as can be
 
 
 def test_a_figure_of_a_paper_has_the_size_font_and_units_of_one(runs, tmp_path):

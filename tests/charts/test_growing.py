@@ -9,7 +9,7 @@ import pytest
 
 from psbench import charts, metrics
 from psbench.charts import tables
-from psbench.charts.growing import GrowingTables, Line
+from psbench.charts.growing import GrowingTables, Line, tables_of
 from psbench.experiment import Experiment
 from psbench.results.run import Run
 from psbench.runs.execution import run
@@ -69,8 +69,8 @@ def test_marks_of_switches_and_what_a_rule_saw_are_those_of_the_log(done: Run) -
 def test_a_long_curve_is_thinned_and_keeps_its_ends(done: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psbench.charts.growing.Line.__init__.__defaults__", (40,))
     whole = columns(tables.training_table(done, "own"))["time_s"]
-    for pieces in (1, 13):
-        line = grown(done, pieces).curves.lines["train_loss"]
+    for found in (tables_of(done, "own"), grown(done, 13)):
+        line = found.curves.lines["train_loss"]
         times = line.columns["time_s"]
         assert 10 <= len(times) <= 41
         assert (times[0], times[-1]) == (whole[0], whole[-1])

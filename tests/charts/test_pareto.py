@@ -8,6 +8,7 @@ import pytest
 import psbench as ps
 from psbench import metrics
 from psbench.charts.figures import comparison_figures
+from psbench.charts.learning import curves
 from psbench.charts.pareto import pareto_table
 from psbench.testing import toy_experiment
 
@@ -56,6 +57,8 @@ def test_a_comparison_shows_both_and_one_strategy_has_nothing_to_choose(groups):
     strategies = {label: label for label in groups}
     names = [figure.name for figure in comparison_figures(groups, strategies)]
     assert names[-2:] == ["pareto_bytes", "pareto_silent_s"]
+    two = {name: groups[name] for name in ("bsp", "asp")}
+    assert [figure.name for figure in comparison_figures(two, strategies)][-2:] == names[-2:]
     alone = {"bsp": groups["bsp"]}
     assert "pareto_bytes" not in [figure.name for figure in comparison_figures(alone, strategies)]
 
@@ -78,4 +81,6 @@ def test_with_a_target_it_goes_by_that_metric_and_its_direction(groups):
         assert row["front_bytes"] == (not beaten.any())
     figures = {each.name: each for each in comparison_figures(runs, {name: name for name in runs})}
     assert figures["pareto_bytes"].chart.to_dict()["title"] == "Bytes against size"
-    assert "loss" in pareto_table(runs | {"bsp": groups["bsp"]})  # which has another target
+    mixed = runs | {"bsp": groups["bsp"]}  # which has another target
+    assert "loss" in pareto_table(mixed)
+    assert "val_size" in [figure.name for figure in curves([run for (run,) in mixed.values()], [*mixed])]

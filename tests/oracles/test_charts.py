@@ -47,6 +47,9 @@ def test_figures_of_what_workers_did(runs: dict[str, list[Run]], name: str) -> N
         for figures, tables in ((found[figure], expected[figure]) for figure in expected):
             for figure, table in zip(figures, tables, strict=True):
                 check(figure, table)
+        for figure in (*found["timeline"], *found.get("switch", ())):
+            has_beside = len(metrics.sends_beside(run.log)) > 0
+            assert ("see why. A send within" in figure.note) == has_beside
 
 
 @pytest.mark.parametrize("name", NAMES)

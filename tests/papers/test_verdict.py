@@ -72,6 +72,7 @@ def verdict(theirs, ours, **more):
         (row("0.4", "ratio"), [0.1, 0.11, 0.12], "exceeds"),
         (row("0.4", "ratio"), [1.1, 1.11, 1.12], "contradicted"),
         (row("-0.9", "difference"), [-0.0088, -0.009, -0.0092], "confirmed"),  # ours are shares
+        (row("0.9", "difference"), [0.0088, 0.009, 0.0092], "confirmed"),
         (row("-0.9", "difference"), [-0.02, -0.021, -0.022], "exceeds"),
         (row("-0.9", "difference"), [0.02, 0.021, 0.022], "contradicted"),  # better is no agreement
         (row("-1", "difference"), [0.0, 0.0, 0.0], "inconclusive"),  # the same runs, or both at 100 %
