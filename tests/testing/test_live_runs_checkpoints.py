@@ -126,7 +126,7 @@ def test_a_run_that_is_stopped_before_it_moves_ends_where_it_is() -> None:
     assert run.outcome.status == "stopped"
 
 
-def test_a_run_goes_on_without_a_worker_that_was_lost_while_the_replica_asked() -> None:
+def test_a_run_goes_on_without_a_worker_lost_as_the_replica_asked() -> None:
     """What the replica kept of it from then on lacked its place in the data, and the run did not begin."""
     of = workload("local_sgd", 3, recovery={"replicas": 1}, evaluate_every=100, stop={"updates": 4})
     run = world(of)
