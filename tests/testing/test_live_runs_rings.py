@@ -190,11 +190,10 @@ def test_a_switch_waits_for_models_that_were_asked_for_under_all_reduce() -> Non
             run.arrive((f"worker {worker}", "coordinator"))
             settle(run, "worker 0")
         run.workers["worker 0"].live()  # the ring is full now
+    run.ask(msg.RequestSwitch(None))
     for _ in ("a push", "a sum"):
         run.end_step("worker 1")
         settle(run, "worker 0")
-    run.ask(msg.RequestSwitch(None))
-    settle(run, "worker 0")
     log = run.live.run.log
     assert log.of_kind(Kind.DROP)["worker"].tolist() == [2, 0]
     assert 1 not in log.of_kind(Kind.EVALUATED)["version"]  # worker 0 has not answered yet
