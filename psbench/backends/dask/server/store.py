@@ -50,7 +50,7 @@ class ParameterStore:
 
     @property
     def awaits_replies(self) -> bool:
-        """Whether somebody is still to answer, who may be another than whom the last request went to."""
+        """Whether a reply is still to come, perhaps of another worker than was asked last."""
         return False
 
     def arrived(self, push: Push) -> None:
