@@ -9,9 +9,7 @@ from pydantic import PrivateAttr
 
 from psbench.backends.dask.coordinator.live_run import LiveRun
 from psbench.backends.dask.protocol import messages as msg
-from psbench.backends.dask.protocol.instructions import (
-    FIRST_SERVER,
-)
+from psbench.backends.dask.protocol.instructions import FIRST_SERVER
 from psbench.backends.dask.protocol.transport import Received
 from psbench.core import events as ev
 from psbench.core.actions import Action, Measure

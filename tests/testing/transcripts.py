@@ -21,9 +21,8 @@ from psbench.backends.dask.coordinator.live_run import LiveRun
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.instructions import Input, Instruction, Tick
 from psbench.backends.dask.protocol.transport import Received
-from psbench.experiment import Experiment
 from psbench.training.workload import Workload
-from tests.live_runs import World
+from tests.live_runs import World, scenes
 
 FOLDER = Path(__file__).parent / "transcripts"
 SERVERS = {"name": "parameter_server", "servers": 2}
@@ -82,18 +81,8 @@ def _fields(value: Any, shown: Mapping[str, Any]) -> str:
 
 
 def workload(strategy: Any, workers: int = 2, **changes: Any) -> Workload:
-    """Return that of a small experiment."""
-    settings: dict[str, Any] = {
-        "strategy": strategy,
-        "data": "digits",
-        "model": {"name": "mlp", "hidden": [2]},
-        "cluster": {"workers": workers, "step_time": "constant"},
-        "batch_size": 4 * workers,
-        "stop": {"updates": 4},
-        "evaluate_every": 100,
-        "backend": "dask",
-    }
-    return Workload.build(Experiment(**settings | changes))
+    """Return that of a small experiment, which is evaluated at its ends."""
+    return scenes.workload(strategy, workers, **{"stop": {"updates": 4}, "evaluate_every": 100} | changes)
 
 
 def world(of: Workload, before: World | None = None) -> World:
