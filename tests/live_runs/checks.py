@@ -96,7 +96,8 @@ class Checks:
         live, run = self._live, self._live.run
         if live.wait is not live.training_wait or run.events:
             return
-        joining = {event.worker for event in run.engine.waiting_events if isinstance(event, Join)}
+        due = [event for at, event in run.timers.entries() if at == run.now]  # the next input finds it
+        joining = {event.worker for event in [*run.engine.waiting_events, *due] if isinstance(event, Join)}
         for worker in {*run.peers.workers()} - joining:
             if not self._is_in_run(worker) and not self._may_be_out(worker):
                 raise BrokenContract(f"worker {worker} is here, and not in the run")

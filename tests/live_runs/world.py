@@ -150,12 +150,12 @@ class World:
             self.servers[name] = FakeServer(self._workload, int(name.split()[1]), send)
         send(COORDINATOR, msg.Ready())
 
-    def kill(self, name: str) -> None:
-        """End a process; of what it has sent, only a part may still arrive."""
+    def kill(self, name: str, arrives: bool = True) -> None:
+        """End a process; of what it has sent, only a part may still arrive, or nothing."""
         self.deaths.add(name)
         self._unnoticed.add(name)
         for to, count in self._channels.sent_by(name):
-            self._channels.cut(name, to, int(self._rng.integers(count + 1)))
+            self._channels.cut(name, to, int(self._rng.integers(count + 1)) if arrives else 0)
         if name == REPLICA:
             self._replica = None
         self._leave(name)

@@ -133,13 +133,15 @@ class ActionPerformer:
         return bool(events) and any(type(event) is ev.Leave and event.worker == worker for event in events)
 
     def _apply(self, apply: act.Apply) -> Script[None] | None:
-        store = self._run.store
-        if isinstance(store, AllReduceStore) and not store.has_sum_for(apply):
+        if isinstance(self._run.store, AllReduceStore):
             return self._reduce_and_apply(apply)
         return self._make_version(apply)
 
     def _reduce_and_apply(self, apply: act.Apply) -> Script[None]:
+        store = self._run.store
         yield from self._reduction.of(apply)
+        # a worker that has made the next version cannot stand in for one that was asked for this and is lost
+        yield Wait(lambda: not store.awaits_replies, lambda: HOLDERS)
         if (script := self._make_version(apply)) is not None:
             yield from script
 

@@ -191,8 +191,11 @@ class AllReduceStore(ParameterStore):
         self.gather(True, bring_up_to_date)
 
     def forget(self, worker: int) -> None:
-        """Send a worker no release that it still waits for; what else it holds only the worker knows."""
+        """Send a worker no release that it still waits for, and ask others for the model: it may compute."""
         self._behind.pop(worker, None)
+        if self._current.intersection(self._alive) - {worker}:
+            self._current.discard(worker)
+            self._ask_others(worker)
 
     # ---------------------------------------------------------------- states and measurements
 
@@ -263,12 +266,15 @@ class AllReduceStore(ParameterStore):
             ring.unfinished.discard(worker)
             ring.holders.discard(worker)
             self._settle(ring)
-        lost = [tag for tag, request in self._requests.items() if request.worker == worker]
-        for request in [self._requests.pop(tag) for tag in lost]:
-            if request.of is None:
-                self._request(request)
-            else:
-                request.then({})
+        self._ask_others(worker)
+        for tag in [tag for tag, request in self._requests.items() if request.worker == worker]:
+            self._requests.pop(tag).then({})
+
+    def _ask_others(self, worker: int) -> None:
+        """Ask others for the model that a worker was asked for."""
+        asked = [tag for tag, each in self._requests.items() if each.worker == worker and each.of is None]
+        for request in [self._requests.pop(tag) for tag in asked]:
+            self._request(request)
 
     def join(self, worker: int) -> None:
         """Reckon with a worker, which is given the model when it is released."""
