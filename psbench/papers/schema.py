@@ -317,6 +317,9 @@ class Paper(_Data):
                 _known(claim.control, effects, f"{where}: control")
             if alone and claim.kind in JUDGED and claim.test != "number":
                 raise ValueError(f"{where}: {alone[0]!r} stands alone: test it as a number")
+            none = [row.row for row in kept if row.relation == "=" and row.value == row.neutral]
+            if none and claim.kind in JUDGED and claim.test == "effect":
+                raise ValueError(f"{where}: {none[0]!r} prints no effect: test it as the same")
             _unique([(row.comparison, row.value, row.relation) for row in kept], f"{where}: rows")
         return self
 

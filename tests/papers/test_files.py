@@ -393,6 +393,8 @@ CONTENT = {
         ("Fig. 1,r,p,two,,x,,bsp,,time_s,,,", "rows.0.value"),
         ("Fig. 1,r,p,2,,x,,bps,,time_s,,,", "experiment 'bps' is none of: bsp"),
         ("Fig. 1,r,p,2,,x,,bsp,,time_s,,,", "claim 'c': 'r' stands alone: test it as a number"),
+        ("Fig. 1,r,p,1.0,,x,,bsp,bsp,time_s,speed_up,,", "'r' prints no effect: test it as the same"),
+        ("Fig. 1,r,p,0,,%,,bsp,bsp,val_accuracy,difference,,", "'r' prints no effect: test it as the same"),
     ],
 )
 def test_a_bad_row_is_refused_in_one_line(line, message):
