@@ -251,7 +251,7 @@ class FakeWorker:
                 self._loop.on_orders(message.orders)
         elif isinstance(message, msg.Halt):
             self._restart()
-            self._halted = True
+            self._halted, self._model_tag = True, None
         elif isinstance(message, msg.SendModel):
             if message.with_release:
                 self._model_tag = message.tag
@@ -290,7 +290,7 @@ class FakeWorker:
         self.version = order.version
 
     def _restart(self) -> None:
-        self._loop = self._overlapped = self._model_tag = None
+        self._loop = self._overlapped = None
 
     def _resume(self, order: msg.ResumeWorker) -> None:
         self._index, self._ranges = order.composition, order.ranges

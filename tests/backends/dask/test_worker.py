@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -32,8 +33,8 @@ KEY = b"k" * 32
 class Alone:
     """A worker in a thread, and the server socket that it knows as its coordinator."""
 
-    def __init__(self, steps: int) -> None:
-        spec = Experiment(strategy="local_sgd", cluster={"workers": 2}, batch_size=8, backend="dask")
+    def __init__(self, steps: int, strategy: Any = "local_sgd") -> None:
+        spec = Experiment(strategy=strategy, cluster={"workers": 2}, batch_size=8, backend="dask")
         self.steps = steps
         self.workload, self.socket = Workload.build(spec), ServerSocket("127.0.0.1", KEY)
         self.ended: list[type] = []
@@ -211,6 +212,20 @@ def test_a_halted_worker_forgets_what_it_computed_and_concluded() -> None:
     alone.socket.send("worker 0", msg.StopRun())
     alone.thread.join(60)
     alone.socket.close()
+
+
+def test_a_model_asked_for_with_a_release_is_sent_after_a_switch() -> None:
+    """It was forgotten with the first composition, and the run waited at its end for its evaluation."""
+    alone = Alone(1, {"name": "strategy_switch", "first": "local_sgd", "second": "local_sgd"})
+    alone.socket.send("worker 0", msg.SendModel(7, True))
+    alone.socket.send("worker 0", msg.ChangeComposition(1))
+    alone.release(1)
+    answer = alone.next()
+    assert isinstance(answer, msg.WorkerModel)
+    assert answer.tag == 7
+    assert torch.equal(answer.tensors["parameters"], alone.workload.parameters)
+    alone.socket.close()
+    alone.thread.join(60)
 
 
 def test_a_newer_release_makes_a_step_void_and_comes_next() -> None:

@@ -308,6 +308,7 @@ class Worker:
 
     def _halt(self, order: msg.Halt) -> None:
         self._restart(None)
+        self._model_tag = None  # the coordinator awaits it no longer; after a switch it does
         self._halted = True
 
     def _model_requested(self, order: msg.SendModel) -> None:
@@ -359,7 +360,7 @@ class Worker:
 
     def _restart(self, residual: Tensor | None) -> None:
         """Forget what was concluded and computed since the last push."""
-        self.loop = self._overlapped = self._model_tag = self._released_at = None
+        self.loop = self._overlapped = self._released_at = None
         self.model = LocalModel(self.composition, self._optimizer, self._fragments())
         common = self.mailbox, self._clock, residual
         if self.composition.placement.collective:
