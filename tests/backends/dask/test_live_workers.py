@@ -118,7 +118,7 @@ def test_where_the_order_is_determined_it_equals_the_simulated_run(strategy: Any
 
 @pytest.mark.parametrize("second", [PA, GA | {"placement": "all_reduce"}], ids=json.dumps)
 def test_an_evaluation_at_a_switch_equals_the_simulated_one(second: Any) -> None:
-    """The workers' models that were asked for with the releases after it never came, and the run did not end."""
+    """The models that were asked for with the releases after it never came, and the run did not end."""
     switch = {"name": "strategy_switch", "first": PA, "second": second} | HALFWAY
     done = played(switch, evaluate_every=0.0001, stop={"epochs": 0.15})
     assert texts(done.log, Kind.EVALUATED) == texts(simulated(done.experiment)[1], Kind.EVALUATED)
