@@ -325,7 +325,9 @@ def _draw_experiment(rng: np.random.Generator) -> Experiment:
     strategy = _draw_strategy(rng)
     if rng.random() < 0.35:
         pair = {"first": strategy, "second": _draw_strategy(rng)}
-        rule: Any = {"name": "after", "fraction": 0.5} if rng.random() < 0.6 else "manual"
+        # a run has .2 of the 50 epochs at the most
+        after = {"name": "after", "fraction": float(rng.choice([0.0, 0.0001, 0.0006])), "whole_epochs": False}
+        rule: Any = after if rng.random() < 0.6 else "manual"
         strategy = {"name": "strategy_switch", "rule": rule, **pair}
     recovery: dict[str, Any] = {"replicas": int(rng.random() < 0.4)}
     if rng.random() < 0.5:
@@ -345,7 +347,7 @@ def _draw_experiment(rng: np.random.Generator) -> Experiment:
         model={"name": "mlp", "hidden": [2]},
         cluster=cluster,
         batch_size=4 * workers,
-        # a run has .2 epochs at the most: what comes more seldom is only played at a run's ends
+        # what comes more seldom is only played at a run's ends
         evaluate_every=float(rng.choice([0.01, 0.05, 100.0])),
         checkpoint_every=None if rng.random() < 0.5 else float(rng.choice([0.01, 0.03])),
         stop=stop,
