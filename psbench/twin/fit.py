@@ -397,7 +397,7 @@ def _fit_links(
     for end, values in enumerate(latencies):
         found.fitted[latency_of(end, workers)] = Fitted(*mean_and_width(values), f"{len(values)} messages")
     seconds_of = [kept(end, _KEPT_OF_LINK) for end in latencies]
-    hop_s = _fit_hop(found, passages) if link is None else link.latency_s
+    hop_s = _fit_hop(found, passages, latencies) if link is None else link.latency_s
     found.cluster |= {
         "link_time": {"name": "trace", "order": "blocks", "seconds": seconds_of},
         "latency_s": _rounded(hop_s),
@@ -410,16 +410,16 @@ def _fit_links(
         found.cluster["achieved_rates"] = [list(each) for each in rates]
 
 
-def _fit_hop(found: Fit, passages: Sequence[Passage]) -> float:
+def _fit_hop(found: Fit, passages: Sequence[Passage], latencies: Sequence[Doubles]) -> float:
     """Return what is taken as the latency between workers, seconds, in doubt as it was not measured.
 
     All workers of a ring send at once, on links that are each their own in virtual time. So a hop is taken to
-    be as long as the typical message to a server, with what others under way at once cost it; in doubt by as
-    much as the mean is beyond that.
+    be as long as the typical message to a server, with what others under way at once cost it. It is in doubt
+    by as much as the mean is beyond that, and by that cost: a link that the servers share is none of a ring's.
     """
     took = np.maximum(np.concatenate([each.took_s[0][each.counts] for each in passages]), SHORTEST_S)
-    median = float(np.median(took))
-    doubt = min(abs(float(took.mean()) - median), 0.9 * median)
+    median, alone = float(np.median(took)), float(np.median(np.concatenate(latencies)))
+    doubt = min(max(abs(float(took.mean()) - median), median - alone), 0.9 * median)
     found.fitted[HOP] = Fitted(median, median - doubt, median + doubt, "messages to the servers")
     found.unknown.append("latency between workers: not measured; taken as the median to the servers")
     return median
