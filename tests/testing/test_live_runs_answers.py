@@ -21,6 +21,7 @@ from psbench.core.log import Kind
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView
 from psbench.strategies.consistency.bsp import BSP
+from tests.live_runs import World
 from tests.live_runs.scenes import (
     FAILS,
     MeasuresFirst,
@@ -212,3 +213,59 @@ def test_training_waits_once_a_quarter_of_a_gigabyte_is_to_be_evaluated(model_by
     assert not queue.is_full
     queue.expect(room, view)
     assert queue.is_full
+
+
+def with_a_replica() -> World:
+    """Return a run whose replica has parts of its workers, and that notices at once who is dead."""
+    of = workload("async_local_sgd", recovery={"replicas": 1}, evaluate_every=100, stop={"updates": 60})
+    run = world(of)
+    run.is_healing = True
+    return run
+
+
+def let_push(run: World, worker: int, without: str = "") -> None:
+    """Let a worker compute until it has pushed, and that be answered."""
+    before = run.live.pushes.next_number
+    while run.live.pushes.next_number == before:
+        settle(run, without)
+        run.end_step(f"worker {worker}")
+    settle(run, without)
+
+
+def lose_replica(run: World, without: str = "") -> None:
+    run.kill("replica")
+    run.pass_time(0.3)
+    settle(run, without)
+
+
+def positions_kept(run: World) -> list[list[int]]:
+    """Return the samples and steps of workers 0 and 1 in the state that the client takes from the replica."""
+    run.lose_coordinator()
+    assert run.record.start is not None
+    workers = run.record.start.checkpoint.state["workers"]
+    return [workers[number]["position"][:2] for number in "01"]
+
+
+def test_another_replica_hears_how_far_workers_have_come_meanwhile() -> None:
+    """It had a worker that computed where that was under the replica before: its steps were taken again."""
+    run = with_a_replica()
+    let_push(run, 1)
+    lose_replica(run)
+    let_push(run, 1)
+    run.find_places()
+    settle(run)
+    let_push(run, 0)
+    assert positions_kept(run) == [[0, 20], [160, 40]]
+
+
+def test_a_part_for_a_replica_that_is_lost_is_not_for_the_next() -> None:
+    """It came late, and with it another worker's of then, which took the place of that one's newer part."""
+    run, late = with_a_replica(), "worker 1"
+    for _ in range(2):
+        run.arrive((late, COORDINATOR))
+    settle(run, late)  # which is asked for its part with the first release
+    lose_replica(run, late)
+    run.find_places()
+    let_push(run, 0, late)
+    let_push(run, 1)
+    assert positions_kept(run) == [[0, 20], [0, 20]]

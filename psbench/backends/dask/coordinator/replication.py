@@ -57,6 +57,7 @@ class Replication:
     def begin(self) -> None:
         """Take note that there is a replica, which has nothing yet."""
         self.is_there, self._stream = True, None
+        self._parts.clear()  # while there was none, no worker was asked when it was released
 
     def lose(self) -> None:
         """Go on without a replica."""
@@ -96,14 +97,15 @@ class Replication:
         return self._parts.get(worker) or part_at(self._position(worker))
 
     def _send(self, tag: int, asked: Collection[int], state: dict[str, Any], tensors: StateDict) -> None:
+        if self._stream is None or tag != self._awaited:
+            return  # the replica that was to have it was lost meanwhile
         for worker in asked:
             self._parts.pop(worker, None)
             if (own := state["workers"].get(str(worker))) is not None:  # else it was lost meanwhile
                 part = WorkerPart(own, under(f"worker/{worker}/", tensors))
                 self._parts[worker] = part.as_of_release()
-        if self._stream is not None and tag == self._awaited:  # else it was lost meanwhile
-            self._stream.send()
-            self._run.out.send(REPLICA, KeepState(tag, *self._since, Json(state), tensors))
+        self._stream.send()
+        self._run.out.send(REPLICA, KeepState(tag, *self._since, Json(state), tensors))
 
     def take_receipt(self, tag: int) -> None:
         """Take note that the replica has a state."""
