@@ -215,6 +215,35 @@ def test_training_waits_once_a_quarter_of_a_gigabyte_is_to_be_evaluated(model_by
     assert queue.is_full
 
 
+def test_an_evaluator_for_which_there_was_no_place_at_first_evaluates() -> None:
+    run = world(workload("bsp", evaluate_every=0.0001))
+    run.is_healing = True  # it is noticed at once who is dead
+    settle(run)
+    run.kill("evaluator")
+    run.pass_time(0.3)
+    settle(run)
+    run.find_places(False)
+    settle(run)
+    run.find_places()
+    run.heal()
+    assert run.log.of_kind(Kind.EVALUATED)["version"].tolist() == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_that_there_was_no_place_is_old_news_once_there_is_one() -> None:
+    """The evaluator was there before its client's last word of it was read, and was sent nothing any more."""
+    run = world(workload("bsp", evaluate_every=0.0001))
+    run.is_healing = True  # it is noticed at once who is dead
+    settle(run)
+    run.kill("evaluator")
+    run.pass_time(0.3)
+    settle(run)
+    run.find_places(False)
+    run.find_places()
+    settle(run, without="client")
+    run.heal()
+    assert run.log.of_kind(Kind.EVALUATED)["version"].tolist() == [0, 1, 2, 3, 4, 5, 6]
+
+
 def with_a_replica() -> World:
     """Return a run whose replica has parts of its workers, and that notices at once who is dead."""
     of = workload("async_local_sgd", recovery={"replicas": 1}, evaluate_every=100, stop={"updates": 60})

@@ -183,7 +183,9 @@ class Membership:
             self._run.events.append(ev.Join(worker))
 
     def find_no_place(self, name: str) -> None:
-        """Drop a role for which there is no Dask worker."""
+        """Drop a role for which there is no Dask worker, unless one was found before this was read."""
+        if not self._replacements.is_missing(name):
+            return
         self._replacements.give_up(name)
         if name in self._peers.missing:
             self._peers.do_without(name)

@@ -53,6 +53,10 @@ class Replacements:
         """Whether another Dask worker is sought for a role that is lost."""
         return name in (EVALUATOR, REPLICA) or self._of_workers
 
+    def is_missing(self, name: str) -> bool:
+        """Whether a role is lost, or had no Dask worker at the beginning, and no other has taken it."""
+        return name in self._missing
+
     def find(self, name: str, now: float) -> None:
         """Take note that a role has a process; the client is informed if one was sought."""
         if name not in self._missing:
