@@ -86,6 +86,7 @@ def test_the_model_is_that_of_a_run_in_which_nothing_moves(name: str) -> None:
         {"name": "bsp", "codec": "one_bit"},
         {"name": "double_squeeze"},
         {"name": "local_sgd", "local_steps": 2, "codec": "top_k", "codec_down": "fp16"},
+        {"name": "selsync", "delta": 0.0, "aggregate": "gradient"},  # which is sent after the move
     ],
     ids=lambda strategy: "-".join(map(str, strategy.values())),
 )
