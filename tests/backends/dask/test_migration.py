@@ -85,6 +85,7 @@ def test_the_model_is_that_of_a_run_in_which_nothing_moves(name: str) -> None:
         {"name": "bsp", "codec": "top_k", "codec_down": "top_k"},
         {"name": "bsp", "codec": "one_bit"},
         {"name": "double_squeeze"},
+        {"name": "bsp", "codec_down": "qsgd"},  # whose random numbers go on and are not drawn again
         {"name": "local_sgd", "local_steps": 2, "codec": "top_k", "codec_down": "fp16"},
         {"name": "selsync", "delta": 0.0, "aggregate": "gradient"},  # which is sent after the move
     ],
