@@ -12,7 +12,8 @@ from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.instructions import FIRST_SERVER
 from psbench.backends.dask.protocol.transport import Received
 from psbench.core import events as ev
-from psbench.core.actions import Action, Measure
+from psbench.core.actions import Action, Drop, Measure
+from psbench.core.parts import Stragglers
 from psbench.core.view import ClusterView
 from psbench.experiment import Experiment
 from psbench.strategies.aggregation.mean import Mean
@@ -56,6 +57,15 @@ class MeasuresFirst(Mean):
 
     def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
         return super().on_commit([view.pending[number] for number in self._pushes], view)
+
+
+class DropsTheLast(Stragglers):
+    """Drops whoever computes still when the others have pushed."""
+
+    name: ClassVar[str] = "drops_the_last"
+
+    def on_push(self, push: ev.Push, view: ClusterView) -> list[Action]:
+        return [Drop(worker, "the last") for worker in view.computing if view.num_computing == 1]
 
 
 def all_connected(of: Workload) -> LiveRun:

@@ -13,9 +13,11 @@ from psbench.backends.dask.protocol.instructions import (
 from psbench.backends.simulated.event_queue import TIMER
 from psbench.core import events as ev
 from psbench.core.log import Kind
+from psbench.core.strategy import Strategy
+from psbench.strategies.consistency.bsp import BSP
 from psbench.training.workload import Workload
 from tests.live_runs import World
-from tests.live_runs.scenes import FAILS, LONG, settle, workload, world
+from tests.live_runs.scenes import FAILS, LONG, DropsTheLast, settle, workload, world
 
 
 def test_a_switch_in_which_a_run_is_stopped_is_in_no_checkpoint() -> None:
@@ -248,3 +250,19 @@ def test_who_failed_as_planned_and_was_lost_later_is_back_when_resumed() -> None
     run = resumed_from_now(run, of)
     run.heal(looks=True)
     assert run.log.of_kind(Kind.JOIN)["worker"].tolist() == [0, 1, 1, 1]
+
+
+def test_who_was_dropped_is_not_back_when_a_run_goes_on() -> None:
+    """It has a process, and is not in the run: a straggler is not admitted again as a lost worker is."""
+    strategy = Strategy(stragglers=DropsTheLast(), consistency=BSP())
+    of = workload(strategy, 3, evaluate_every=100)
+    run = world(of)
+    settle(run)
+    for worker in (0, 1):
+        run.end_step(f"worker {worker}")
+        settle(run)
+    assert run.live.run.view.workers[2].dropped
+    run = resumed_from_now(run, of)
+    settle(run)
+    assert run.live.run.view.workers[2].dropped
+    run.heal(looks=True)

@@ -9,16 +9,14 @@ import pytest
 from psbench import strategies
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.framing import StateDict
-from psbench.core import events as ev
 from psbench.core.actions import Action, Drop, Handover, SetTimer
 from psbench.core.log import Kind
-from psbench.core.parts import Stragglers
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView
 from psbench.strategies.consistency.bsp import BSP
 from psbench.strategies.placement.all_reduce import AllReduce
 from tests.live_runs import World
-from tests.live_runs.scenes import MeasuresFirst, settle, workload, world
+from tests.live_runs.scenes import DropsTheLast, MeasuresFirst, settle, workload, world
 
 
 def in_a_ring() -> World:
@@ -93,15 +91,6 @@ def test_so_is_one_before_which_a_part_measures() -> None:
         run.end_step(f"worker {worker}")
         settle(run)
     assert run.live.run.log.of_kind(Kind.APPLY)["time_s"].tolist() == [6.0, 6.0]
-
-
-class DropsTheLast(Stragglers):
-    """Drops whoever computes still when the others have pushed."""
-
-    name: ClassVar[str] = "drops_the_last"
-
-    def on_push(self, push: ev.Push, view: ClusterView) -> list[Action]:
-        return [Drop(worker, "the last") for worker in view.computing if view.num_computing == 1]
 
 
 def test_so_is_one_that_comes_of_a_worker_that_is_dropped() -> None:
