@@ -266,3 +266,30 @@ def test_who_was_dropped_is_not_back_when_a_run_goes_on() -> None:
     settle(run)
     assert run.live.run.view.workers[2].dropped
     run.heal(looks=True)
+
+
+def test_a_worker_that_is_not_waited_for_goes_on_after_its_last_push() -> None:
+    """A step took longer than a stop waits for its worker's part: the worker began its data again."""
+    of = workload("asp", checkpoint_every=1.0)
+    run = world(of)
+    settle(run)
+    run.end_step("worker 1")
+    settle(run)
+    run.ask(msg.RequestStop(True))
+    for _ in range(60):
+        settle(run)
+        run.pass_time(0.1)
+    assert run.end is not None
+    assert run.record.start is not None
+    found = run.record.start.checkpoint.state["workers"]
+    assert [found[worker]["position"][:2] for worker in "01"] == [[0, 0], [4, 1]]
+
+
+def test_a_client_that_lacks_just_what_a_replica_has_is_given_it() -> None:
+    """One that had been sent nothing of the log was told that it lacked more than the replica has."""
+    run = world(workload("asp", recovery={"replicas": 1}))
+    settle(run)
+    assert len(run.log) == 0
+    run.lose_coordinator()
+    assert len(run.log) > 0
+    assert run.record.start is not None
