@@ -12,6 +12,7 @@ from psbench.backends.dask.protocol.instructions import (
     FIRST_SERVER,
     Answer,
     Forget,
+    Looked,
     Send,
 )
 from psbench.backends.dask.protocol.transport import Received
@@ -19,6 +20,7 @@ from psbench.core import events as ev
 from psbench.core.log import Kind
 from psbench.core.strategy import Strategy
 from psbench.core.view import Status
+from psbench.errors import WorkerLost
 from psbench.strategies.consistency.bsp import BSP
 from psbench.strategies.placement.parameter_server import ParameterServer
 from tests.live_runs.scenes import (
@@ -253,3 +255,61 @@ def test_what_is_planned_for_this_moment_is_due() -> None:
     assert timers.due(1.999) == []
     assert timers.due(2.0) == [ev.Leave(1, "failed")]
     assert not len(timers)
+
+
+def test_nobody_waits_for_the_planned_return_of_a_dead_process() -> None:
+    """The run went on without any worker until the time of that return."""
+    run = world(workload("asp", cluster=FAILS, stop={"updates": 60}, evaluate_every=100))
+    run.is_healing = True  # it is noticed at once who is dead
+    settle(run)
+    run.pass_time(0.6)
+    for name in ("worker 1", "worker 0"):
+        run.kill(name)
+    for _ in range(3):
+        if run.end is None:
+            run.pass_time(0.3)
+            settle(run)
+    assert run.end is not None
+    assert isinstance(run.end.error, WorkerLost)
+    assert run.now < 2.0
+
+
+def test_a_dead_worker_is_not_waited_for_at_the_end() -> None:
+    """What it used is nowhere: the end waited for that as for a worker in a long step."""
+    run = world(workload("asp", stop={"updates": 2}))
+    run.is_healing = True  # it is noticed at once who is dead
+    settle(run)
+    run.kill("worker 1")
+    run.pass_time(0.3)
+    settle(run)
+    for _ in range(2):
+        run.end_step("worker 0")
+        settle(run)
+    for _ in range(3):
+        run.pass_time(0.3)
+        settle(run)
+    assert run.outcome is not None
+
+
+def test_that_a_place_was_found_late_is_said() -> None:
+    live = connected_and_begun()
+    live.handle(Looked(("evaluator",)), 1.0)
+    live.handle(Received("client", msg.RoleLost("evaluator")), 2.0)
+    live.handle(Received("evaluator", msg.Hello("evaluator")), 3.0)
+    said = live.handle(Received("evaluator", msg.Ready()), 3.0)
+    assert "evaluator has joined on another Dask worker at 3.0 s" in str(said)
+
+
+def test_who_is_lost_by_hand_in_the_last_ring_is_said_to_be_lost() -> None:
+    """The ring came of it, and the run was stopped before the engine had heard of it."""
+    run = world(workload("all_reduce", 3, **LONG))
+    settle(run)
+    for worker in (0, 2):
+        run.end_step(f"worker {worker}")
+    settle(run)
+    for asked in (msg.PressWorker(1, "lost", 1.0), msg.RequestStop(False)):
+        run.ask(asked)
+        settle(run)
+    run.heal()
+    assert run.outcome is not None
+    assert run.outcome.facts["lost_workers"] == [1]
