@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from itertools import count
+from typing import Any, ClassVar
 
 import pytest
 
 from psbench import strategies
 from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.framing import StateDict
-from psbench.core.actions import Action, Drop, Handover, SetTimer
+from psbench.backends.dask.protocol.instructions import Outbox
+from psbench.backends.dask.server.all_reduce import AllReduceStore
+from psbench.core import events as ev
+from psbench.core.actions import Action, Apply, Drop, Handover, SetTimer
 from psbench.core.log import Kind
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView
@@ -226,3 +231,29 @@ def test_a_version_waits_for_no_model_of_a_worker_that_is_dropped() -> None:
     run.heal()
     assert run.outcome is not None
     assert len(found) == 1
+
+
+def sent_to(out: Outbox, *kinds: type[Message]) -> list[tuple[str, Any]]:
+    return [(each.to, each.message) for each in out.take() if isinstance(each.message, kinds)]
+
+
+def test_a_sum_is_not_handed_out_when_its_giver_is_lost() -> None:
+    """What came of asking a dead worker for it, nothing, was taken for the sum."""
+    out = Outbox()
+    store = AllReduceStore(out, [0, 1, 2], None, count(1))
+    pushes = [ev.Push(worker, worker, 1, 0, 4, 1, 0, 0.1, 0.0, 1.0, None, False) for worker in (0, 1, 2)]
+    for push in pushes:
+        store.arrived(push)
+    store.reduce(Apply(pushes, [1.0, 1.0, 1.0]))
+    ((_, order), *_) = sent_to(out, msg.StartRing)
+    store.leave(2, 1)
+    store.reply("worker 0", msg.RingVerdict(order.ring, True))
+    store.reply("worker 1", msg.RingVerdict(order.ring, False))
+    ((giver, asked),) = sent_to(out, msg.SendSum)
+    assert giver == "worker 0"
+    store.leave(0, 1)
+    store.reply("worker 0", msg.StateReply(asked.tag, {}))
+    assert [to for to, _ in sent_to(out, msg.AbortRing, msg.TakeSum)] == ["worker 1"]
+    store.reply("worker 1", msg.RingVerdict(order.ring, False))
+    ((_, again),) = sent_to(out, msg.StartRing)
+    assert (again.members, again.weights) == ([1], [3.0])
