@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import count
 from typing import Any
 
@@ -9,14 +10,18 @@ import pytest
 import torch
 
 from psbench.backends.dask.coordinator.evaluation_queue import EvaluationQueue
+from psbench.backends.dask.coordinator.live_run import LiveRun
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.instructions import (
+    Input,
+    Instruction,
     Outbox,
     Send,
 )
 from psbench.backends.dask.protocol.transport import Received
 from psbench.backends.dask.server.all_reduce import AllReduceStore
 from psbench.core.actions import Release, SetTimer, Tell
+from psbench.core.events import Push
 from psbench.core.log import Kind
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView
@@ -298,3 +303,63 @@ def test_a_part_for_a_replica_that_is_lost_is_not_for_the_next() -> None:
     let_push(run, 0, late)
     let_push(run, 1)
     assert positions_kept(run) == [[0, 20], [0, 20]]
+
+
+def test_a_mean_is_without_a_model_that_comes_when_it_is_not_awaited() -> None:
+    """Its worker was halted meanwhile, and sent it before it heard of that."""
+    live = connected_and_begun(3)
+    averaging, found = live.run.averaging, list[Any]()
+    tag = averaging.ask([0, 1, 2])
+    averaging.mean(tag, lambda *mean: found.append(mean))
+    live.actions.halt(1)
+    for worker in (0, 1, 2):
+        averaging.answer(
+            worker, tag, {"parameters": torch.tensor([1.0 + worker**2]), "buffers": torch.zeros(0)}
+        )
+    ((mean, _),) = found
+    assert mean["parameters"].tolist() == [3.0]
+
+
+def test_steps_that_are_kept_after_a_version_are_evaluated_at_the_end() -> None:
+    """The last version was evaluated, and the workers have stepped on by themselves since."""
+    run = world(workload({"name": "selsync", "delta": 1e9}, evaluate_every=0.015, stop={"epochs": 0.02}))
+    run.heal()
+    log = run.log.of_kind(Kind.EVALUATED)
+    epochs = [json.loads(run.log.text(number))["epoch"] for number in log["text"]]
+    assert log["version"].tolist() == [0, 1, 1]
+    assert epochs == pytest.approx([0.0, 24 / 1438, 32 / 1438])
+
+
+def test_a_version_is_held_while_a_push_that_waits_started_from_it() -> None:
+    """Its worker was lost, and another process in that place had been released from a later one."""
+    run = world(workload("bounded_step"))
+    settle(run)
+    live, view = run.live, run.live.run.view
+    push = Push(7, 1, 1, 5, 4, 1, 0, 0.1, 0.0, 1.0, None, False)
+    view.pending[push.id] = push
+    live.actions.perform(Release(0, ticket=view.workers[0].ticket, load=9))
+    ((_, order),) = [
+        (each.to, each.message) for each in live.run.out.take() if isinstance(each.message, msg.HoldVersion)
+    ]
+    assert order == msg.HoldVersion(9, [0, 5, 9])
+
+
+class Noted(LiveRun):
+    """A run whose instructions are kept."""
+
+    def handle(self, given: Input, now: float) -> list[Instruction]:
+        done = super().handle(given, now)
+        self.done: list[Instruction] = [*getattr(self, "done", []), *done]
+        return done
+
+
+def test_the_model_of_the_end_is_of_the_release_that_ended_the_run() -> None:
+    """It would be asked for anew, and workers had gone on with a step of their own by then."""
+    of = workload({"name": "selsync", "delta": 1e9}, evaluate_every=100, stop={"epochs": 0.02})
+    run = world(of, Noted)
+    run.heal()
+    assert isinstance(run.live, Noted)
+    sends = [each.message for each in run.live.done if isinstance(each, Send)]
+    asked = [each.with_release for each in sends if isinstance(each, msg.SendModel)]
+    assert asked
+    assert all(asked)
