@@ -71,6 +71,7 @@ class Checks:
         self._replica_rows = 0  # that it was sent
         self._unkept: int | None = None  # the tag of a state that the replica has not acknowledged
         self._incidents = Counter[str]()  # by the role that they are about
+        self._evaluator_since = 0.0  # the version at which it was there; infinity while there is none
         self._strayed: dict[int, list[float]] = {}  # when a worker was not where the run takes it to be
         self._begin: set[int] = set()  # the workers with which training began
         self._unready: set[str] = set()  # processes that have connected and are not ready
@@ -159,8 +160,11 @@ class Checks:
         """Take note of whom the user is informed about, and of what became of pressing a worker."""
         first, second, *_ = text.split()
         self._incidents[f"{first} {second}" if second.isdigit() else first] += 1
-        if first == REPLICA and "has joined" not in text:
+        joins = "has joined" in text
+        if first == REPLICA and not joins:
             self._unkept = None  # it is lost
+        if first == EVALUATOR:
+            self._evaluator_since = self._live.run.view.version if joins else math.inf
         if "by hand" in text and ("is lost" in text or "is back" in text):
             self._lost_by_hand.discard(int(second))
             self._back_by_hand.pop(int(second), None)
@@ -400,12 +404,14 @@ class Checks:
                 late.add(version)
             else:
                 seen[number] = version
-        if self._incidents[EVALUATOR] or outcome.status == "diverged":
-            return
         every, last, start = self._experiment.evaluate_every, len(epochs) - 1, self._live.start
-        resumed = start.checkpoint.state["engine"]["view"]["version"] if start else 0
+        if outcome.status == "diverged" or (self._incidents[EVALUATOR] and last <= self._evaluator_since):
+            return
         if last not in {*seen.values(), *late}:
             raise BrokenContract(f"version {last}, the last, is not evaluated: {seen}, {late}")
+        if self._incidents[EVALUATOR]:
+            return
+        resumed = start.checkpoint.state["engine"]["view"]["version"] if start else 0
         for version in range(resumed + 1 if self.lacked_evaluator else 1, last):
             number = int(epochs[version] / every + 1e-9)
             soon = {*range(version, version + self._experiment.num_workers)}
