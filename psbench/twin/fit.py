@@ -415,7 +415,7 @@ def _fit_hop(found: Fit, passages: Sequence[Passage], latencies: Sequence[Double
 
     All workers of a ring send at once, on links that are each their own in virtual time. So a hop is taken to
     be as long as the typical message to a server, with what others under way at once cost it. It is in doubt
-    by as much as the mean is beyond that, and by that cost: a link that the servers share is none of a ring's.
+    by as much as the mean is beyond that, and by that cost: a ring may not use the link that servers share.
     """
     took = np.maximum(np.concatenate([each.took_s[0][each.counts] for each in passages]), SHORTEST_S)
     median, alone = float(np.median(took)), float(np.median(np.concatenate(latencies)))

@@ -249,6 +249,26 @@ def test_that_there_was_no_place_is_old_news_once_there_is_one() -> None:
     assert run.log.of_kind(Kind.EVALUATED)["version"].tolist() == [0, 1, 2, 3, 4, 5, 6]
 
 
+def test_a_last_version_is_evaluated_by_an_evaluator_found_at_the_end() -> None:
+    """It counted as evaluated: that was due while there was no place for an evaluator."""
+    strategy = {"name": "bsp", "placement": {"name": "parameter_server", "servers": 2}}
+    run = world(workload(strategy, evaluate_every=0.0001, stop={"updates": 1}))
+    run.is_healing = True  # it is noticed at once who is dead
+    settle(run)
+    run.kill("evaluator")
+    run.pass_time(0.3)
+    settle(run)
+    run.find_places(False)
+    settle(run)
+    for worker in (0, 1):
+        run.end_step(f"worker {worker}")
+        settle(run, without="server 1")
+    run.find_places()
+    settle(run, without="server 1")
+    run.heal()
+    assert run.log.of_kind(Kind.EVALUATED)["version"].tolist() == [0, 1]
+
+
 def with_a_replica() -> World:
     """Return a run whose replica has parts of its workers, and that notices at once who is dead."""
     of = workload("async_local_sgd", recovery={"replicas": 1}, evaluate_every=100, stop={"updates": 60})

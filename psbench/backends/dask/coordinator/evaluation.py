@@ -99,7 +99,8 @@ class Evaluation:
 
     def evaluate(self, number: int) -> None:
         """Have the current version evaluated, while training goes on."""
-        self._evaluated = self._progress
+        if not self.queue.is_off:
+            self._evaluated = self._progress
         key = self.queue.expect(number, self._view)
         self.gather(lambda state: self._send(key, state))
 

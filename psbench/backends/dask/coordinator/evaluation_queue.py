@@ -31,6 +31,11 @@ class EvaluationQueue:
     ----------
     out : Outbox
     model_bytes : int
+
+    Attributes
+    ----------
+    is_off : bool
+        Whether nothing is evaluated: there is no place for an evaluator.
     """
 
     def __init__(self, out: Outbox, model_bytes: int) -> None:
@@ -38,7 +43,7 @@ class EvaluationQueue:
         self._room = max(_WAITING_AT_LEAST, _WAITING_BYTES // max(1, model_bytes))
         self._pending: dict[int, PendingEvaluation] = {}
         self._sent: dict[int, StateDict] = {}  # what another evaluator is sent again
-        self._is_off = False
+        self.is_off = False
         self._keys = count()
 
     def __len__(self) -> int:
@@ -52,7 +57,7 @@ class EvaluationQueue:
     def expect(self, number: int, view: ClusterView) -> int:
         """Expect an evaluation of the view's version, and return its key."""
         key = next(self._keys)
-        if not self._is_off:
+        if not self.is_off:
             self._pending[key] = PendingEvaluation(number, view.version, view.epoch)
         return key
 
@@ -74,12 +79,12 @@ class EvaluationQueue:
 
     def begin_again(self) -> None:
         """Send another evaluator what the one before has not answered."""
-        self._is_off = False
+        self.is_off = False
         for key, state in self._sent.items():
             self._out.send(EVALUATOR, EvaluateModel(key, state))
 
     def do_without(self) -> None:
         """Evaluate nothing until there is an evaluator again."""
-        self._is_off = True
+        self.is_off = True
         self._pending.clear()
         self._sent.clear()
