@@ -78,8 +78,9 @@ class Own(Part):
 
 def is_module(value: Any) -> TypeGuard[nn.Module]:
     """Return whether it is a module of torch; without torch nothing is."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.nn.Module)
+    layers = getattr(sys.modules.get("torch"), "nn", None)  # none while another thread imports torch
+    module = getattr(layers, "Module", None)
+    return module is not None and isinstance(value, module)
 
 
 def reunited(saved: Part, given: Part) -> Part:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import sys
+from types import ModuleType
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from models.networks import Buffered, Encoder, Net, Normed, Recurrent, Words, pl
 from safetensors.torch import load_file
 from torch import nn
 
+from psbench.core.own import is_module
 from psbench.errors import SpecError
 from psbench.models.own import as_model
 from psbench.results.run import Run
@@ -63,6 +66,11 @@ def test_a_transformer_under_bsp_is_plain_torch_to_the_last_bit(dropout):
     experiment = own(lambda: Encoder(dropout), data=Words())
     expected = plain(experiment, 5, start(experiment), seeded=True)
     assert torch.equal(run(experiment).parameters, networks.flat(expected))
+
+
+def test_a_name_is_no_module_while_another_thread_imports_torch(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    assert not is_module("mlp")
 
 
 def test_recurrent_layers_and_tied_weights():
