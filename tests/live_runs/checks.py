@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from psbench.backends.dask.coordinator.checkpointing import Start
 from psbench.backends.dask.coordinator.live_run import LiveRun
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
@@ -64,6 +65,7 @@ class Checks:
         self._first_tensors = live.start.checkpoint.tensors if live.start else {}
         self._pushes: list[tuple[int, msg.PushMessage, float]] = []
         self._tickets: dict[int, int] = {}  # of the last release that each worker was sent
+        self._tickets_before = _tickets_at(live.start)  # and of that which it had at a checkpoint
         self._versions: dict[float, int] = {}  # that were evaluated, by the loss that was found
         self._kept_version = -1  # of the last state that the replica has
         self._state_versions: dict[int, int] = {}  # of states on their way to the replica, by tag
@@ -456,9 +458,17 @@ class Checks:
             w
             for w, own in view.workers.items()
             if own.status is Status.COMPUTING
-            and own.ticket > self._tickets.get(w, -1)
+            and own.ticket > self._tickets.get(w, self._tickets_before.get(w, -1))
             and not own.hold_reason
             and w not in lost  # of whom the end came first
         ]
         if ahead and not facts["unanswered"]:
             raise BrokenContract(f"workers {ahead} wait for releases, and the outcome does not say so")
+
+
+def _tickets_at(start: Start | None) -> dict[int, int]:
+    """Return the tickets that workers had at a checkpoint, if no release was still to be sent."""
+    state = {"rest": [True]} if start is None else start.checkpoint.state
+    return (
+        {} if state["rest"] else {each["id"]: each["ticket"] for each in state["engine"]["view"]["workers"]}
+    )

@@ -277,6 +277,26 @@ def with_a_replica() -> World:
     return run
 
 
+def test_a_replica_lost_while_a_switch_waits_is_done_without() -> None:
+    """The state was sent to nobody, and its receipt awaited for good."""
+    two = {"name": "bsp", "placement": {"name": "parameter_server", "servers": 2}}
+    switch = {"name": "strategy_switch", "first": two, "second": "asp", "rule": "manual"}
+    run = world(workload(switch, recovery={"replicas": 1}))
+    run.is_healing = True  # it is noticed at once who is dead
+    settle(run)
+    run.ask(msg.RequestSwitch(None))
+    for worker in (0, 1):
+        run.end_step(f"worker {worker}")
+        settle(run, without="server 1")
+    run.kill("replica")
+    run.pass_time(0.3)
+    settle(run)
+    assert run.live.run.view.version == 1
+    run.heal()
+    assert run.outcome is not None
+    assert run.outcome.status == "finished"
+
+
 def let_push(run: World, worker: int, without: str = "") -> None:
     """Let a worker compute until it has pushed, and that be answered."""
     before = run.live.pushes.next_number

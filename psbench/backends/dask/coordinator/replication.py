@@ -79,6 +79,8 @@ class Replication:
         While pushes wait for a ring it has what they started from: their payloads are with the workers.
         """
         run = self._run
+        if not self.is_there:  # it was lost while the model was made
+            return
         if any(key_of(push) not in run.store.waiting for push in run.view.pending.values()):
             return
         if self._stream is None:
