@@ -216,6 +216,7 @@ def test_without_its_kernel_it_says_so_and_shows_the_last_state(page: Page, scre
     pick(web, "stop", "epochs", "2")
     web.click("button.psb-run")
     wait_over(web, "run 1 finished")
+    web.wait_for_selector(KEPT, state="attached")  # drawn once the run is over
     page.save()
     page.restart_kernel()
     said = "() => document.querySelector('.psb-answer').textContent"
