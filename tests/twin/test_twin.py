@@ -126,8 +126,11 @@ def test_what_a_fit_errs_by_for_other_workers_is_drawn_for_more(measured):
 
 @pytest.mark.parametrize("strategy", ["ssp", "k_bsp", "local_sgd", "all_reduce"])
 def test_a_strategy_that_was_not_fitted_is_predicted(measured, strategy):
-    """Within 5 % of the known cluster, and its idle share within 3 points."""
-    found = ps.predict(measured, [strategy], seeds=2).rows[0]
+    """Within 5 % of the known cluster, and its idle share within 3 points.
+
+    Each seed draws every number, the latency between workers, which was not measured, from a wide interval.
+    """
+    found = ps.predict(measured, [strategy], seeds=8 if strategy == "all_reduce" else 2).rows[0]
     truth = measures_of(ps.run(PLAIN.but(strategy=strategy, seed=9, stop={"epochs": 30})))
     assert found.update_s.mean == pytest.approx(truth.update_s, rel=0.05)
     assert np.mean([each.idle for each in found.runs]) == pytest.approx(truth.idle, abs=0.03)
