@@ -340,7 +340,8 @@ class World:
             while CLIENT in self.alive and self._channels.has(COORDINATOR, CLIENT):
                 self.arrive((COORDINATOR, CLIENT))
             if self.outcome is not None:
-                self.checks.ended(self.outcome, self.deaths - self._unnoticed - {CLIENT})
+                unheard = self._unnoticed | (self.alive - self._met)  # of whom the run does not know yet
+                self.checks.ended(self.outcome, self.deaths - unheard - {CLIENT})
             elif self.moves and not self.record.can_go_back:
                 raise BrokenContract("the run moves, and the client has nothing to go on from")
             return
