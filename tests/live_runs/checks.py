@@ -283,7 +283,8 @@ class Checks:
         taken = self._log_of_run(Kind.PUSH) + self._log_of_run(Kind.VOID, "push")
         if taken != len(self._pushes) and not live.start:
             raise BrokenContract(f"{len(self._pushes)} pushes have come, and the run has taken {taken}")
-        evaluates = not dead and EVALUATOR in run.peers.present
+        # a worker that computes reads what it is asked for when its step is over
+        evaluates = not (dead or run.store.awaits_replies) and EVALUATOR in run.peers.present
         if evaluates and self.is_plain and (awaited := len(live.evaluation.queue)):
             raise BrokenContract(f"{awaited} evaluations are awaited, and none is under way")
         for name, worker in workers.items():
