@@ -220,14 +220,20 @@ def test_training_waits_once_a_quarter_of_a_gigabyte_is_to_be_evaluated(model_by
     assert queue.is_full
 
 
-def test_an_evaluator_for_which_there_was_no_place_at_first_evaluates() -> None:
-    run = world(workload("bsp", evaluate_every=0.0001))
+def without_an_evaluator(strategy: Any, **changes: Any) -> World:
+    """Return a run whose evaluator is lost, and whose client is about to say that there is no place for one."""
+    run = world(workload(strategy, evaluate_every=0.0001, **changes))
     run.is_healing = True  # it is noticed at once who is dead
     settle(run)
     run.kill("evaluator")
     run.pass_time(0.3)
     settle(run)
     run.find_places(False)
+    return run
+
+
+def test_an_evaluator_for_which_there_was_no_place_at_first_evaluates() -> None:
+    run = without_an_evaluator("bsp")
     settle(run)
     run.find_places()
     run.heal()
@@ -236,13 +242,7 @@ def test_an_evaluator_for_which_there_was_no_place_at_first_evaluates() -> None:
 
 def test_that_there_was_no_place_is_old_news_once_there_is_one() -> None:
     """The evaluator was there before its client's last word of it was read, and was sent nothing any more."""
-    run = world(workload("bsp", evaluate_every=0.0001))
-    run.is_healing = True  # it is noticed at once who is dead
-    settle(run)
-    run.kill("evaluator")
-    run.pass_time(0.3)
-    settle(run)
-    run.find_places(False)
+    run = without_an_evaluator("bsp")
     run.find_places()
     settle(run, without="client")
     run.heal()
@@ -252,13 +252,7 @@ def test_that_there_was_no_place_is_old_news_once_there_is_one() -> None:
 def test_a_last_version_is_evaluated_by_an_evaluator_found_at_the_end() -> None:
     """It counted as evaluated: that was due while there was no place for an evaluator."""
     strategy = {"name": "bsp", "placement": {"name": "parameter_server", "servers": 2}}
-    run = world(workload(strategy, evaluate_every=0.0001, stop={"updates": 1}))
-    run.is_healing = True  # it is noticed at once who is dead
-    settle(run)
-    run.kill("evaluator")
-    run.pass_time(0.3)
-    settle(run)
-    run.find_places(False)
+    run = without_an_evaluator(strategy, stop={"updates": 1})
     settle(run)
     for worker in (0, 1):
         run.end_step(f"worker {worker}")
