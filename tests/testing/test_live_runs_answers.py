@@ -221,7 +221,7 @@ def test_training_waits_once_a_quarter_of_a_gigabyte_is_to_be_evaluated(model_by
 
 
 def without_an_evaluator(strategy: Any, **changes: Any) -> World:
-    """Return a run whose evaluator is lost, and whose client is about to say that there is no place for one."""
+    """Return a run whose evaluator is lost; its client is about to say that there is no place for one."""
     run = world(workload(strategy, evaluate_every=0.0001, **changes))
     run.is_healing = True  # it is noticed at once who is dead
     settle(run)
