@@ -25,6 +25,10 @@ class Channels:
         """Remove and return the oldest message between two."""
         return self._under_way[pair].popleft()
 
+    def first(self, pair: tuple[str, str]) -> Message:
+        """Return the oldest message between two."""
+        return self._under_way[pair][0]
+
     def last(self, pair: tuple[str, str]) -> Message:
         """Return the newest message between two."""
         return self._under_way[pair][-1]

@@ -53,12 +53,9 @@ class Checks:
             for each in workload.experiment.strategy.compositions
         )
         self._dataset_size = live.run.view.dataset_size
-        self._has_servers = not any(
-            each.placement.collective for each in workload.experiment.strategy.compositions
-        )
-        self._is_gossip = any(
-            each.placement.peer_to_peer for each in workload.experiment.strategy.compositions
-        )
+        placements = [each.placement for each in workload.experiment.strategy.compositions]
+        self._is_gossip = any(each.peer_to_peer for each in placements)
+        self._has_servers = not (self._is_gossip or any(each.collective for each in placements))
         self._invariants = None if live.start else Invariants("a live run", live.run.engine)
         self._rows = 0
         self._first_push = live.start.checkpoint.state["next_push"] if live.start else 0
@@ -113,7 +110,8 @@ class Checks:
         """Whether a worker is not in the run for now: by the plan, by hand, or as a straggler."""
         known = self._live.run.view.workers.get(worker)
         is_dropped = known is not None and known.dropped
-        return is_dropped or worker in self._lost_by_hand or self._is_planned_away(worker)
+        has_shares = self._live.run.composition.placement.gathers  # which none that joins later can have
+        return is_dropped or has_shares or worker in self._lost_by_hand or self._is_planned_away(worker)
 
     def sent(self, name: str, message: Message, has_replica: bool) -> None:
         """Check a message of the coordinator to another process."""
@@ -213,6 +211,7 @@ class Checks:
             self._unready.add(sender)
             if worker is not None:
                 self._lost_by_hand.discard(worker)  # that is another process
+                self._back_by_hand.pop(worker, None)
             if self.has_outcome:
                 self._late.add(sender)
         elif isinstance(message, msg.Ready):
@@ -309,7 +308,10 @@ class Checks:
             reads_later = worker.computing and (worker.exchanges or worker.mailbox)  # between two steps
             if worker.ticket != known.ticket and not reads_later:
                 return f"is to compute under ticket {known.ticket}, and has {worker.ticket}"
-            return "" if worker.computing or worker.in_full_ring else "is to compute, and waits"
+            neighbour = run.view.workers.get(worker.awaits_neighbour)
+            owes = neighbour is not None and neighbour.status is Status.COMPUTING  # at the end of its step
+            is_busy = worker.computing or worker.in_full_ring or owes
+            return "" if is_busy else "is to compute, and waits"
         if worker.computing and not known.overlapping:
             return f"computes, and is {known.status.name.lower()} in the run"
         return ""
@@ -379,6 +381,9 @@ class Checks:
     def _check_versions(self, rows: Any, outcome: msg.RunOutcome) -> list[float]:
         """Return the epoch of each version; they are made one after another, and the last is the outcome."""
         applied = rows[rows["kind"] == Kind.APPLY]
+        if self._is_gossip:
+            self._check_own_versions(rows)
+            return []
         versions = list(dict.fromkeys(applied["version"].tolist()))
         if versions != list(range(1, len(versions) + 1)):
             raise BrokenContract(f"the log has versions {versions}")
@@ -388,6 +393,18 @@ class Checks:
                 raise BrokenContract(f"the outcome is of version {found}, and the log has {len(versions)}")
         samples = [applied["samples"][applied["version"] <= version].sum() for version in versions]
         return [0.0, *(float(each) / self._dataset_size for each in samples)]
+
+    def _check_own_versions(self, rows: Any) -> None:
+        """Check that each worker's own model goes from version to version; one that joins has another's."""
+        last: dict[int, int] = {}
+        for row in rows[np.isin(rows["kind"], (Kind.APPLY, Kind.JOIN))]:
+            worker, version = int(row["worker"]), int(row["version"])
+            if row["kind"] == Kind.JOIN:
+                last.pop(worker, None)
+                continue
+            if version <= last.get(worker, 0):
+                raise BrokenContract(f"worker {worker} has version {version} after {last[worker]}")
+            last[worker] = version
 
     def _check_evaluations(self, rows: Any, epochs: list[float], outcome: msg.RunOutcome) -> None:
         seen: dict[int, int] = {}

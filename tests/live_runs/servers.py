@@ -39,16 +39,20 @@ class VersionSlice:
         drawn = bool((state["parameters"] != state["parameters"].round()).any())  # where training starts
         self.parameters = torch.zeros_like(state["parameters"]) if drawn else state["parameters"].clone()
         self.payloads: dict[PushKey, Tensor] = {}
+        self.held: dict[int, Tensor] = {}
         for name, tensor in state.items():
             kind, _, which = name.partition("/")
             if kind == "payload":
                 worker, ticket = map(int, which.split("/"))
                 self.payloads[worker, ticket] = tensor.clone()
+            elif kind == "held":
+                self.held[int(which)] = tensor.clone()
 
     def vectors(self, keys: Sequence[PushKey]) -> StateDict:
         """Return what moves with the entries."""
         payloads = {f"payload/{key[0]}/{key[1]}": self.payloads[key] for key in keys}
-        return {"parameters": self.parameters} | payloads
+        held = {f"held/{version}": tensor for version, tensor in self.held.items()}
+        return {"parameters": self.parameters} | payloads | held
 
     def hold_vectors(self, vectors: StateDict) -> None:
         """Hold other entries."""
@@ -57,6 +61,20 @@ class VersionSlice:
             name = f"payload/{key[0]}/{key[1]}"
             if name in vectors:
                 self.payloads[key] = vectors[name]
+        self.held = {version: vectors[f"held/{version}"] for version in self.held}
+
+    def hold(self, version: int, in_use: Sequence[int]) -> None:
+        """Hold the current version, and drop those not in use."""
+        if version not in self.held:
+            kept = {each: tensor for each, tensor in self.held.items() if each in in_use}
+            self.held = kept | {version: self.parameters.clone()}
+
+    def check_held(self, version: int) -> None:
+        """Check that a version is held, and is that version."""
+        if version not in self.held:
+            raise BrokenContract(f"version {version} is asked for, and {sorted(self.held)} are held")
+        if (found := version_of(self.held[version], "a held version")) != version:
+            raise BrokenContract(f"version {found} is held as {version}")
 
     def checkpoint(self, keys: Sequence[PushKey]) -> StateDict:
         """Return copies of everything."""
@@ -88,12 +106,12 @@ class FakeServer:
             msg.DiscardPush: lambda order: self._drop(order.key),
             msg.ForgetWorker: lambda _: None,
             msg.WorkerGone: lambda _: None,
-            msg.HoldVersion: lambda _: None,
+            msg.HoldVersion: lambda order: self._own.hold(order.version, order.in_use),
             msg.AnswerWorker: self._answer,
             msg.SendState: lambda order: msg.StateReply(order.tag, self._own.checkpoint(())),
             msg.SendSliceState: lambda order: msg.StateReply(order.tag, self._own.checkpoint(order.keys), {}),
             msg.SendPayload: lambda order: msg.StateReply(order.tag, self._payload(order.key)),
-            msg.MeasureDistance: lambda order: msg.NumberReply(order.tag, 1.0),
+            msg.MeasureDistance: self._measure_distance,
             msg.MeasureProducts: self._products,
             msg.MeasureLoad: self._load,
             msg.MeasureMovement: lambda order: msg.NumberReply(order.tag, 1.0),
@@ -171,9 +189,10 @@ class FakeServer:
 
     def _begin(self, order: msg.BeginSlice) -> None:
         composition = self._workload.experiment.strategy.compositions[order.composition]
-        if composition.placement.collective:
+        if composition.placement.collective or composition.placement.peer_to_peer:
             self.slice = None
             return
+        self._holds_versions = composition.holds_versions
         self._part = partition_of(composition, self._workload, order.ranges)[self.number]
         self.slice = VersionSlice(order.tensors)
 
@@ -181,7 +200,14 @@ class FakeServer:
         own = self._own
         for key in order.keys:
             del own.payloads[key]
+        if self._holds_versions:
+            for base in order.bases:
+                own.check_held(base)
         own.parameters = torch.full_like(own.parameters, self.version + 1)
+
+    def _measure_distance(self, order: msg.MeasureDistance) -> Message:
+        self._own.check_held(order.version)
+        return msg.NumberReply(order.tag, 1.0)
 
     def _drop(self, key: PushKey) -> None:
         self._own.payloads.pop(key, None)

@@ -16,7 +16,7 @@ from psbench.backends.dask.protocol.decoder import Json, Message
 from psbench.backends.dask.protocol.messages import PushMessage, ReleaseMessage
 from psbench.backends.dask.protocol.roles import Address, server_name, servers_of
 from psbench.backends.local_steps import restored_loop
-from psbench.backends.partition import gather, partitions, partitions_of
+from psbench.backends.partition import gather, partitions, partitions_of, ring_shares
 from psbench.core.worker_loop import WorkerLoop
 from psbench.core.worker_policy import Directive
 from psbench.testing.invariants import BrokenContract
@@ -67,6 +67,8 @@ class FakeWorker:
         Sends a message to a process, by its name.
     clock : callable
         Returns the time, in seconds of the coordinator's clock.
+    address : str
+        Where other workers reach this process.
 
     Attributes
     ----------
@@ -83,7 +85,9 @@ class FakeWorker:
         rings: Rings,
         send: Callable[[str, Message], None],
         clock: Callable[[], float],
+        address: str = "fake://worker",
     ) -> None:
+        self.address, self._members = address, list[int]()  # of every ring, if each has a share of the model
         self._workload, self.worker, self._rings, self._send = workload, worker, rings, send
         self._clock, self.diverges = clock, False
         self._compositions = workload.experiment.strategy.compositions
@@ -119,6 +123,15 @@ class FakeWorker:
         """Whether it computes while the answer to its push is under way."""
         return self._loop is not None and self._loop.exchanging
 
+    def take_from_peer(self, message: Message) -> None:
+        """Take what another worker has sent: of sums that are none nothing is sent."""
+        raise AssertionError("members of a ring are told by the schedule when it is finished")
+
+    @property
+    def awaits_neighbour(self) -> int:
+        """The worker whose model it waits for; -1 if it waits for none."""
+        return -1
+
     @property
     def _composition(self) -> Any:
         return self._compositions[self._index]
@@ -126,7 +139,7 @@ class FakeWorker:
     # ---------------------------------------------------------------- its life
 
     def _run(self) -> Life:
-        self._tell(msg.Ready(Address(f"fake://{self.worker}")))
+        self._tell(msg.Ready(Address(self.address)))
         while True:
             release = yield from self._await_release()
             directive = yield from self._take(release)
@@ -145,7 +158,7 @@ class FakeWorker:
             if isinstance(message, msg.StartRing):
                 yield from self._ring(message)
             else:
-                self._handle(message)
+                yield from self._handle(message)
 
     def _take(self, release: ReleaseMessage) -> Life:
         if self._loop is None:
@@ -175,6 +188,10 @@ class FakeWorker:
             found = version_of(gather(vectors, parts), f"what worker {self.worker} is sent")
             if not release.aggregate and found != release.version:
                 raise BrokenContract(f"worker {self.worker} is sent version {found} as {release.version}")
+        self._took(release)
+
+    def _took(self, release: ReleaseMessage) -> None:
+        """Take note that the model of a release is here."""
         self.version = release.version
         if self._model_tag is not None:
             tag, self._model_tag = self._model_tag, None
@@ -206,7 +223,7 @@ class FakeWorker:
             elif isinstance(message, msg.StartRing):
                 raise BrokenContract(f"worker {self.worker} is in a ring while it computes")
             else:
-                self._handle(message)
+                yield from self._handle(message)
                 if self._halted or self._loop is None:
                     return None
         overlapped = self._overlapped
@@ -245,7 +262,12 @@ class FakeWorker:
 
     # ---------------------------------------------------------------- orders
 
-    def _handle(self, message: Message) -> None:
+    def _handle(self, message: Message) -> Life:
+        """Carry out an order."""
+        self._carry_out(message)
+        yield from ()
+
+    def _carry_out(self, message: Message) -> None:
         if isinstance(message, msg.NewOrders):
             if self._loop is not None:
                 self._loop.on_orders(message.orders)
@@ -276,6 +298,8 @@ class FakeWorker:
             self._tell(msg.RingVerdict(message.ring, self._finished >= message.ring))
         elif isinstance(message, msg.SendSum):
             self._reply(message.tag, self.version)
+        elif isinstance(message, msg.KeepShare):
+            self._members = message.members
         elif isinstance(message, msg.LoadReplica):
             self.version = version_of(message.tensors["parameters"], "a replica")
         elif isinstance(message, msg.MakeVersion):
@@ -303,10 +327,17 @@ class FakeWorker:
         self._tell(msg.WorkerModel(tag, self._model(self.version)))
 
     def _send_state(self, order: msg.SendWorkerState) -> None:
+        self._tell(msg.WorkerState(order.tag, Json(self._plain_state(order)), self._part()))
+
+    def _part(self) -> dict[str, torch.Tensor]:
+        """Return the tensors of its part of a checkpoint."""
+        return {}
+
+    def _plain_state(self, order: msg.SendWorkerState) -> dict[str, Any]:
         plain: dict[str, Any] = {"position": [0, self._steps, 0, 0, 0], "used": self._steps}
         if order.waits and self._loop is not None:
             plain |= {"loop": self._loop.state_dict(), "lr": 0.1, "next_chunk_s": None}
-        self._tell(msg.WorkerState(order.tag, Json(plain), {}))
+        return plain
 
     # ---------------------------------------------------------------- rings
 
@@ -375,6 +406,9 @@ class FakeWorker:
 
     def _model(self, version: int) -> dict[str, torch.Tensor]:
         size = self._workload.model.num_parameters
+        if self._members:
+            share = ring_shares(size, len(self._members))[self._members.index(self.worker)]
+            size = share.stop - share.start
         return {"parameters": torch.full((size,), float(version)), "buffers": torch.zeros(0)}
 
     def _parts(self) -> list[Any]:

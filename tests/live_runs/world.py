@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 
 import numpy as np
@@ -41,6 +41,7 @@ from psbench.testing.invariants import BrokenContract
 from psbench.training.workload import Workload
 from tests.live_runs.channels import Channels
 from tests.live_runs.checks import Checks
+from tests.live_runs.gossip_workers import FakeGossipWorker
 from tests.live_runs.replica import state_given_back
 from tests.live_runs.servers import FakeServer
 from tests.live_runs.workers import FakeWorker, Rings
@@ -90,6 +91,10 @@ class World:
     ) -> None:
         self._workload, self._rng = workload, rng
         self.now, self._channels, self._rings = 0.0, Channels(), Rings()
+        self._is_gossip = any(
+            each.placement.peer_to_peer for each in workload.experiment.strategy.compositions
+        )
+        self._starts = Counter[int]()  # of each worker's processes
         names = [name for name in roles_of(workload.experiment) if name not in (COORDINATOR, absent)]
         if before is None:
             self.log = EventLog()
@@ -105,6 +110,7 @@ class World:
         self.servers: dict[str, FakeServer] = {}
         self.workers: dict[str, FakeWorker] = {}
         self.alive: set[str] = set()
+        self._addresses: dict[str, str] = {}  # of workers that other workers reach, and whose each is
         self._met: set[str] = set()  # whose greeting the coordinator has read: it can send to no others
         self.deaths: set[str] = set()
         self._unnoticed: set[str] = set()  # dead, and not found dead yet
@@ -134,14 +140,18 @@ class World:
 
         def send(to: str, message: Message) -> None:
             if name in self.alive:
-                self._channels.send(name, to, message)
+                self._channels.send(name, self._addresses.get(to, to), message)
 
         send(COORDINATOR, msg.Hello(name))
         worker = worker_number(name)
         if worker is not None:
             for server in self.servers:
                 send(server, msg.Hello(name))
-            self.workers[name] = FakeWorker(self._workload, worker, self._rings, send, lambda: self.now)
+            self._starts[worker] += 1
+            address = f"fake://{worker}" + "'" * (self._starts[worker] - 1)
+            self._addresses[address] = name
+            kind = FakeGossipWorker if self._is_gossip else FakeWorker
+            self.workers[name] = kind(self._workload, worker, self._rings, send, lambda: self.now, address)
             self.workers[name].live()
             return
         if name == REPLICA:
@@ -175,7 +185,8 @@ class World:
             self._channels.cut(name, COORDINATOR)
         self.alive.discard(name)
         self._met.discard(name)
-        if self.workers.pop(name, None) is not None:
+        if (worker := self.workers.pop(name, None)) is not None:
+            self._addresses.pop(worker.address)
             for server in self.servers.values():
                 server.disconnect(name)
         for sender in self._channels.sent_to(name):
@@ -238,6 +249,10 @@ class World:
     def waiting(self) -> list[tuple[str, str]]:
         """Return the pairs between which messages are under way."""
         return self._channels.waiting()
+
+    def next_of(self, pair: tuple[str, str]) -> Message:
+        """Return the message between two processes that arrives next."""
+        return self._channels.first(pair)
 
     def arrive(self, pair: tuple[str, str]) -> None:
         """Let the oldest message between two processes arrive."""
@@ -317,7 +332,10 @@ class World:
             worker.slices.setdefault(sender, deque()).append(message)
             worker.live()
         else:
-            worker.mailbox.append(message)
+            if sender == COORDINATOR:
+                worker.mailbox.append(message)
+            else:
+                worker.take_from_peer(message)
             worker.live()
 
     def _evaluate(self, message: Message) -> None:
@@ -346,7 +364,7 @@ class World:
                 raise BrokenContract("the run moves, and the client has nothing to go on from")
             return
         expected = (
-            (isinstance(error, ServerLost) and (self.retired or self._lost_server))
+            (isinstance(error, ServerLost) and (self.retired or self._lost_server or self._lost_share))
             or (isinstance(error, WorkerLost) and (self.retired or self._lost_workers))
             or (isinstance(error, Cancelled) and (CLIENT in self.deaths or self.asked_to_stop))
             or (type(error) is BackendError and self._refused_evaluator)
@@ -375,6 +393,12 @@ class World:
     @property
     def _lost_server(self) -> bool:
         return any(name == COORDINATOR or name.startswith("server") for name in self.deaths)
+
+    @property
+    def _lost_share(self) -> bool:
+        """Whether a share of the model was lost with its worker."""
+        gathers = any(each.placement.gathers for each in self._workload.experiment.strategy.compositions)
+        return gathers and self._lost_workers
 
     @property
     def _lost_workers(self) -> bool:

@@ -163,6 +163,18 @@ def test_who_is_lost_at_the_end_makes_no_version() -> None:
     assert not len(run.log.of_kind(Kind.APPLY)["row"])
 
 
+def test_a_worker_that_comes_back_as_the_run_ends_is_lost() -> None:
+    run = world(workload("bsp", 3, stop={"seconds": 2.0}, recovery={"min_workers": 1}))
+    settle(run)
+    run.ask(msg.PressWorker(1, "lost", 1.0))
+    settle(run)
+    run.live.run.events.append(ev.Join(1))
+    run.now = 2.5
+    run.heal()
+    assert run.outcome is not None
+    assert run.outcome.facts["lost_workers"] == [1]
+
+
 def test_what_the_user_does_to_a_worker_is_done_and_said() -> None:
     live = connected_and_begun(3)
 

@@ -25,6 +25,7 @@ from psbench.backends.pushes import bytes_of_pushes
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
+from psbench.core.strategy import Strategy
 from psbench.core.view import Status
 from psbench.core.wire_size import WireSize
 
@@ -73,10 +74,10 @@ class ActionPerformer:
             for number in range(max(1, servers_of(composition))):  # they have none
                 out.send(server_name(number), msg.BeginSlice(index, None, None, {}))
             store = ShardedStore if composition.placement.gathers else AllReduceStore
-            run.store = store(out, run.peers.workers(), state, run.numbers)
+            run.store = store(out, self._members(composition), state, run.numbers)
         elif composition.placement.peer_to_peer:
             out.send(FIRST_SERVER, msg.BeginSlice(index, None, None, {}))
-            run.store = GossipStore(out, workload, run.peers.workers(), run.numbers)
+            run.store = GossipStore(out, workload, run.view, run.peers.workers(), run.numbers)
         else:
             state = state or state_of(workload.server(), states=True)
             ranges = None if codec_counters is None else self._view.ranges
@@ -85,6 +86,13 @@ class ActionPerformer:
             run.store.leave(worker, run.view.last_ticket(worker))
         run.has_store = True
         self._compose(workload.wire_size)
+
+    def _members(self, composition: Strategy) -> list[int]:
+        """Return who is to hold the model: all that are here; of shares none that is out of the run."""
+        here, known = self._run.peers.workers(), self._view.workers
+        if not (composition.placement.gathers and known):
+            return here
+        return [each for each in here if each in known and known[each].status is not Status.GONE]
 
     def _compose(self, size: WireSize) -> None:
         """Take note of a composition that begins, or whose ranges have changed."""

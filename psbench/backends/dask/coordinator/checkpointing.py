@@ -5,6 +5,7 @@ Servers and workers send their parts of one version while training goes on; the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ from psbench.checkpoints.file import Checkpoint
 from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.engine import Engine
+from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView
 from psbench.training.batches import BatchPosition
 from psbench.training.server import AGGREGATION, OPTIMIZER
@@ -89,12 +91,15 @@ class CheckpointWriter:
     def complete(self, position: Callable[[int], BatchPosition]) -> Script[None]:
         """Have what is under way sent to the client, at the latest without the parts of some workers.
 
+        Where workers have models of their own no part is left out.
+
         Parameters
         ----------
         position : callable
             Returns where a worker's last push was in its data: without its part, it goes on there.
         """
-        latest = self._run.clock_s + _PARTS_S
+        alone = self._run.composition.placement.peer_to_peer
+        latest = math.inf if alone else self._run.clock_s + _PARTS_S
         yield Wait(lambda: not self or self._run.clock_s > latest, self._whom)
         self._give_up(position)
         yield Wait(lambda: not self, self._whom)
@@ -268,6 +273,13 @@ def resume_workers(
         part = checkpoint.state["workers"].get(str(worker))
         state = None if part is None else Json(part)
         out.send(worker_name(worker), msg.ResumeWorker(view.in_force, ranges, state, own))
+
+
+def without_part(workers: Collection[int], checkpoint: Checkpoint, composition: Strategy) -> set[int]:
+    """Return the workers whose model, which only they have, was lost with their part of a checkpoint."""
+    parts = checkpoint.state["workers"]
+    is_lost = composition.placement.peer_to_peer
+    return {worker for worker in workers if is_lost and str(worker) not in parts}
 
 
 def admit_worker(out: Outbox, worker: int, position: BatchPosition, view: ClusterView) -> None:

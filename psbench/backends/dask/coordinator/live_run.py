@@ -23,6 +23,7 @@ from psbench.backends.dask.coordinator.checkpointing import (
     has_releases,
     resume_workers,
     store_state,
+    without_part,
 )
 from psbench.backends.dask.coordinator.evaluation import HOLDERS, Evaluation
 from psbench.backends.dask.coordinator.measurements import Measurements
@@ -51,7 +52,6 @@ from psbench.backends.dask.server.store import NO_CODEC_COUNTERS
 from psbench.backends.schedule import StopRules
 from psbench.core import events as ev
 from psbench.core.log import EventLog
-from psbench.core.view import Status
 from psbench.errors import BackendError, Cancelled, Deadlock, ServerLost, WorkerLost
 from psbench.training.workload import Workload
 
@@ -231,6 +231,10 @@ class LiveRun:
             if own["position"] is not None:
                 self.pushes.set_position(int(worker), *own["position"][:2])
         self.actions.use(view.in_force, store_state(checkpoint), state.get("codecs") or NO_CODEC_COUNTERS)
+        lost = without_part(workers, checkpoint, composition)
+        for worker in lost:  # its process is there, and is as one that has taken another's place
+            run.store.leave(worker, view.last_ticket(worker))
+            run.store.join(worker)
         self.checkpoints.resume()
         run.rules.load_state_dict(state["stop_rules"], view.epoch)
         self._start_workers(state["time_s"])
@@ -244,10 +248,10 @@ class LiveRun:
         reason = run.rules.after_update(view, state["movement"])
         if self.actions.keeps_steps or not reason:
             epochs = run.workload.experiment.stop.epochs
-            changes = self.membership.changes_since_checkpoint(state["time_s"])
+            changes = self.membership.changes_since_checkpoint(state["time_s"], lost)
             run.events.extend(changes)  # before those of the wait
             yield from self.answers.perform(
-                first_actions(run.engine, checkpoint, run.peers.workers(), epochs)
+                first_actions(run.engine, checkpoint, {*run.peers.workers()} - lost, epochs)
             )
         else:
             self.answers.unanswered = has_releases(run.engine, checkpoint)
@@ -420,7 +424,7 @@ class LiveRun:
         """Have the last version evaluated, and send the client what the run leaves."""
         run = self.run
         # handling them would make versions that the store does not have
-        left = {e.worker for e in run.coming() if type(e) is ev.Leave and self.membership.is_possible(e)}
+        gone = self.membership.gone_at_last()
         for event in run.events:
             if type(event) is ev.Evaluated:
                 self.evaluation.take_late(event)
@@ -436,7 +440,6 @@ class LiveRun:
         if self._connection.stamps:
             yield from self._await_served()
         run.log_stream.send()
-        gone = left | {worker.id for worker in run.view.workers.values() if worker.status == Status.GONE}
         facts = {
             "time_s": time_s,
             "lost_workers": sorted(gone | (run.peers.lost_workers - run.view.workers.keys())),

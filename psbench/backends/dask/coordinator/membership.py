@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from psbench.backends.dask.coordinator.checkpointing import CheckpointWriter, admit_worker
 from psbench.backends.dask.coordinator.evaluation import Evaluation
@@ -62,14 +62,15 @@ class Membership:
             factor = self._speeds[worker] = self._speeds.get(worker, 1.0) * press.factor
             run.out.send(name, msg.ChangeSpeed(factor))
             said = f"is {press.factor:g} times as fast by hand"
-        elif press.what == "back":
-            if is_gone:
-                run.events.append(ev.Join(worker))
-            said = "is back by hand" if is_gone else "is there already"
-        elif is_gone or sum(not self._is_gone(each, coming) for each in run.view.workers) < 2:
-            said = "is gone already" if is_gone else "is the last one: it cannot be lost"
+        elif is_gone == (press.what == "lost"):
+            said = "is gone already" if is_gone else "is there already"
         elif run.composition.placement.gathers:
-            said = "cannot be lost by hand: its share of the model is nowhere else"
+            said = f"cannot be {press.what} by hand: each worker has a share of the model"
+        elif press.what == "back":
+            run.events.append(ev.Join(worker))
+            said = "is back by hand"
+        elif sum(not self._is_gone(each, coming) for each in run.view.workers) < 2:
+            said = "is the last one: it cannot be lost"
         else:
             run.events.append(ev.Leave(worker, "failed"))
             said = "is lost by hand"
@@ -192,16 +193,19 @@ class Membership:
         if name == EVALUATOR:
             self._evaluation.queue.do_without()
 
-    def changes_since_checkpoint(self, time_s: float) -> list[ev.Event]:
+    def changes_since_checkpoint(self, time_s: float, without_part: Collection[int]) -> list[ev.Event]:
         """Return what a run that resumes at `time_s` must know: workers that are missing, or that are back.
 
-        A failure or join of the profile may have been due then, and have waited for its turn.
+        A failure or join of the profile may have been due then, and have waited for its turn. Of workers
+        `without_part` in the checkpoint nothing is left.
         """
         here, there = self._peers.workers(), self._run.view.workers
         gone = {w.id for w in there.values() if w.status == Status.GONE and not w.dropped}
         away = {worker for worker in here if self._timers.is_away(worker, time_s)}
-        left = sorted(there.keys() - gone - {*here}.difference(away))
-        back = [worker for worker in here if (worker in gone or worker not in there) and worker not in away]
+        lost = {*without_part}
+        left = sorted(there.keys() - gone - {*here}.difference(away, lost))
+        is_in = there.keys() - gone - lost
+        back = [worker for worker in here if worker not in is_in and worker not in away]
         why = {True: "failed", False: "lost"}
         return [*(ev.Leave(worker, why[worker in away]) for worker in left), *map(ev.Join, back)]
 
@@ -218,11 +222,18 @@ class Membership:
         Another that has taken its place joins once, be it by itself or when the profile has it return.
         """
         waiting = self._run.engine.waiting_events
+        if type(event) is ev.Join and self._run.composition.placement.gathers:
+            return False  # a share never moves, and the others have all of them
         if type(event) is ev.Join:
             return event.worker in self._peers.workers() and self._is_gone(event.worker, waiting)
         if type(event) is ev.Leave:
             return event.worker in self._run.view.workers or not self._is_gone(event.worker, waiting)
         return True
+
+    def gone_at_last(self) -> set[int]:
+        """Return the workers that are out of the run as it ends, or have left it and not come back since."""
+        coming = [*self._run.coming()]
+        return {w for w in self._run.view.workers if self._is_gone(w, ()) or self._is_gone(w, coming)}
 
     def _is_gone(self, worker: int, coming: Iterable[ev.Event]) -> bool:
         """Return whether a worker is not in the run once these events, which have happened, are handled."""

@@ -35,7 +35,8 @@ class _Request:
     @property
     def spread(self) -> dict[str, float]:
         """How far the models are from it."""
-        return consensus_distance([model["parameters"] for model in self.models.values()])
+        vectors = (model["parameters"] for model in self.models.values())
+        return consensus_distance([vector for vector in vectors if len(vector)])
 
 
 class ReplicaAveraging:

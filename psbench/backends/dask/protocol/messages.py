@@ -334,27 +334,52 @@ class MixModels(Message, kind=57):
     """Without a server: replace a model by the weighted sum of these workers' models.
 
     `worker` is the one that is released with its new model; another, of a pair, goes on with its own step.
-    The models are those that were sent at the version `key`, or, below 0, as they are when all are asked.
+    The models are those that were sent at the version `key`, or, below 0, as they are when all are asked. For
+    `lost` workers none waits, nor for those of which a `NeighbourLost` with a higher `number` has come.
     """
 
     worker: int
     key: int
     row: dict[int, float]
+    number: int
+    lost: list[int] = []
 
 
 class GiveModel(Message, kind=58):
-    """Send the own model to another worker, which joins."""
+    """Send the own model to another worker, which joins.
+
+    With `at_once` also while the receiver waits for a model itself: perhaps for one of that worker.
+    """
 
     to: int
     key: int
+    at_once: bool = False
+
+
+class NeighbourLost(Message, kind=46):
+    """Do not wait for what orders of before this one have a worker send: it is dead."""
+
+    worker: int
+    number: int
+
+
+class SendAgain(Message, kind=45):
+    """Send another worker, which joins, the models that were sent last: it may have them no more.
+
+    They are for that release of it and those that follow.
+    """
+
+    to: int
+    ticket: int
 
 
 class PeerModel(Message, kind=59):
-    """A worker's model, for another worker."""
+    """A worker's model, for another worker; for that release of it or a later one."""
 
     worker: int
     key: int
     tensors: StateDict
+    ticket: int = -1
 
 
 class MakeVersion(Message, kind=56):

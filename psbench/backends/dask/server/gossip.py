@@ -11,6 +11,9 @@ from psbench.backends.dask.protocol.messages import ReleaseMessage
 from psbench.backends.dask.protocol.roles import worker_name
 from psbench.backends.dask.server.store import ParameterStore, Then, state_of
 from psbench.core import actions as act
+from psbench.core.events import Push
+from psbench.core.view import ClusterView, Status
+from psbench.errors import WorkerLost
 from psbench.training.workload import Workload
 
 
@@ -22,6 +25,7 @@ class GossipStore(ParameterStore):
     out : Outbox
     workload : Workload
         Has the model that all workers begin with.
+    view : ClusterView
     workers : list of int
         Those that are connected.
     numbers : iterator of int
@@ -30,42 +34,87 @@ class GossipStore(ParameterStore):
 
     kind = "gossip"
 
-    def __init__(self, out: Outbox, workload: Workload, workers: list[int], numbers: Iterator[int]) -> None:
-        self._out, self._workload, self._numbers = out, workload, numbers
+    def __init__(
+        self, out: Outbox, workload: Workload, view: ClusterView, workers: list[int], numbers: Iterator[int]
+    ) -> None:
+        self._out, self._workload, self._view, self._numbers = out, workload, view, numbers
         self._alive = set(workers)
+        self._away = set[int]()  # lost, and not in the run again: no worker waits for their models
+        self._givers: dict[int, int] = {}  # whose model a worker begins with, until that has pushed
 
     def mix(self, mix: act.Mix) -> None:
         """Tell the workers whose models change, and who gives one that has not sent it."""
-        first = next(iter(mix.rows))
-        number = -next(self._numbers) - 1
+        if mix.push < 0:
+            for worker, row in mix.rows.items():
+                self._give(worker, next(iter(row)))
+                again = msg.SendAgain(worker, self._view.workers[worker].ticket)
+                for other in sorted(self._alive - {worker}):
+                    self._send(other, again)
+            return
+        first, number = next(iter(mix.rows)), next(self._numbers)
         for worker, row in mix.rows.items():
-            key = mix.versions[worker] - 1 if mix.sent else number
-            if mix.push < 0:
-                for giver in row:
-                    self._send(giver, msg.GiveModel(worker, key))
-            self._send(worker, msg.MixModels(first, key, row))
+            key = mix.versions[worker] - 1 if mix.sent else -number - 1
+            lost = sorted(self._away.intersection(row))  # the engine has yet to hear of them
+            self._send(worker, msg.MixModels(first, key, row, number, lost))
 
     def release(self, release: act.Release, samples: int) -> None:
         """Let a worker go on from its mixture."""
+        self._away.discard(release.worker)
         self._send(release.worker, ReleaseMessage.of(release, samples))
 
     def _send(self, worker: int, message: Message) -> None:
         if worker in self._alive:
             self._out.send(worker_name(worker), message)
 
+    # ---------------------------------------------------------------- workers that come and go
+
+    def arrived(self, push: Push) -> None:
+        """Take note that a worker has a model, unless it sent this before it had to begin again."""
+        if push.ticket == self._view.workers[push.worker].ticket:
+            self._givers.pop(push.worker, None)
+
+    def forget(self, worker: int) -> None:
+        """Take note that a worker gives up its model, or waits for none."""
+        self._givers.pop(worker, None)
+
     def leave(self, worker: int, ticket: int) -> None:
-        """Have no worker wait for one that is dead."""
+        """Have no worker wait for one that is dead; another gives what it was to give.
+
+        Raises
+        ------
+        WorkerLost
+            If no other has a model.
+        """
         self._alive.discard(worker)
-        self._tell_all(msg.WorkerGone(worker, False))
+        self._away.add(worker)
+        self._givers.pop(worker, None)
+        gone = msg.NeighbourLost(worker, next(self._numbers))
+        for other in sorted(self._alive):
+            self._send(other, gone)
+        for joining in [each for each, giver in self._givers.items() if giver == worker]:
+            self._give(joining, worker)
 
     def join(self, worker: int) -> None:
-        """Reckon with a worker, which is given a model when it is released."""
+        """Reckon with a worker: others wait for its models when it is in the run again."""
         self._alive.add(worker)
-        self._tell_all(msg.WorkerGone(worker, True))
 
-    def _tell_all(self, message: Message) -> None:
-        for worker in sorted(self._alive):
-            self._send(worker, message)
+    def _give(self, worker: int, giver: int) -> None:
+        """Have a worker begin with the model of another; of the next that has one if that is lost."""
+        is_lost = giver not in self._alive - self._away
+        if is_lost:
+            giver = self._another_giver()
+        self._givers[worker] = giver
+        self._away.discard(worker)
+        number = next(self._numbers)
+        self._send(giver, msg.GiveModel(worker, -number - 1, at_once=is_lost))
+        self._send(worker, msg.MixModels(worker, -number - 1, {giver: 1.0}, number))
+
+    def _another_giver(self) -> int:
+        for worker in sorted(self._alive - self._away - self._givers.keys()):
+            known = self._view.workers.get(worker)
+            if known is not None and known.status not in (Status.NEW, Status.GONE):
+                return worker
+        raise WorkerLost("every worker that has a model is lost")
 
     def gather(self, states: bool, then: Then) -> None:
         """Call `then` with the model that all workers begin with; theirs are asked of them."""

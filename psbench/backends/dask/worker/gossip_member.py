@@ -8,7 +8,7 @@ worker that computes carries out an order for a pair at the end of its step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -17,12 +17,12 @@ from psbench.backends.checkpointing import named, under
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.messages import MixModels, PeerModel, PushMessage, ReleaseMessage
+from psbench.backends.dask.protocol.roles import Address
 from psbench.backends.dask.worker.exchange import WorkerExchange
-from psbench.backends.dask.worker.mailbox import Mailbox
+from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
 from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.core.events import Push
 from psbench.core.strategy import Strategy
-from psbench.errors import WorkerLost
 from psbench.training.local_model import LocalModel
 from psbench.training.mixing import Mixer
 from psbench.training.server import all_finite
@@ -39,21 +39,36 @@ class GossipMember(RingMember):
     ----------
     mixed : (parameters, buffers) or None
         What the worker goes on from when it is released.
+    ticket : int
+        Of its last release.
     """
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        # models of others, by worker, by version or key, and by the first release that they are for
+        self._arrived: dict[tuple[int, int, int], StateDict] = {}
+        self.ticket = -1
+        self._lost_at: dict[int, int] = {}  # by worker: no earlier order waits for its models
+        self._unreachable = set[int]()  # none is sent to them
+        self._has_begun = False
+
+    def set_addresses(self, rings: Mapping[int, Address | None]) -> None:
+        """Take where the others listen, which all of these do; see `RingMember`."""
+        super().set_addresses(rings)
+        self._unreachable.difference_update(rings)
+
     def compose(self, composition: Strategy, workload: Workload, model: LocalModel) -> None:
-        """Begin with a model that is still empty."""
+        """Begin with a model that is still empty; what others have sent may be for what comes next."""
         self._composition, self._workload, self._model = composition, workload, model
         self._mixer = Mixer(composition.aggregation, workload.experiment.batch_size)
         self._order: MixModels | None = None
         self.mixed: tuple[Tensor, Tensor] | None = None
-        self._arrived: dict[tuple[int, int], StateDict] = {}  # models of others, by worker and version or key
         self._sent: dict[int, StateDict] = {}
-        self._gone: set[int] = set()
         self._handlers = {
             MixModels: self._take_order,
-            msg.GiveModel: lambda order: self._send(order.to, order.key, self._own()),
-            msg.WorkerGone: self._note_gone,
+            msg.GiveModel: self._give,
+            msg.SendAgain: lambda order: self._send_again({order.to}, order.ticket),
+            msg.NeighbourLost: self._note_lost,
         }
 
     # ---------------------------------------------------------------- sending
@@ -68,25 +83,31 @@ class GossipMember(RingMember):
         for other in placement.receivers(self.worker, version, n):
             self._send(other, version, own)
 
+    def _give(self, order: msg.GiveModel) -> None:
+        self._send(order.to, order.key, self._own())
+
     def _own(self) -> StateDict:
         return {"parameters": self._model.parameters, "buffers": self._model.buffers}
 
-    def _send(self, other: int, key: int, model: StateDict) -> None:
-        if other in self._gone or other not in self._addresses:
+    def _send(self, other: int, key: int, model: StateDict, ticket: int = -1) -> None:
+        if other in self._unreachable or other not in self._addresses:
             return
         try:
-            self._neighbour(other).send(PeerModel(self.worker, key, model))
+            self._neighbour(other).send(PeerModel(self.worker, key, model, ticket))
         except OSError:
-            self._gone.add(other)  # the coordinator will say so as well
+            self._unreachable.add(other)  # the coordinator will say that it is gone
 
     # ---------------------------------------------------------------- mixing
 
     def _take_order(self, order: MixModels) -> None:
         if order.worker == self.worker:
+            if _is_to_begin(order) and len(self._model.parameters):
+                return  # the giver was lost after it had given
             self._order = order  # carried out with the release that follows, or before a checkpoint
             return
-        parameters, _ = self._mix(order)
-        self._model.parameters.copy_(parameters)
+        mixed = self._mix(order)
+        if mixed is not None:
+            self._model.parameters.copy_(mixed[0])
 
     def settle(self) -> None:
         """Carry out the order that the next release is to go on from."""
@@ -94,47 +115,73 @@ class GossipMember(RingMember):
         if order is not None:
             self.mixed = self._mix(order)
 
-    def _mix(self, order: MixModels) -> tuple[Tensor, Tensor]:
-        """Wait for the models of others, and return the mixture; lost ones' weights are the worker's."""
+    def _mix(self, order: MixModels) -> tuple[Tensor, Tensor] | None:
+        """Wait for the models of others, and return the mixture; lost ones' weights are the worker's.
+
+        None if the worker was to begin with the model of one that is lost, and is halted before another gives
+        its own.
+        """
         if order.key < 0 and self.worker in order.row:  # a pair: both send what they have now
             for other in order.row.keys() - {self.worker}:
                 self._send(other, order.key, self._own())
-        found = {other: self._await(other, order.key) for other in order.row if other != self.worker}
+        found = {other: self._await(other, order) for other in order.row if other != self.worker}
         row = {other: weight for other, weight in order.row.items() if found.get(other, True) is not None}
         if self.worker in row:
             row[self.worker] += sum(order.row.values()) - sum(row.values())
         elif not row:
-            raise WorkerLost(f"worker {self.worker} was to begin with the model of a worker that is lost")
+            other_order = self._await_another_giver()
+            return None if other_order is None else self._mix(other_order)
         models = [self._own() if other == self.worker else found[other] for other in row]
         pairs = [(model["parameters"], model["buffers"]) for model in models if model is not None]
-        for key in [key for key in self._arrived if 0 <= key[1] < order.key]:
-            del self._arrived[key]
+        for name in [name for name in self._arrived if 0 <= name[1] < order.key and name[2] <= self.ticket]:
+            del self._arrived[name]
         return self._mixer.mix(self.worker, pairs, row)
 
-    def _await(self, other: int, key: int) -> StateDict | None:
+    def _await(self, other: int, order: MixModels) -> StateDict | None:
         """Return the model of another worker; None if it is lost and has not sent it."""
         while True:
-            model = self._arrived.pop((other, key), None)
-            if model is not None or other in self._gone:
+            model = self._take(other, order.key)
+            if model is not None or other in order.lost or self._lost_at.get(other, -1) > order.number:
                 return model
             arrived = self._receive()
             if arrived is not None:
                 if isinstance(arrived, PeerModel):
-                    self._arrived[arrived.worker, arrived.key] = arrived.tensors
+                    self._arrived[arrived.worker, arrived.key, arrived.ticket] = arrived.tensors
                 continue
             message = self.mailbox.next_new(0)
             if message is None:
                 self.mailbox.check()
-            elif isinstance(message, msg.WorkerGone):
-                self._note_gone(message)
+            elif isinstance(message, msg.NeighbourLost):
+                self._note_lost(message)
+            elif isinstance(message, msg.GiveModel) and message.at_once:
+                self._give(message)
             else:
+                if isinstance(message, msg.StartTraining):
+                    self.set_addresses(message.rings)  # a model may be given to a process that is new
                 self.mailbox.defer(message)
 
-    def _note_gone(self, message: msg.WorkerGone) -> None:
-        if message.is_back:
-            self._gone.discard(message.worker)
-        else:
-            self._gone.add(message.worker)
+    def _take(self, other: int, key: int) -> StateDict | None:
+        """Return and remove a model that has come; one that was sent again for a later release stays."""
+        for name in self._arrived:
+            if name[:2] == (other, key) and name[2] <= self.ticket:
+                return self._arrived.pop(name)
+        return None
+
+    def _await_another_giver(self) -> MixModels | None:
+        while True:
+            message = self.mailbox.next_new(LOOK_S)
+            if isinstance(message, MixModels) and _is_to_begin(message):
+                return message
+            if isinstance(message, msg.NeighbourLost):
+                self._note_lost(message)
+            elif message is not None:
+                self.mailbox.defer(message)
+                if isinstance(message, msg.Halt):
+                    return None
+
+    def _note_lost(self, message: msg.NeighbourLost) -> None:
+        self._lost_at[message.worker] = message.number
+        self._unreachable.add(message.worker)
 
     # ---------------------------------------------------------------- checkpoints
 
@@ -146,7 +193,7 @@ class GossipMember(RingMember):
             found |= {"mixed/parameters": self.mixed[0], "mixed/buffers": self.mixed[1]}
         for version, model in self._sent.items():
             found |= named(f"sent/{version}/", model)
-        for (other, key), model in self._arrived.items():
+        for (other, key, _), model in self._arrived.items():
             found |= named(f"arrived/{other}/{key}/", model)
         if (state := self._mixer.states.get(self.worker)) is not None:
             found |= named("mixing/", state.tensors())
@@ -158,7 +205,7 @@ class GossipMember(RingMember):
             self.mixed = mixed["parameters"], mixed["buffers"]
         for name in {name.rpartition("/")[0] for name in under("arrived/", tensors)}:
             other, key = map(int, name.split("/"))
-            self._arrived[other, key] = under(f"arrived/{name}/", tensors)
+            self._arrived[other, key, -1] = under(f"arrived/{name}/", tensors)
         if state := under("mixing/", tensors):
             self._mixer.load(self.worker, state)
         for version in sorted({int(name.partition("/")[0]) for name in under("sent/", tensors)}):
@@ -166,10 +213,22 @@ class GossipMember(RingMember):
 
     def begin_training(self) -> None:
         """Send again what a checkpoint says was sent: no other process kept what was on its way."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._send_again(range(self._workload.profile.num_workers))
+
+    def _send_again(self, workers: Collection[int], ticket: int = -1) -> None:
+        """Send these workers what they were sent last, for that release and later ones."""
         placement, n = self._composition.placement, self._workload.profile.num_workers
         for version, model in self._sent.items():
             for other in placement.receivers(self.worker, version, n):
-                self._send(other, version, model)
+                if other in workers:
+                    self._send(other, version, model, ticket)
+
+
+def _is_to_begin(order: MixModels) -> bool:
+    """Return whether an order is for a worker that joins: to begin with another's model."""
+    return order.key < 0 and order.worker not in order.row
 
 
 class GossipExchange(WorkerExchange):
@@ -199,6 +258,7 @@ class GossipExchange(WorkerExchange):
 
     def model(self, release: ReleaseMessage) -> tuple[Tensor, Tensor] | tuple[()]:
         """Return the mixture; nothing if the worker goes on from its own model after a void step."""
+        self._member.ticket = release.ticket
         self._member.settle()
         mixed, self._member.mixed = self._member.mixed, None
         if mixed is not None:

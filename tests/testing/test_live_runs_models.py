@@ -1,0 +1,157 @@
+"""Live runs whose workers have models of their own, or shares: what is lost with a worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from psbench.backends.dask.coordinator.live_run import LiveRun
+from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.messages import ReleaseMessage
+from psbench.core.log import Kind
+from psbench.core.view import Status
+from psbench.errors import WorkerLost
+from psbench.training.workload import Workload
+from tests.live_runs import World
+from tests.live_runs.scenes import LONG, settle, workload, world
+
+JOINS = {"joins": [{"worker": 2, "at_s": 0.5}]}
+NEIGHBOURS = ("d_psgd", "d_psgd_step_first", "sgp", "ad_psgd")
+
+
+def of(name: str, workers: int = 3, **cluster: Any) -> Workload:
+    machines = {"workers": workers, "step_time": "constant"} | cluster
+    return workload(name, workers, **LONG | {"cluster": machines, "stop": {"updates": 30}})
+
+
+def pushed(run: World) -> set[int]:
+    rows = run.log.rows()
+    return {int(worker) for worker in rows["worker"][rows["kind"] == Kind.PUSH]}
+
+
+def said_by_coordinator(run: World, name: str) -> list[Any]:
+    """Let all messages arrive, and return those of the coordinator to a process."""
+    said: list[Any] = []
+    while pairs := run.waiting():
+        if pairs[0] == ("coordinator", name):
+            said.append(run.next_of(pairs[0]))
+        run.arrive(pairs[0])
+    return said
+
+
+def ends(run: World) -> msg.RunOutcome:
+    run.heal(looks=True)
+    assert run.outcome is not None
+    assert run.outcome.status == "finished"
+    return run.outcome
+
+
+@pytest.mark.parametrize("name", NEIGHBOURS)
+def test_a_worker_that_joins_is_given_the_model_of_another_if_the_first_is_lost(name: str) -> None:
+    """The run ended with the error of the worker that joined."""
+    run = world(of(name, **JOINS))
+    settle(run)
+    run.kill("worker 0", arrives=False)
+    run.pass_time(0.6)  # worker 2 joins, and worker 0 is not known to be dead
+    run.end_step("worker 1")
+    for _ in range(3):  # worker 1 may wait for the model of worker 2, which waits for its own
+        settle(run)
+    ends(run)
+    assert pushed(run) == {0, 1, 2}
+
+
+def test_a_run_ends_when_no_worker_is_left_that_has_a_model() -> None:
+    run = world(of("ad_psgd", 2, joins=[{"worker": 1, "at_s": 0.5}]))
+    settle(run)
+    run.kill("worker 0", arrives=False)
+    run.pass_time(0.6)
+    run.is_healing = True
+    run.pass_time(0.6)
+    assert run.end is not None
+    assert isinstance(run.end.error, WorkerLost)
+    assert "every worker that has a model is lost" in str(run.end.error)
+
+
+@pytest.mark.parametrize("name", NEIGHBOURS)
+def test_a_worker_that_is_back_at_once_is_sent_the_models_again_that_it_has_taken(name: str) -> None:
+    """It waited for good for models that it had mixed before it was lost by hand."""
+    run = world(of(name))
+    settle(run)
+    for worker in ("worker 0", "worker 1", "worker 2", "worker 0"):
+        run.end_step(worker)
+        settle(run)
+    run.ask(msg.PressWorker(0, "lost", 1.0))
+    run.ask(msg.PressWorker(0, "back", 1.0))
+    assert ends(run).facts["lost_workers"] == []
+
+
+def test_a_stop_waits_for_the_models_of_workers_whose_step_takes_long() -> None:
+    """After 2 s the checkpoint was written without them, and they went on from the first model."""
+    run = world(of("d_psgd"))
+    settle(run)
+    run.ask(msg.RoleLeaves("coordinator"))
+    run.end_step("worker 0")
+    for _ in range(50):
+        settle(run)
+        run.pass_time(0.1)
+    assert run.end is None
+    for worker in ("worker 1", "worker 2"):
+        run.end_step(worker)
+    run.heal()
+    assert run.record.start is not None
+    found = run.record.start.checkpoint.tensors
+    assert {f"worker/{worker}/model/parameters" for worker in range(3)} <= found.keys()
+
+
+@pytest.mark.parametrize("name", ["d_psgd", "ad_psgd"])
+def test_a_worker_whose_model_was_lost_with_it_begins_with_another_model(name: str) -> None:
+    """Others waited for good for what it had sent before the checkpoint."""
+    before = world(of(name))
+    settle(before)
+    before.ask(msg.RoleLeaves("coordinator"))
+    settle(before)
+    before.pass_time(0.3)
+    before.end_step("worker 0")
+    settle(before)  # a version is made, and a checkpoint asked of all
+    before.kill("worker 1", arrives=False)
+    before.end_step("worker 2")
+    settle(before)
+    before.is_healing = True
+    before.pass_time(0.3)
+    before.heal()
+    assert before.record.start is not None
+    state = before.record.start.checkpoint.state
+    assert state["workers"].keys() == {"0", "2"}
+    assert [each["status"] for each in state["engine"]["view"]["workers"]].count(Status.GONE) == 0
+    run = World(of(name), np.random.Generator(np.random.PCG64(2)), LiveRun, before)
+    said = said_by_coordinator(run, "worker 1")
+    kinds = [type(message) for message in said if isinstance(message, (msg.MixModels, ReleaseMessage))]
+    assert kinds == [msg.MixModels, ReleaseMessage]
+    assert ends(run).facts["lost_workers"] == []
+
+
+def test_a_worker_that_a_checkpoint_of_shares_lacks_does_not_join() -> None:
+    """It was given a share of the model, and versions were made without it: the model was of two versions."""
+    experiment = workload("fsdp", 3, stop={"updates": 30}, evaluate_every=0.01)
+    before = world(experiment)
+    before.kill("worker 2", arrives=False)
+    before.report_dead()
+    for _ in range(8):
+        settle(before)
+        before.pass_time(0.3)
+        for worker in before.busy():
+            before.end_step(worker)
+    before.ask(msg.RoleLeaves("coordinator"))
+    before.heal()
+    assert before.can_go_on
+    run = World(experiment, np.random.Generator(np.random.PCG64(2)), LiveRun, before)
+    settle(run)
+    run.ask(msg.PressWorker(2, "back", 1.0))
+    said = [
+        message.text for message in said_by_coordinator(run, "client") if isinstance(message, msg.Incident)
+    ]
+    assert "worker 2 cannot be back by hand: each worker has a share of the model" in said[-1]
+    ends(run)
+    assert pushed(run) == {0, 1}
