@@ -305,6 +305,8 @@ class Checks:
         if self._is_planned_away(worker.worker):
             return f"is {known.status.name.lower()} in the run, and its failure is planned"
         if known.status is Status.COMPUTING:
+            if known.hold_reason:  # its release is held back until others have made their steps: entries move
+                return ""
             reads_later = worker.computing and (worker.exchanges or worker.mailbox)  # between two steps
             if worker.ticket != known.ticket and not reads_later:
                 return f"is to compute under ticket {known.ticket}, and has {worker.ticket}"
