@@ -215,7 +215,8 @@ def has_pushed_again(log: EventLog, worker: int) -> bool:
     [
         TWO_SERVERS,
         "all_reduce",
-        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("bsp", "selsync")),
+        "d_psgd",
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("bsp", "selsync", "ad_psgd", "sgp")),
     ],
     ids=str,
 )
