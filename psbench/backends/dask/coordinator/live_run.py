@@ -232,7 +232,7 @@ class LiveRun:
                 self.pushes.set_position(int(worker), *own["position"][:2])
         self.actions.use(view.in_force, store_state(checkpoint), state.get("codecs") or NO_CODEC_COUNTERS)
         lost = without_part(workers, checkpoint, composition)
-        for worker in lost:  # its process is there, and is as one that has taken another's place
+        for worker in sorted(lost):  # its process is there, and is as one that has taken another's place
             run.store.leave(worker, view.last_ticket(worker))
             run.store.join(worker)
         self.checkpoints.resume()
