@@ -167,8 +167,10 @@ class EngineMembership:
         if processor.drain is not None:
             processor.drain.parked.discard(worker.id)
         processor.unanswered.discard(worker.id)
+        # it forgets the last worker, too: that may be back
+        decided = processor.composition.communication.on_leave(worker.id, view)
         if view.num_active:
-            processor.todo.extend(processor.composition.communication.on_leave(worker.id, view))
+            processor.todo.extend(decided)
             processor.todo.extend(processor.composition.consistency.on_leave(worker.id, view))
         else:
             self.readmit_dropped()  # no other worker is left

@@ -209,7 +209,7 @@ class Communication(Part):
         return []
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """React to a worker that has left."""
+        """React to a worker that has left; if none is left, what is returned is not done."""
         return []
 
     def on_applied(self, view: ClusterView) -> list[Action]:

@@ -450,3 +450,13 @@ def shown_beside(log):
         slack = 1e-6 * send.end_s  # durations are recorded to seven digits
         assert ((own["start_s"] <= send.start_s + slack) & (own["end_s"] >= send.end_s - slack)).any()
     return len(beside) > 0
+
+
+def test_workers_that_come_back_after_all_have_failed_push_one_fragment():
+    """The last to fail came back with the fragment of before, and the run ended with an error."""
+    away = [{"worker": 1, "at_s": 0.02, "rejoin_s": 1.5}]
+    cluster = {"workers": 2, "step_time": "constant", "failures": away, "joins": [{"worker": 0, "at_s": 1.0}]}
+    found = run(streaming(), cluster=cluster, stop={"updates": 20})
+    rows = found.log.of_kind(Kind.PUSH)
+    assert {0, 1} == set(rows["worker"])
+    assert found.meta["status"] == "finished"

@@ -268,11 +268,11 @@ class Interpreter(Account):
         member.status, member.overlapping = Status.GONE, False
         self.parked.discard(member.id)
         c.look_at_clocks()
+        decided = list(self.communication.on_leave(member.id, c))
         if not c.present:
             self.take_back()
             return []
-        answers = [part.on_leave(member.id, c) for part in (self.communication, self.consistency)]
-        return [action for actions in answers for action in actions]
+        return [*decided, *self.consistency.on_leave(member.id, c)]
 
     def drop(self, drop: act.Drop) -> Reaction:
         """Drop a worker, unless it is the last."""
