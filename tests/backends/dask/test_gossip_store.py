@@ -67,6 +67,14 @@ def test_another_gives_if_the_giver_is_lost(store: Store) -> None:
     assert store.givers() == [("worker 1", 3, True)]
 
 
+def test_a_worker_hears_that_its_giver_is_lost_before_who_gives(store: Store) -> None:
+    """It puts aside what comes while it waits for the first, and would look for no other order in there."""
+    store.admits(3, giver=0)
+    store.leave(0, 5)
+    said = [type(each.message) for each in store.outbox.take() if each.to == "worker 3"]
+    assert said == [msg.NeighbourLost, msg.MixModels]
+
+
 def test_a_new_process_of_the_giver_has_nothing_to_give(store: Store) -> None:
     """The engine has yet to hear that the giver is lost."""
     store.leave(0, 5)
