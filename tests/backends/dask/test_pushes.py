@@ -88,6 +88,15 @@ def test_a_payload_of_another_length_moves_the_model_nowhere() -> None:
     assert torch.equal(part.payloads[0, 3], torch.ones(4))
 
 
+def test_a_push_that_waits_keeps_its_buffers_when_entries_move() -> None:
+    """They follow the entries that it had, and not those that the server holds from now on."""
+    state = {"parameters": torch.arange(4.0), "buffers": torch.zeros(2)}
+    part = ParameterSlice(state, SGD(lr=0.5), 8, strategies.asp(), Streams(0), 0)
+    part.receive((0, 1), torch.tensor([1.0, 2.0, 3.0, 4.0, 8.0, 9.0]))
+    part.hold_vectors({name: vector[:3] for name, vector in part.vectors([(0, 1)]).items()})
+    assert part.payloads[0, 1].tolist() == [1.0, 2.0, 3.0, 8.0, 9.0]
+
+
 def test_a_dead_process_owes_its_payloads_though_it_is_replaced_at_once():
     """An update that waits for one would wait for ever: the process that took its place has later tickets."""
     lost = LostPayloads()
