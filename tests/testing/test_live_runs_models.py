@@ -155,3 +155,21 @@ def test_a_worker_that_a_checkpoint_of_shares_lacks_does_not_join() -> None:
     assert "worker 2 cannot be back by hand: each worker has a share of the model" in said[-1]
     ends(run)
     assert pushed(run) == {0, 1}
+
+
+def test_a_worker_that_is_out_of_the_run_has_no_share_after_a_switch() -> None:
+    """It has a process, and is in no ring: its share would be of the version at the switch for good."""
+    switch = {"name": "strategy_switch", "rule": "manual", "first": "all_reduce", "second": "fsdp"}
+    run = world(workload(switch, 3, stop={"updates": 30}, evaluate_every=100))
+    settle(run)
+    for asked in (msg.PressWorker(2, "lost", 1.0), msg.RequestSwitch(None)):
+        run.ask(asked)
+        settle(run)
+    said: list[Any] = []
+    for _ in range(8):
+        for worker in run.busy():
+            run.end_step(worker)
+        said += said_by_coordinator(run, "worker 0")
+        run.pass_time(0.1)
+    assert [order.members for order in said if isinstance(order, msg.KeepShare)] == [[0, 1]]
+    ends(run)
