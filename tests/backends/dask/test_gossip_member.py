@@ -137,6 +137,18 @@ def test_what_is_sent_again_is_for_a_later_release(member: Member) -> None:
     assert torch.equal(member.mixed_by(order), torch.full((4,), 4.0))
 
 
+def test_what_is_for_a_later_release_outlives_exchanges_of_before(member: Member) -> None:
+    """Who begins again with another's model may be at an earlier version than it was."""
+    member.own(1.0)
+    member.ticket = 2
+    member.came(1, 0, 7.0, ticket=3)
+    member.came(1, 2, 3.0)
+    member.mixed_by(msg.MixModels(0, 2, {0: 0.5, 1: 0.5}, 7))
+    member.ticket = 3
+    found = member.mixed_by(msg.MixModels(0, 0, {0: 0.5, 1: 0.5}, 9))
+    assert torch.equal(found, torch.full((4,), 4.0))
+
+
 def test_a_worker_sends_again_the_last_two_models_to_one_that_joins(member: Member) -> None:
     for version in range(3):
         member.own(float(version))
@@ -194,3 +206,16 @@ def test_the_models_of_a_checkpoint_are_sent_once(member: Member) -> None:
     assert {worker for worker, _ in member.sent} == {1, 2}
     member.begin_training()  # as another worker joins
     assert len(member.sent) == 2
+
+
+def test_what_has_come_for_a_later_exchange_is_in_a_checkpoint(member: Member) -> None:
+    """A neighbour that is more than two versions ahead has it no more to send it again."""
+    member.own(1.0)
+    member.came(1, 1, 3.0)
+    member.came(2, 0, 5.0)
+    member.mixed_by(msg.MixModels(0, 0, {0: 0.5, 2: 0.5}, 7))
+    resumed = Member()
+    resumed.restore(member.state())
+    resumed.own(1.0)
+    found = resumed.mixed_by(msg.MixModels(0, 1, {0: 0.5, 1: 0.5}, 3))
+    assert torch.equal(found, torch.full((4,), 2.0))
