@@ -97,6 +97,14 @@ def test_a_push_that_waits_keeps_its_buffers_when_entries_move() -> None:
     assert part.payloads[0, 1].tolist() == [1.0, 2.0, 3.0, 8.0, 9.0]
 
 
+def test_versions_that_are_held_move_with_their_entries() -> None:
+    state = {"parameters": torch.arange(4.0), "buffers": torch.zeros(0)}
+    part = ParameterSlice(state, SGD(lr=0.5), 8, strategies.asp(), Streams(0), 0)
+    part.hold(0, {0})
+    part.hold_vectors({name: vector[1:] for name, vector in part.vectors([]).items()})
+    assert part.distance_sq(0) == 0.0
+
+
 def test_a_dead_process_owes_its_payloads_though_it_is_replaced_at_once():
     """An update that waits for one would wait for ever: the process that took its place has later tickets."""
     lost = LostPayloads()
