@@ -30,6 +30,7 @@ class FakeGossipWorker(FakeWorker):
         self._lost_at = dict[int, int]()
         self._unreachable = set[int]()
         self._has_begun = False
+        self._aside = deque[Message]()  # read while it waited, and for later
         self._forget()
         super().__init__(*arguments)
 
@@ -102,7 +103,12 @@ class FakeGossipWorker(FakeWorker):
             yield from self._mix(order)
 
     def _mix(self, order: MixModels) -> Life:
-        """Wait for the models of others."""
+        """Wait for the models of others; what else is read meanwhile is for later."""
+        yield from self._await_all(order)
+        self.mailbox.extendleft(reversed(self._aside))
+        self._aside.clear()
+
+    def _await_all(self, order: MixModels) -> Life:
         is_own = self.worker in order.row
         others = [other for other in order.row if other != self.worker]
         if order.key < 0 and is_own:
@@ -114,13 +120,12 @@ class FakeGossipWorker(FakeWorker):
         if not (is_own or any(found)):
             another = yield from self._await_another_giver()
             if another is not None:
-                yield from self._mix(another)
+                yield from self._await_all(another)
         old = {name for name in self._arrived if 0 <= name[1] < order.key and name[2] <= self._ticket}
         self._arrived -= old
 
     def _await(self, other: int, order: MixModels) -> Life:
         """Return whether the model of another worker has come; else that one is lost."""
-        deferred = deque[Message]()
         self._awaited = other
         while (found := self._come(other, order.key)) is None:
             if other in order.lost or self._lost_at.get(other, -1) > order.number:
@@ -137,8 +142,7 @@ class FakeGossipWorker(FakeWorker):
                 else:
                     if isinstance(message, msg.StartTraining):
                         self._set_addresses(message)
-                    deferred.append(message)
-        self.mailbox.extendleft(reversed(deferred))
+                    self._aside.append(message)
         self._awaited = -1
         self._arrived -= {found}
         return found is not None
@@ -150,7 +154,6 @@ class FakeGossipWorker(FakeWorker):
 
     def _await_another_giver(self) -> Life:
         """Return the order to begin with the model of another worker; None if it is halted before."""
-        deferred = deque[Message]()
         found, halted = None, False
         while found is None and not halted:
             yield lambda: bool(self.mailbox)
@@ -161,8 +164,7 @@ class FakeGossipWorker(FakeWorker):
                 found = message
             else:
                 halted = isinstance(message, msg.Halt)
-                deferred.append(message)
-        self.mailbox.extendleft(reversed(deferred))
+                self._aside.append(message)
         return found
 
     # ---------------------------------------------------------------- orders
