@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from psbench.backends.dask.coordinator import evaluation_queue
 from psbench.backends.dask.coordinator.live_run import LiveRun
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.messages import ReleaseMessage
+from psbench.backends.dask.protocol.transport import Received
+from psbench.core import events as ev
 from psbench.core.log import Kind
 from psbench.core.view import Status
 from psbench.errors import WorkerLost
@@ -173,3 +176,44 @@ def test_a_worker_that_is_out_of_the_run_has_no_share_after_a_switch() -> None:
         run.pass_time(0.1)
     assert [order.members for order in said if isinstance(order, msg.KeepShare)] == [[0, 1]]
     ends(run)
+
+
+def test_who_is_lost_by_hand_while_shares_are_dealt_out_has_none() -> None:
+    """It had one, and was in no ring: what was evaluated was of two versions."""
+    switch = {"name": "strategy_switch", "rule": "manual", "first": "all_reduce", "second": "fsdp"}
+    run = world(workload(switch, 3, stop={"updates": 30}, evaluate_every=100))
+    settle(run)
+    run.ask(msg.RequestSwitch(None))
+    while not run.live.run.view.in_force:
+        if pairs := run.waiting():
+            run.arrive(pairs[0])
+        for worker in run.busy():
+            run.end_step(worker)
+        run.pass_time(0.01)
+    assert run.live.wait is not None
+    assert run.live.wait.whom() == "the holders of the model"
+    press = Received("client", msg.PressWorker(2, "lost", 1.0))
+    run.perform(run.live.handle(press, run.now))
+    ends(run)
+
+
+def test_a_new_process_is_not_told_to_mix_what_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A push waited for the evaluator while the worker that was to exchange models with it was replaced."""
+    monkeypatch.setattr(evaluation_queue, "_WAITING_BYTES", 0)
+    run = world(workload("ad_psgd", 3, **LONG | {"evaluate_every": 0.001}))
+    run.is_healing = True
+    settle(run)
+    while run.live.wait is None or run.live.wait.whom() != "evaluator":
+        run.end_step(run.busy()[0])
+        settle(run, without="evaluator")
+    run.end_step(run.busy()[0])
+    settle(run, without="evaluator")
+    lost = run.busy()[0]
+    run.kill(lost)
+    for _ in range(4):
+        run.pass_time(0.3)
+        run.find_places()
+        settle(run, without="evaluator")
+    assert [type(event) for event in run.live.run.events] == [ev.Push, ev.Leave, ev.Join]
+    orders = [order for order in said_by_coordinator(run, lost) if isinstance(order, msg.MixModels)]
+    assert [len(order.row) for order in orders] == [1]  # to begin with the model of another

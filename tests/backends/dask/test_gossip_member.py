@@ -219,3 +219,33 @@ def test_what_has_come_for_a_later_exchange_is_in_a_checkpoint(member: Member) -
     resumed.own(1.0)
     found = resumed.mixed_by(msg.MixModels(0, 1, {0: 0.5, 1: 0.5}, 3))
     assert torch.equal(found, torch.full((4,), 2.0))
+
+
+def test_a_worker_halted_before_its_giver_is_lost_awaits_no_other(member: Member) -> None:
+    """The order to halt had been put aside, and no other giver was named: it waited for good."""
+    member.orders.came += [msg.Halt(), msg.NeighbourLost(1, 8)]
+    assert member.mixed_by(msg.MixModels(0, -7, {1: 1.0}, 7)) is None
+    assert isinstance(member.mailbox.next(0), msg.Halt)
+
+
+def test_what_it_is_to_begin_with_after_it_was_halted_is_for_then(member: Member) -> None:
+    """It took that for what it had begun with before, and began anew with the first model of all."""
+    member.orders.came += [msg.Halt(), msg.NeighbourLost(1, 8), msg.MixModels(0, -9, {2: 1.0}, 9)]
+    member.came(2, -9, 6.0)
+    assert member.mixed_by(msg.MixModels(0, -7, {1: 1.0}, 7)) is None
+    assert isinstance(member.mailbox.next(0), msg.Halt)
+    assert member.mailbox.next(0).key == -9
+
+
+def test_a_model_of_an_exchange_after_a_checkpoint_is_not_in_it(member: Member) -> None:
+    """The exchanges of a resumed run have the same numbers: it was mixed in that of its number."""
+    member.own(1.0)
+    member.came(1, -21, 5.0)  # which is told of the exchange already
+    member.came(2, 0, 3.0)
+    member.mixed_by(msg.MixModels(0, 0, {0: 0.5, 2: 0.5}, 7))
+    resumed = Member()
+    resumed.restore(member.state())
+    resumed.own(1.0)
+    resumed.came(1, -21, 9.0)
+    found = resumed.mixed_by(msg.MixModels(0, -21, {0: 0.5, 1: 0.5}, 20))
+    assert torch.equal(found, torch.full((4,), 5.0))

@@ -131,6 +131,15 @@ def test_nobody_waits_for_a_lost_worker_until_it_is_in_the_run_again(store: Stor
     assert orders[0].number < lost < orders[1].number
 
 
+def test_a_new_process_has_no_part_in_an_exchange_of_before(store: Store) -> None:
+    """It has no model yet, and the run ended with its error."""
+    store.leave(0, 5)
+    store.join(0)
+    row = {0: 0.5, 1: 0.5}
+    store.mix(Mix({1: row, 0: row}, push=3, versions={0: 4, 1: 4}))
+    assert [each.to for each in store.said(msg.MixModels)] == ["worker 1"]
+
+
 def test_a_worker_without_a_model_is_in_no_mean() -> None:
     """Its model was lost with it; how far the others are from their mean could not be told."""
     averaging, found = ReplicaAveraging(Outbox(), count()), list[Any]()
