@@ -153,19 +153,17 @@ class FakeGossipWorker(FakeWorker):
         return names[0] if names else None
 
     def _await_another_giver(self) -> Life:
-        """Return the order to begin with the model of another worker; None if it is halted before."""
-        found, halted = None, False
-        while found is None and not halted:
+        """Return the order to begin with the model of another worker; None if this one is to halt before."""
+        while not any(isinstance(message, msg.Halt) for message in self._aside):
             yield lambda: bool(self.mailbox)
             message = self.mailbox.popleft()
             if isinstance(message, msg.NeighbourLost):
                 self._note_lost(message)
             elif isinstance(message, MixModels) and message.worker not in message.row:
-                found = message
+                return message
             else:
-                halted = isinstance(message, msg.Halt)
                 self._aside.append(message)
-        return found
+        return None
 
     # ---------------------------------------------------------------- orders
 
@@ -211,7 +209,7 @@ class FakeGossipWorker(FakeWorker):
 
     def _part(self) -> dict[str, Tensor]:
         names = [f"sent/{version}" for version in self._sent]
-        names += [f"arrived/{other}/{key}" for other, key, _ in self._arrived]
+        names += [f"arrived/{other}/{key}" for other, key, _ in self._arrived if key >= 0]
         names += ["model/parameters"] if self._has_model else []
         return {name: self._model(0)["parameters"] for name in names}
 

@@ -456,7 +456,15 @@ def test_workers_that_come_back_after_all_have_failed_push_one_fragment():
     """The last to fail came back with the fragment of before, and the run ended with an error."""
     away = [{"worker": 1, "at_s": 0.02, "rejoin_s": 1.5}]
     cluster = {"workers": 2, "step_time": "constant", "failures": away, "joins": [{"worker": 0, "at_s": 1.0}]}
-    found = run(streaming(), cluster=cluster, stop={"updates": 20})
-    rows = found.log.of_kind(Kind.PUSH)
-    assert {0, 1} == set(rows["worker"])
+    found = ps.run(
+        ps.Experiment(
+            strategy="streaming_diloco",
+            data="digits",
+            model={"name": "mlp", "hidden": [2]},
+            batch_size=8,
+            cluster=cluster,
+            stop={"updates": 20, "epochs": 50},
+        )
+    )
     assert found.meta["status"] == "finished"
+    assert set(found.log.of_kind(Kind.PUSH)["worker"]) == {0, 1}

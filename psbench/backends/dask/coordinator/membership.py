@@ -64,7 +64,7 @@ class Membership:
             said = f"is {press.factor:g} times as fast by hand"
         elif is_gone == (press.what == "lost"):
             said = "is gone already" if is_gone else "is there already"
-        elif run.composition.placement.gathers:
+        elif self._deals_shares:
             said = f"cannot be {press.what} by hand: each worker has a share of the model"
         elif press.what == "back":
             run.events.append(ev.Join(worker))
@@ -222,13 +222,20 @@ class Membership:
         Another that has taken its place joins once, be it by itself or when the profile has it return.
         """
         waiting = self._run.engine.waiting_events
-        if type(event) is ev.Join and self._run.composition.placement.gathers:
+        if type(event) is ev.Join and self._deals_shares:
             return False  # a share never moves, and the others have all of them
         if type(event) is ev.Join:
             return event.worker in self._peers.workers() and self._is_gone(event.worker, waiting)
         if type(event) is ev.Leave:
             return event.worker in self._run.view.workers or not self._is_gone(event.worker, waiting)
         return True
+
+    @property
+    def _deals_shares(self) -> bool:
+        """Whether each worker has a share of the model, or is about to have one."""
+        run = self._run
+        in_force = run.workload.experiment.strategy.compositions[run.view.in_force]
+        return run.composition.placement.gathers or in_force.placement.gathers
 
     def gone_at_last(self) -> set[int]:
         """Return the workers that are out of the run as it ends, or have left it and not come back since."""

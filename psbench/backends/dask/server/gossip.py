@@ -53,6 +53,8 @@ class GossipStore(ParameterStore):
             return
         first, number = next(iter(mix.rows)), next(self._numbers)
         for worker, row in mix.rows.items():
+            if worker in self._away:  # its process may be a new one, which has no model yet
+                continue
             key = mix.versions[worker] - 1 if mix.sent else -number - 1
             lost = sorted(self._away.intersection(row))  # the engine has yet to hear of them
             self._send(worker, msg.MixModels(first, key, row, number, lost))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Never
 
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.framing import StateDict
@@ -60,12 +59,10 @@ class ShardedStore(AllReduceStore):
     def leave(self, worker: int, ticket: int) -> None:
         """Raise ServerLost: what the worker held of the model is nowhere else."""
         if worker in self._members:
-            self._change(worker, "is lost, and its share of the model with it")
+            name = worker_name(worker)
+            raise ServerLost(
+                f"{name} is lost, and its share of the model with it (placement 'sharded')", name
+            )
 
     def join(self, worker: int) -> None:
-        """Raise ServerLost: the shares of all workers would be others."""
-        self._change(worker, "joins workers that hold a share of the model each")
-
-    def _change(self, worker: int, what: str) -> Never:
-        name = worker_name(worker)
-        raise ServerLost(f"{name} {what} (placement 'sharded')", name)
+        """Do without a worker: the shares of all others would have to change."""

@@ -168,7 +168,8 @@ class GossipMember(RingMember):
         return None
 
     def _await_another_giver(self) -> MixModels | None:
-        while True:
+        """Return the order to begin with the model of another worker; None if this one is to halt before."""
+        while not self.mailbox.has_deferred(msg.Halt):
             message = self.mailbox.next_new(LOOK_S)
             if isinstance(message, MixModels) and _is_to_begin(message):
                 return message
@@ -176,8 +177,7 @@ class GossipMember(RingMember):
                 self._note_lost(message)
             elif message is not None:
                 self.mailbox.defer(message)
-                if isinstance(message, msg.Halt):
-                    return None
+        return None
 
     def _note_lost(self, message: msg.NeighbourLost) -> None:
         self._lost_at[message.worker] = message.number
@@ -194,7 +194,8 @@ class GossipMember(RingMember):
         for version, model in self._sent.items():
             found |= named(f"sent/{version}/", model)
         for (other, key, _), model in self._arrived.items():
-            found |= named(f"arrived/{other}/{key}/", model)
+            if key >= 0:  # else of one exchange, whose number is given again when the run is resumed
+                found |= named(f"arrived/{other}/{key}/", model)
         if (state := self._mixer.states.get(self.worker)) is not None:
             found |= named("mixing/", state.tensors())
         return {name: tensor.clone() for name, tensor in found.items()}

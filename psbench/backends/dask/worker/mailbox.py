@@ -60,6 +60,10 @@ class Mailbox:
             raise Stopped
         self._deferred.append(message)
 
+    def has_deferred(self, kind: type[Message]) -> bool:
+        """Whether a message of a kind was put aside."""
+        return any(isinstance(message, kind) for message in self._deferred)
+
     def put_back(self, message: Message) -> None:
         """Put a message back as the next one."""
         self._deferred.appendleft(message)
