@@ -235,7 +235,7 @@ class Membership:
         """Whether each worker has a share of the model, or is about to have one."""
         run = self._run
         in_force = run.workload.experiment.strategy.compositions[run.view.in_force]
-        return run.composition.placement.gathers or in_force.placement.gathers
+        return any(each.placement.gathers for each in (run.composition, in_force))
 
     def gone_at_last(self) -> set[int]:
         """Return the workers that are out of the run as it ends, or have left it and not come back since."""
