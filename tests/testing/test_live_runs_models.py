@@ -52,7 +52,7 @@ def ends(run: World) -> msg.RunOutcome:
 
 
 @pytest.mark.parametrize("name", NEIGHBOURS)
-def test_a_worker_that_joins_is_given_the_model_of_another_if_the_first_is_lost(name: str) -> None:
+def test_who_joins_is_given_the_model_of_another_if_the_giver_is_lost(name: str) -> None:
     """The run ended with the error of the worker that joined."""
     run = world(of(name, **JOINS))
     settle(run)
@@ -78,7 +78,7 @@ def test_a_run_ends_when_no_worker_is_left_that_has_a_model() -> None:
 
 
 @pytest.mark.parametrize("name", NEIGHBOURS)
-def test_a_worker_that_is_back_at_once_is_sent_the_models_again_that_it_has_taken(name: str) -> None:
+def test_who_is_back_at_once_is_sent_the_models_again_that_it_has_taken(name: str) -> None:
     """It waited for good for models that it had mixed before it was lost by hand."""
     run = world(of(name))
     settle(run)

@@ -172,7 +172,7 @@ def test_a_worker_gives_its_model_while_it_waits_for_the_one_that_joins(member: 
     assert [type(member.mailbox.next(0)) for _ in range(2)] == [msg.StartTraining, msg.GiveModel]
 
 
-def test_a_worker_that_was_lost_and_is_back_is_awaited_by_later_orders_alone(member: Member) -> None:
+def test_a_worker_that_is_back_is_awaited_by_later_orders_alone(member: Member) -> None:
     """An order of before, of which its new process knows nothing, was waited for, for good."""
     member.own(1.0)
     member.handle(msg.NeighbourLost(2, 8))
