@@ -252,6 +252,23 @@ def test_a_worker_that_is_being_lost_is_counted_as_lost(measures: bool) -> None:
     ]
 
 
+def test_a_worker_that_left_and_came_back_in_one_answer_is_not_released() -> None:
+    """It was released by what was decided before it left, and computed while it was new in the run."""
+    measuring = Strategy(aggregation=MeasuresFirst(), consistency=BSP(), placement=ParameterServer())
+    run = world(workload(measuring, **LONG))
+    settle(run)
+    for name in ("worker 0", "worker 1"):
+        run.end_step(name)
+    while ("evaluator", "coordinator") not in run.waiting():
+        run.arrive(run.waiting()[0])
+    run.ask(msg.PressWorker(1, "lost", 1.0))
+    run.ask(msg.PressWorker(1, "back", 1.0))
+    settle(run, without="evaluator")
+    settle(run)
+    assert run.live.run.view.workers[1].status is Status.NEW
+    assert run.busy() == ["worker 0"]
+
+
 def test_a_worker_whose_messages_a_server_refused_is_removed_once() -> None:
     live = connected_and_begun()
     for name in ("worker 1", "worker 1", "evaluator"):

@@ -130,11 +130,12 @@ class ActionPerformer:
     def _is_of_lost(self, release: act.Release) -> bool:
         """Return whether a release is of a worker that was lost meanwhile: another may have its name by now.
 
-        The engine has yet to hear of it, or has heard in this answer, after the release.
+        The engine has yet to hear of it, or has heard in this answer, after the release, perhaps with the worker's
+        return, which it has not released yet.
         """
         run, worker = self._run, release.worker
         now = self._view.workers[worker]
-        has_left = now.status is Status.GONE or now.ticket != release.ticket
+        has_left = now.status in (Status.GONE, Status.NEW) or now.ticket != release.ticket
         if has_left or worker_name(worker) in run.peers.gone:
             return True
         events = run.events
