@@ -130,8 +130,8 @@ class ActionPerformer:
     def _is_of_lost(self, release: act.Release) -> bool:
         """Return whether a release is of a worker that was lost meanwhile: another may have its name by now.
 
-        The engine has yet to hear of it, or has heard in this answer, after the release: perhaps of the worker's
-        return, too.
+        The engine has yet to hear of it, or has heard in this answer, after the release: perhaps
+        that the worker is back, too.
         """
         run, worker = self._run, release.worker
         now = self._view.workers[worker]
