@@ -32,7 +32,7 @@ VALUES = {
     "train_accuracy": ("training accuracy", ".0%"),
     "val_loss": ("validation loss", ""),
     "train_loss": ("training loss", ""),
-    "consensus_distance": ("sum of squared distances to the mean model", "~e"),
+    "consensus_distance": ("sum of squared distances to the mean model", "~g"),
     "samples_per_s": ("samples applied per second", "~s"),
 }
 
