@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from psbench.core.actions import Action, Apply
 from psbench.core.events import COLLECTIVE, Push
 from psbench.core.strategy import Strategy
 from psbench.core.wire_size import WireSize
@@ -19,6 +20,14 @@ def with_stats(push: Push, reads: Sequence[str]) -> Push:
     ended = {COLLECTIVE: sent[COLLECTIVE]} if COLLECTIVE in sent else {}
     push.stats = {name: sent[name] if name in sent else getattr(push, name) for name in reads} | ended
     return push
+
+
+def bases_of_updates(actions: Sequence[Action]) -> set[int]:
+    """Return the versions that the pushes of an answer's updates started from.
+
+    The view, which is as after the answer, does not have them.
+    """
+    return {push.base_version for action in actions if type(action) is Apply for push in action.pushes}
 
 
 def why_diverged(push: Push, now: float) -> str:

@@ -378,6 +378,27 @@ def test_a_version_is_held_while_a_push_that_waits_started_from_it() -> None:
     assert order == msg.HoldVersion(9, [0, 5, 9])
 
 
+def test_a_version_is_held_for_an_update_of_the_same_answer() -> None:
+    """A push came while loads were measured; a release before its update had the version dropped."""
+    moves = {"name": "by_load", "every": 2, "threshold": 1.05}
+    servers = {"name": "parameter_server", "servers": 3, "assignment": "layer", "reassignment": moves}
+    run = world(workload({"name": "dc_asgd", "placement": servers}, stop={"updates": 30}))
+    came = False
+    while not came:
+        if pairs := run.waiting():
+            run.arrive(pairs[0])
+        else:
+            run.end_step(run.busy()[0])
+        if run.live.run.engine.measuring and run.busy():
+            run.end_step(run.busy()[0])
+            while pairs := [pair for pair in run.waiting() if not pair[0].startswith("server")]:
+                run.arrive(pairs[0])
+            came = bool(run.live.run.engine.waiting_events)
+    run.heal(looks=True)
+    assert run.outcome is not None
+    assert run.outcome.status == "finished"
+
+
 class Noted(LiveRun):
     """A run whose instructions are kept."""
 

@@ -21,6 +21,7 @@ from psbench.core.log import Kind
 from psbench.core.strategy import Strategy
 from psbench.core.view import Status
 from psbench.errors import WorkerLost
+from psbench.runs.execution import run as run_simulated
 from psbench.strategies.consistency.bsp import BSP
 from psbench.strategies.placement.parameter_server import ParameterServer
 from tests.live_runs.scenes import (
@@ -267,6 +268,16 @@ def test_a_worker_that_left_and_came_back_in_one_answer_is_not_released() -> Non
     settle(run)
     assert run.live.run.view.workers[1].status is Status.NEW
     assert run.busy() == ["worker 0"]
+
+
+def test_in_virtual_time_such_a_worker_computes_nothing_void() -> None:
+    measuring = Strategy(aggregation=MeasuresFirst(), consistency=BSP(), placement=ParameterServer())
+    away = [{"worker": 1, "at_s": 0.05, "rejoin_s": 0.1}]  # the first loss takes until 0.12 s
+    machines = {"workers": 2, "step_time": "constant", "failures": away}
+    of = workload(measuring, cluster=machines, stop={"updates": 4}, backend="simulated")
+    rows = run_simulated(of.experiment).log.rows()
+    assert rows["time_s"][rows["kind"] == Kind.LEAVE] == rows["time_s"][rows["kind"] == Kind.MEASURED][0]
+    assert not (rows["kind"] == Kind.VOID).any()
 
 
 def test_a_worker_whose_messages_a_server_refused_is_removed_once() -> None:

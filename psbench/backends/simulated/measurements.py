@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from psbench.backends.pushes import bases_of_updates
 from psbench.backends.simulated.workers import Resources
 from psbench.clusters import Profile
 from psbench.core import actions as act
@@ -40,12 +41,17 @@ class SimulatedMeasurements:
         self._resources, self._server_loads = resources, server_loads
         self.held: dict[int, Tensor] = {}  #: versions that workers or pushes started from
         self.holds_versions = composition.holds_versions
+        self._bases = set[int]()  # of the updates of an answer
+
+    def begin(self, actions: Sequence[act.Action]) -> None:
+        """Take note of an answer that is to be performed; call if the composition `holds_versions`."""
+        self._bases = bases_of_updates(actions)
 
     def hold(self, version: int) -> None:
         """Keep the version that a worker starts from; call if the composition `holds_versions`."""
         if version not in self.held:
             view = self._resources.view
-            in_use = {w.base_version for w in view.workers.values()} | {version}
+            in_use = {w.base_version for w in view.workers.values()} | {version} | self._bases
             in_use |= {push.base_version for push in view.pending.values()}
             self.held = {v: tensor for v, tensor in self.held.items() if v in in_use}
             self.held[version] = self._resources.server.parameters.clone()

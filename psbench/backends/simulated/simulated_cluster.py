@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappush
 from typing import Any
@@ -52,6 +52,7 @@ class InService:
 
 
 _GONE = Status.GONE  # looking up an enum member costs more than comparing it
+_OUT = Status.GONE, Status.NEW  # of a worker that was released, and has left: it may be back
 
 
 class SimulatedCluster:
@@ -126,11 +127,16 @@ class SimulatedCluster:
 
     # ---------------------------------------------------------------- releases and pushes
 
+    def begin(self, actions: Sequence[act.Action]) -> None:
+        """Take note of an answer that is to be performed."""
+        if self._measurements.holds_versions:
+            self._measurements.begin(actions)
+
     def release(self, release: act.Release, now: float) -> None:
         """Send a release; a worker that pushes after every step begins one."""
         worker = release.worker
         seen = self._view.workers[worker]
-        if seen.ticket != release.ticket or seen.status is _GONE:
+        if seen.ticket != release.ticket or seen.status in _OUT:
             return  # it left while numbers were being measured, and may be back
         if self._measurements.holds_versions:
             self._measurements.hold(release.load)

@@ -243,6 +243,7 @@ class Simulation:
 
     def _perform(self, actions: Sequence[Action]) -> None:
         view, checkpoints = self.engine.view, self._checkpoints
+        self.cluster.begin(actions)
         if view.samples >= checkpoints.from_samples or view.in_force != checkpoints.composition:
             actions = self._store(actions)
             if self.status:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from psbench.backends.dask.server.gossip import GossipStore
 from psbench.backends.dask.server.parameter_server import ParameterServerStore, as_lists
 from psbench.backends.dask.server.sharded import ShardedStore
 from psbench.backends.dask.server.store import key_of, model_of, state_of
-from psbench.backends.pushes import bytes_of_pushes
+from psbench.backends.pushes import bases_of_updates, bytes_of_pushes
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
@@ -46,6 +46,7 @@ class ActionPerformer:
         self._pushes, self._reduction = pushes, reduction
         self.keeps_steps = False  #: of the composition
         self._holds_versions = False
+        self._bases = set[int]()  # of the updates of an answer
         self._performers: dict[type[Action], Callable[[Any], Script[None] | None]] = {
             act.Release: self._release,
             act.Apply: self._apply,
@@ -103,6 +104,11 @@ class ActionPerformer:
         if run.rules.sees_movement:
             run.store.ask_movement(lambda _: None)  # it is measured from now on
 
+    def begin(self, actions: Sequence[Action]) -> None:
+        """Take note of an answer that is to be performed."""
+        if self._holds_versions:
+            self._bases = bases_of_updates(actions)
+
     def perform(self, action: Action) -> Script[None] | None:
         """Perform an action; what is returned is to be done before the next one.
 
@@ -123,7 +129,7 @@ class ActionPerformer:
             self._evaluation.do_without_model(release.worker)
             return
         if self._holds_versions:
-            in_use = {w.base_version for w in view.workers.values()} | {release.load}
+            in_use = {w.base_version for w in view.workers.values()} | {release.load} | self._bases
             self._run.store.hold(release.load, in_use | {push.base_version for push in view.pending.values()})
         self._run.store.release(release, view.workers[release.worker].batch_size)
 

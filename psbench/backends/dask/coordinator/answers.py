@@ -41,6 +41,7 @@ class Answers:
         """Perform an answer; a checkpoint falls between the model it makes and its releases."""
         ending, evaluation = self._run.ending, self._evaluation
         evaluation.before_answer(actions)
+        self._actions.begin(actions)
         label, replicates = self._checkpoints.due(actions), self._replication.due(actions)
         if label or replicates:
             make, actions = split_at_model(actions)
