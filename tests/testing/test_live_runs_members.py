@@ -11,6 +11,7 @@ from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.instructions import (
     FIRST_SERVER,
     Answer,
+    End,
     Forget,
     Looked,
     Send,
@@ -268,6 +269,16 @@ def test_a_worker_that_left_and_came_back_in_one_answer_is_not_released() -> Non
     settle(run)
     assert run.live.run.view.workers[1].status is Status.NEW
     assert run.busy() == ["worker 0"]
+
+
+def test_a_late_push_of_a_composition_with_fragments_is_void() -> None:
+    """It came after a switch to a composition without fragments, of a worker that had left: the run ended."""
+    live = connected_and_begun()
+    worker = live.run.view.workers[0]
+    worker.status, worker.fragment = Status.GONE, 1
+    push = msg.PushMessage(worker.ticket, 0, 4, 1, 0.1, 0.0, 1.0)
+    said = live.handle(Received("worker 0", push), 0.1)
+    assert not [each for each in said if isinstance(each, End)]
 
 
 def test_in_virtual_time_such_a_worker_computes_nothing_void() -> None:

@@ -60,7 +60,10 @@ class PushIntake:
         samples, steps = self._done.get(worker, (0, 0))
         self._done[worker] = samples + message.samples, steps + message.steps
         send_s = max(0.0, self._run.clock_s - message.sent_s)
-        num_bytes = self._bytes_up(self._run.view.workers[worker].fragment, message.version)
+        # a void push may be of another composition, with other fragments and statistics
+        is_current = self._is_current(worker, message.ticket)
+        fragment = self._run.view.workers[worker].fragment if is_current else -1
+        num_bytes = self._bytes_up(fragment, message.version)
         # fmt: off
         push = ev.Push(
             self.next_number, worker, message.ticket, message.version, message.samples, message.steps,
@@ -71,20 +74,20 @@ class PushIntake:
         self._run.store.arrived(push)
         if not message.is_finite:
             self._not_finite.add(push.id)
-        # a void push may be of another composition, and have other statistics
-        has_stats = self._reads and self._is_current(push)
-        self._run.events.append(with_stats(push, self._reads) if has_stats else push)
+        self._run.events.append(with_stats(push, self._reads) if self._reads and is_current else push)
 
-    def _is_current(self, push: ev.Push) -> bool:
-        worker = self._run.view.workers[push.worker]
-        return push.ticket == worker.ticket and worker.status is Status.COMPUTING
+    def _is_current(self, worker: int, ticket: int) -> bool:
+        known = self._run.view.workers[worker]
+        return ticket == known.ticket and known.status is Status.COMPUTING
 
     def diverges(self, event: ev.Event) -> bool:
         """End the run, and return whether it does, if an event is a push that is not finite and not void.
 
         When its turn has come: until then an answer may be under way whose checkpoint has the version before.
         """
-        if not (type(event) is ev.Push and event.id in self._not_finite and self._is_current(event)):
+        if not (type(event) is ev.Push and event.id in self._not_finite):
+            return False
+        if not self._is_current(event.worker, event.ticket):
             return False
         now = self._run.now
         self._run.engine.handle(event, now)
