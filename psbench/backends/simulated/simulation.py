@@ -252,7 +252,11 @@ class Simulation:
             self._schedule.after_update()
             self._unanswered = bool(self.status)  # which steps were kept was said, and no other begins
 
-    def _perform_each(self, actions: Iterable[Action]) -> bool:
+    def _perform_each(self, actions: Iterable[Action], completely: bool = False) -> bool:
+        """Perform actions, and return whether the run goes on.
+
+        Those of the version with which it finishes are performed `completely` if a checkpoint is written.
+        """
         cluster, now = self.cluster, self.now
         for action in actions:
             perform = PERFORM[type(action)]
@@ -260,7 +264,8 @@ class Simulation:
                 perform(cluster, action, now)
                 if self.status:
                     self._unanswered = True
-                    return False  # the run ended with this version; no worker starts another step
+                    if not (completely and self.status == "finished"):
+                        return False  # the run ended with this version; no worker starts another step
         return not self.status
 
     def _store(self, actions: Sequence[Action]) -> Sequence[Action]:
@@ -269,7 +274,7 @@ class Simulation:
         if not label:
             return actions
         before, after = split_at_model(actions)
-        if self._perform_each(before) or not before or self.status == "finished":
+        if self._perform_each(before, completely=True) or not before or self.status == "finished":
             self._checkpoints.advance()
             if self._folder is not None:
                 self._folder.write(label, self._checkpoint(after))

@@ -90,6 +90,18 @@ def test_under_a_barrier_a_live_run_goes_on_bit_by_bit(strategy: Any) -> None:
         assert expected_at.keys() - found_at.keys() <= under_way
 
 
+@pytest.mark.parametrize(("first", "second"), [("local_sgd", "bsp"), ("bsp", "all_reduce")])
+def test_one_that_finishes_as_it_switches_can_be_made_longer(first: str, second: str) -> None:
+    pair = {"name": "strategy_switch", "first": first, "second": second, "momentum": "keep"}
+    spec = experiment(pair | HALFWAY, stop={"epochs": 0.2})
+    expected, log = simulated(spec)
+    (at,) = log.of_kind(Kind.HANDOVER)["version"].tolist()
+    done = ThreadedRun(experiment(pair | HALFWAY, stop={"epochs": 0.2, "updates": at})).run()
+    assert done.error is None
+    assert done.checkpoints == [f"switch-version-{at}"]
+    assert torch.equal(resumed_run(spec, done, done.checkpoints[0]).parameters, expected)
+
+
 OWN_PARTS = {
     "vector and number": Strategy(
         consistency="bsp", communication="local_sgd", aggregation=DiLoCo(), placement=SERVERS

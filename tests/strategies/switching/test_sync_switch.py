@@ -9,7 +9,7 @@ from psbench import strategies
 from psbench.core.actions import Apply
 from psbench.core.log import Kind
 from psbench.errors import SpecError
-from psbench.runs.execution import run
+from psbench.runs.execution import resume, run
 from psbench.strategies.switching import After
 from psbench.testing import ScriptedCluster, toy_experiment
 from psbench.testing.toys import toy_cluster
@@ -122,3 +122,19 @@ def test_a_cut_within_an_epoch(fraction, epochs, expected):
     cluster.run(until=60)
     at = cluster.log.of_kind(Kind.HANDOVER)["version"][0] / 10  # ten rounds an epoch
     assert expected <= at < expected + 0.1
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("local_sgd", "selsync"), ("bsp", "all_reduce"), ("osp", "fsdp")]
+)
+def test_a_run_that_finishes_as_it_switches_can_be_made_longer(first, second, tmp_path):
+    """The checkpoint of its last version is of the second strategy, with what was handed over to it."""
+    rule = {"name": "after", "fraction": 0.25, "whole_epochs": False}
+    strategy = strategies.strategy_switch(first=first, second=second, rule=rule, momentum="keep")
+    same = {"optimizer": MOMENTUM, "cluster": toy_cluster([1.0] * 2)}
+    whole = run(toy_experiment(strategy, **same, stop={"epochs": 2}))
+    (at,) = whole.log.of_kind(Kind.HANDOVER)["version"]
+    run(toy_experiment(strategy, **same, stop={"epochs": 2, "updates": int(at)}), folder=tmp_path / "cut")
+    longer = resume(tmp_path / "cut", {"stop.updates": None}, folder=tmp_path / "longer")
+    assert longer.log.digest() == whole.log.digest()
+    assert torch.equal(longer.parameters, whole.parameters)

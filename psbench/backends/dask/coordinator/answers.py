@@ -45,7 +45,7 @@ class Answers:
         label, replicates = self._checkpoints.due(actions), self._replication.due(actions)
         if label or replicates:
             make, actions = split_at_model(actions)
-            if (yield from self._perform_each(make)) or ending.status == "finished":
+            if (yield from self._perform_each(make, completely=bool(label))) or ending.status == "finished":
                 if replicates:
                     yield from self._replication.keep(actions, self.state())
                 if label:
@@ -66,8 +66,11 @@ class Answers:
         if self._checkpoints.stopping:
             self._run.ending.stop()
 
-    def _perform_each(self, actions: Sequence[Action]) -> Script[bool]:
-        """Perform actions, and return whether the run goes on."""
+    def _perform_each(self, actions: Sequence[Action], completely: bool = False) -> Script[bool]:
+        """Perform actions, and return whether the run goes on.
+
+        Those of the version with which it finishes are performed `completely` if a checkpoint is written.
+        """
         run = self._run
         if run.ending:
             self.unanswered = self.unanswered or any(type(action) is Release for action in actions)
@@ -78,8 +81,9 @@ class Answers:
                 yield from script
             if run.ending.status:
                 self.unanswered = True
-                return False  # the run ended with this version; no worker starts another step
-        return True
+                if not (completely and run.ending.status == "finished"):
+                    return False  # the run ended with this version; no worker starts another step
+        return not run.ending.status
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint holds of the coordinator itself, now."""
