@@ -18,6 +18,7 @@ from psbench.backends.dask.protocol.instructions import (
 )
 from psbench.backends.dask.protocol.transport import Received
 from psbench.core import events as ev
+from psbench.core.actions import Release
 from psbench.core.log import Kind
 from psbench.core.strategy import Strategy
 from psbench.core.view import Status
@@ -279,6 +280,30 @@ def test_a_late_push_of_a_composition_with_fragments_is_void() -> None:
     push = msg.PushMessage(worker.ticket, 0, 4, 1, 0.1, 0.0, 1.0)
     said = live.handle(Received("worker 0", push), 0.1)
     assert not [each for each in said if isinstance(each, End)]
+
+
+def test_a_push_of_an_earlier_ticket_is_not_what_its_worker_computes_now() -> None:
+    """Its worker left, came back and was released: what it pushed before says nothing of a divergence."""
+    live = connected_and_begun()
+    worker = live.run.view.workers[0]
+    assert worker.status is Status.COMPUTING
+    for ticket, ends in ((worker.ticket - 1, False), (worker.ticket, True)):
+        push = msg.PushMessage(ticket, 0, 4, 1, 0.1, 0.0, 1.0, is_finite=False)
+        live.handle(Received("worker 0", push), 0.1)
+        assert (live.run.ending.status == "diverged") == ends
+
+
+@pytest.mark.parametrize("why", ["released again", "about to leave", "none"])
+def test_who_has_left_since_a_release_was_decided_is_sent_none(why: str) -> None:
+    live = connected_and_begun()
+    worker = live.run.view.workers[0]
+    live.run.out.take()
+    if why == "about to leave":
+        live.run.events.append(ev.Leave(0, "failed"))
+    live.run.events.append(ev.Leave(1, "failed"))
+    ticket = worker.ticket - (why == "released again")
+    live.actions.perform(Release(0, ticket=ticket, load=worker.base_version))
+    assert bool(live.run.out.take()) == (why == "none")
 
 
 def test_in_virtual_time_such_a_worker_computes_nothing_void() -> None:
