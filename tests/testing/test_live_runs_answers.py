@@ -13,6 +13,7 @@ from psbench.backends.dask.coordinator.evaluation_queue import EvaluationQueue
 from psbench.backends.dask.coordinator.live_run import LiveRun
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.instructions import (
+    Answer,
     Input,
     Instruction,
     Outbox,
@@ -418,3 +419,14 @@ def test_the_model_of_the_end_is_of_the_release_that_ended_the_run() -> None:
     asked = [each.with_release for each in sends if isinstance(each, msg.SendModel)]
     assert asked
     assert all(asked)
+
+
+@pytest.mark.parametrize("checkpoint_every", [None, 0.0001])
+def test_nothing_is_released_by_the_answer_that_ends_a_run(checkpoint_every: float | None) -> None:
+    """Whether a checkpoint is due with it or not."""
+    of = workload("bsp", evaluate_every=100, stop={"updates": 2}, checkpoint_every=checkpoint_every)
+    run = world(of, Noted)
+    run.heal()
+    assert isinstance(run.live, Noted)
+    versions = [each.message.version for each in run.live.done if isinstance(each, Answer)]
+    assert versions == [0, 0, 1, 1]

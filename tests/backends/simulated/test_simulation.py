@@ -11,7 +11,8 @@ from toybox import take_out
 
 from psbench.backends.control import Control
 from psbench.backends.simulated.simulation import Simulation
-from psbench.core.actions import Hold
+from psbench.core.actions import Apply, Hold
+from psbench.core.events import Push
 from psbench.core.log import EventLog, Kind
 from psbench.core.strategy import Strategy
 from psbench.errors import Deadlock, ParameterError
@@ -138,6 +139,20 @@ def test_a_version_is_kept_once_and_only_while_somebody_started_from_it(strategy
         assert simulation.cluster.workers.snapshots.versions <= under_way
         assert len(simulation.cluster.payloads) == len(simulation.engine.view.pending)
     assert most == versions
+
+
+def test_a_version_is_kept_for_an_update_of_the_same_answer():
+    """Its push waits for this answer's update: no worker and no pending push tells of its version."""
+    simulation = Simulation(Workload.build(toy_experiment("dc_asgd")), EventLog(), Control())
+    simulation._begin()
+    measurements, view = simulation.cluster._measurements, simulation.engine.view
+    assert measurements.holds_versions
+    assert not view.pending
+    measurements.held = {3: "started from", 4: "of no use"}
+    push = Push(0, 0, 1, 3, 4, 1, 0, 0.1, 0.0, 1.0, None, False)
+    measurements.begin([Apply([push], [1.0], version=5)])
+    measurements.hold(5)
+    assert sorted(measurements.held) == [3, 5]
 
 
 class Collector:
