@@ -44,6 +44,8 @@
     const options = { config, renderer: "svg", actions: false, tooltip: { theme } };
     const found = await vegaEmbed(place, spec, options);
     old?.finalize();
+    // how many rows a legend has, and so the height, follows from the width: a scroll bar changes it, too
+    found.view.addSignalListener("width", () => found.view.runAfter((view) => view.resize().run()));
     views.set(number, found);
     place.dataset.state = "drawn";
   }
