@@ -136,11 +136,14 @@ def _run(argv: list[str]) -> None:
 
 
 def _become_kernel(connection_file: str) -> None:
+    import ipywidgets
     import pandas
     from ipykernel.kernelapp import IPKernelApp
 
     os.environ["JPY_PARENT_PID"] = str(os.getppid())  # not the process that asked
-    pandas.set_option("display.max_columns", 20)  # what it sets itself where it is imported by a kernel
+    # what they do themselves where they are imported by a kernel
+    pandas.set_option("display.max_columns", 20)
+    ipywidgets.register_comm_target()  # a page that is loaded anew asks it for the states of widgets
     sys.argv = ["ipykernel_launcher", "-f", connection_file, "--log-level=ERROR"]
     IPKernelApp.launch_instance(sys.argv[1:])
     os._exit(0)
