@@ -353,6 +353,12 @@ def test_every_chart_is_drawn_in_a_browser_without_internet(comparison, tmp_path
         )
         page.set_viewport_size({"width": 1024, "height": 800})
         page.wait_for_function(f"{over} <= 1")  # no table and no chart is cut off on a screen
+        page.set_viewport_size({"width": 640, "height": 800})  # where a legend needs another row
+        cut = (
+            "[...document.querySelectorAll('.role-legend-label text')].filter((it) => "
+            "it.getBoundingClientRect().top < it.closest('svg').getBoundingClientRect().top - 1).length"
+        )
+        page.wait_for_function(f"{cut} === 0", timeout=60_000)
         page.emulate_media(media="print")
         page.add_style_tag(content="main { width: 688px }")  # A4 with its margins; the window has its size
         page.wait_for_function(f"{over} <= 1")  # nor on paper
