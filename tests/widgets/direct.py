@@ -152,7 +152,8 @@ class Direct:
             batch = list(self.out)
             self.out.clear()
         if batch:
-            self.web.evaluate("(batch) => window.fromPython(batch)", batch)
+            # as text: of what is not, Playwright looks at every number
+            self.web.evaluate("(text) => window.fromPython(JSON.parse(text))", json.dumps(batch))
 
     def wait(self, condition: str, timeout_s: float = LONG_S, argument: Any = None) -> None:
         """Wait until a condition holds in the page, handing on messages meanwhile."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -354,7 +355,8 @@ def test_five_hundred_workers_are_one_screen(short: Direct, screenshots: Path) -
     few = short.web.evaluate(WORK_A_FRAME)
     own = recording(short.lab.finished[-1].log, [3])
     plain = part_of(repeated(own, 4), many, "many", "many", None)
-    short.web.evaluate("(plain) => document.querySelector('.psb-lab').stage.show([plain], { at: 0 })", plain)
+    show = "(text) => document.querySelector('.psb-lab').stage.show([JSON.parse(text)], { at: 0 })"
+    short.web.evaluate(show, json.dumps(plain))
     most = short.web.evaluate(WORK_A_FRAME)
     assert len(short.web.evaluate(rows_shown)) == 13
     assert 100 < few["strokes"] < 4000
