@@ -1,6 +1,5 @@
 """What messages cost."""
 
-
 import pytest
 
 from psbench.clusters import Custom, Homogeneous, Network
