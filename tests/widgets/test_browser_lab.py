@@ -152,6 +152,8 @@ def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, scr
     )
     page.shot(screenshots / "lab-running-light.png")
 
+    # without it a page asks widget by widget, and may take an update of a chart for the answer
+    page.jupyter.execute("import comm; assert 'jupyter.widget.control' in comm.get_comm_manager().targets")
     page.reload(shows=".psb-main")
     web.evaluate(SCROLL, 0)  # JupyterLab may show the cell that was used last
     wait_rows(web, "val_accuracy", 5)
