@@ -31,7 +31,6 @@ HOMES = [
     ROOT / "psbench",
     ROOT / "psbench/backends/dask",
     ROOT / "psbench/twin",
-    ROOT / "widgets/psbench_widgets",
 ]
 #: documents of the site that name files
 SITE = [f"notebooks/site/{name}.md" for name in ("guide", "measurements", "teaching", "howto")]
