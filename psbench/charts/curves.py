@@ -1,4 +1,4 @@
-"""Loss, accuracy and the like along a run, one line per strategy."""
+"""Loss, accuracy, consensus distance and the like along a run, one line per strategy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: each file holds the log since the one before it, which it names."""
+"""The checkpoints of a run: each file holds the log since the one before it; old files are removed."""
 
 from __future__ import annotations
 

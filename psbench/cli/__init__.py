@@ -1,4 +1,4 @@
-"""The command line: `psbench run | compare | sweep | search | generate | list | report | replay | lab`."""
+"""The command line: its commands, what they print of errors, and the exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting JupyterLab."""
+"""`psbench lab`: a copy of the tutorials is laid into a folder, and JupyterLab is started on it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a run leaves: its record on disk, comparisons, reports, searches."""
+"""What a run leaves: its record on disk, comparisons, reports."""

@@ -1,4 +1,4 @@
-"""A table and the remarks below it as text for a terminal."""
+"""A table and the remarks below it as text for a terminal, and how many digits numbers have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One connection of the stream wire: frames to bytes and back, without ever blocking.
+"""One connection of the stream wire: frames to bytes and back; a reader polls for a moment before it sleeps.
 
 A frame is a head of fixed size, a body, and the bytes of a tensor. What the system does not take at once is
 queued, and sent by a thread that all connections of a process share (`sender`).
