@@ -42,10 +42,17 @@ _OFTEN = (
     *("bsp", "asp", "ssp", "k_bsp", "k_asp", "k_batch_bsp", "k_batch_asp", "dssp", "elastic_bsp"),
     *("all_reduce", "all_reduce", "local_sgd", "selsync", "osp", "flex_rr", "adacomm", "dbs_sgd"),
 )
-#: those that are not drawn: switches, which are drawn of two others, jobs without processes that stay, and
-#: Hermes, whose workers push after more steps than a schedule has
-_NOT_DRAWN = ("strategy_switch", "sync_switch", "map_reduce", "hermes")
+#: those that are not drawn: switches, which are drawn of two others, and jobs without processes that stay
+_NOT_DRAWN = ("strategy_switch", "sync_switch", "map_reduce")
 _ALL = tuple(name for name in CATALOGUE if name not in _NOT_DRAWN)
+
+#: with which workers are dropped, and taken back, within a schedule
+_DROPS = {"factor": 1.05, "window": 1, "patience": 1, "most": 0.5, "readmit_after_s": 0.3}
+#: parameters of strategies that would otherwise do in a schedule what simpler ones do
+_SHORT = {
+    "hermes": {"chunk_samples": 8, "chunk_batch": 4, "passes": 1, "window": 2, "alpha": -0.1, "patience": 1},
+    "drop_stragglers": _DROPS,
+}
 
 
 @dataclass
@@ -364,9 +371,12 @@ def _draw_experiment(rng: np.random.Generator) -> Experiment:
 
 def _draw_strategy(rng: np.random.Generator) -> dict[str, Any]:
     strategy: dict[str, Any] = {"name": str(rng.choice(_OFTEN if rng.random() < 0.6 else _ALL))}
+    strategy |= _SHORT.get(strategy["name"], {})
     drawn = rng.random()
     placement = CATALOGUE[strategy["name"]]().placement
-    if placement.peer_to_peer or placement.gathers:
+    if placement.peer_to_peer:
+        return strategy | _drawn_for_gossip(rng)
+    if placement.gathers:
         return strategy
     if strategy["name"] != "all_reduce" and drawn < 0.45:
         servers: dict[str, Any] = {"name": "parameter_server", "servers": int(rng.integers(2, 4))}
@@ -380,6 +390,16 @@ def _draw_strategy(rng: np.random.Generator) -> dict[str, Any]:
         adding = {"name": "summing_servers", "servers": 2}
         strategy["placement"] = "all_reduce" if drawn > 0.91 else adding
     return strategy
+
+
+def _drawn_for_gossip(rng: np.random.Generator) -> dict[str, Any]:
+    """Return parts in the place of those that a strategy without a server has by itself."""
+    parts: dict[str, Any] = {}
+    if rng.random() < 0.3:
+        parts["communication"] = str(rng.choice(["step_then_mix", "mix_then_step"]))
+    if rng.random() < 0.3:
+        parts["stragglers"] = {"name": "drop_stragglers", **_DROPS}
+    return parts
 
 
 __all__ = ["EVALUATOR", "REPLICA", "LiveCampaign", "LivePlayer", "draw_workload", "play", "run_live_campaign"]

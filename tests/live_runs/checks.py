@@ -397,11 +397,11 @@ class Checks:
         return [0.0, *(float(each) / self._dataset_size for each in samples)]
 
     def _check_own_versions(self, rows: Any) -> None:
-        """Check that each worker's own model goes from version to version; one that joins has another's."""
+        """Check that each worker's own model goes from version to version; one that comes has another's."""
         last: dict[int, int] = {}
-        for row in rows[np.isin(rows["kind"], (Kind.APPLY, Kind.JOIN))]:
+        for row in rows[np.isin(rows["kind"], (Kind.APPLY, Kind.JOIN, Kind.READMIT))]:
             worker, version = int(row["worker"]), int(row["version"])
-            if row["kind"] == Kind.JOIN:
+            if row["kind"] != Kind.APPLY:
                 last.pop(worker, None)
                 continue
             if version <= last.get(worker, 0):

@@ -30,14 +30,14 @@ _GOLDEN = 0.6180339887
 
 
 class _Statistics(dict[str, float]):
-    """Of a step: whatever is read has a number that differs from step to step; pushes have those names."""
+    """Of a step: whatever is read has a number of that step and worker; pushes have those names."""
 
-    def __init__(self, step: int, names: Iterable[str]) -> None:
-        self._number = 0.1 + _GOLDEN * step % 1.0
-        super().__init__(dict.fromkeys(names, self._number))
+    def __init__(self, worker: int, step: int, names: Iterable[str]) -> None:
+        self.number = 0.1 + _GOLDEN * (step + worker / 2) % 1.0
+        super().__init__(dict.fromkeys(names, self.number))
 
     def __missing__(self, name: str) -> float:
-        return self._number
+        return self.number
 
 
 class Rings:
@@ -231,7 +231,8 @@ class FakeWorker:
             self._overlapped = None
             yield from self._take(overlapped)
         self._steps += 1
-        return self._loop.stepped(samples, 0.1, 1.0, _Statistics(self._steps, self._composition.reads))
+        stats = _Statistics(self.worker, self._steps, self._composition.reads)
+        return self._loop.stepped(samples, stats.number, 1.0, stats)
 
     def _obey(self, directive: Directive | None) -> bool:
         """Return whether to compute a step then."""

@@ -65,6 +65,18 @@ def test_who_joins_is_given_the_model_of_another_if_the_giver_is_lost(name: str)
     assert pushed(run) == {0, 1, 2}
 
 
+@pytest.mark.parametrize("name", NEIGHBOURS)
+def test_a_worker_that_is_dropped_sends_what_it_was_released_with(name: str) -> None:
+    """Others waited for good: it is released and dropped in one answer, and its release was left out."""
+    drops = {"name": "drop_stragglers", "factor": 1.05, "window": 1, "patience": 1, "most": 0.5}
+    strategy = {"name": name, "stragglers": drops | {"readmit_after_s": 0.3}}
+    cluster = {"workers": 4, "step_time": "constant"}
+    run = world(workload(strategy, 4, **LONG | {"cluster": cluster, "stop": {"updates": 30}}))
+    ends(run)
+    kinds = run.log.rows()["kind"]
+    assert np.isin([Kind.DROP, Kind.READMIT], kinds).all()
+
+
 def test_a_run_ends_when_no_worker_is_left_that_has_a_model() -> None:
     run = world(of("ad_psgd", 2, joins=[{"worker": 1, "at_s": 0.5}]))
     settle(run)

@@ -137,11 +137,15 @@ class ActionPerformer:
         """Return whether a release is of a worker that was lost meanwhile: another may have its name by now.
 
         The engine has yet to hear of it, or has heard in this answer, after the release: perhaps
-        that the worker is back, too.
+        that the worker is back, too. One that is dropped in this answer has a process still; without a server
+        it is to send what it was released with, which others mix.
         """
         run, worker = self._run, release.worker
         now = self._view.workers[worker]
+        is_dropped = now.dropped and now.ticket == release.ticket + 1
         has_left = now.status in (Status.GONE, Status.NEW) or now.ticket != release.ticket
+        if is_dropped and run.composition.placement.peer_to_peer:
+            has_left = False
         if has_left or worker_name(worker) in run.peers.gone:
             return True
         events = run.events
