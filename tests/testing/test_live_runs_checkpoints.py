@@ -293,3 +293,24 @@ def test_a_client_that_lacks_just_what_a_replica_has_is_given_it() -> None:
     run.lose_coordinator()
     assert len(run.log) > 0
     assert run.record.start is not None
+
+
+def test_who_has_no_place_when_a_run_goes_on_at_its_end_is_lost() -> None:
+    """That it was gone is the event at which the time was found to be over, and nobody heard of it."""
+    of = workload(
+        "asp", checkpoint_every=0.01, stop={"seconds": 2.0}, recovery={"min_workers": 1}, evaluate_every=100
+    )
+    before = world(of)
+    settle(before)
+    for _ in range(3):
+        before.end_step("worker 0")
+        before.end_step("worker 1")
+        before.pass_time(0.1)
+        settle(before)
+    before.lose_coordinator()
+    run = World(of, np.random.Generator(np.random.PCG64(2)), before=before, absent="worker 1")
+    assert run.live.start is not None
+    run.live.start.checkpoint.state["time_s"] = 2.0
+    run.heal(looks=True)
+    assert run.outcome is not None
+    assert run.outcome.facts["lost_workers"] == [1]

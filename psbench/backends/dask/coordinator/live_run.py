@@ -398,9 +398,11 @@ class LiveRun:
         if isinstance(run.store, AllReduceStore) and run.now < run.rules.deadline_s:
             yield from self.reduction.before(event)
             if run.ending:  # a version that is not there yet is none
+                run.events.appendleft(event)
                 return
         now = run.now
         if now >= run.rules.deadline_s:
+            run.events.appendleft(event)  # it has happened: the end says who was lost
             self._end_in_time()
             return
         actions = run.engine.handle(event, now)
