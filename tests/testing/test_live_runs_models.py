@@ -147,9 +147,14 @@ def test_a_worker_whose_model_was_lost_with_it_begins_with_another_model(name: s
     assert ends(run).facts["lost_workers"] == []
 
 
-def test_a_worker_that_a_checkpoint_of_shares_lacks_does_not_join() -> None:
-    """It was given a share of the model, and versions were made without it: the model was of two versions."""
-    experiment = workload("fsdp", 3, stop={"updates": 30}, evaluate_every=0.01)
+@pytest.mark.parametrize("switches", [False, True])
+def test_a_worker_that_a_checkpoint_of_shares_lacks_does_not_join(switches: bool) -> None:
+    """It was given a share of the model, and versions were made without it: the model was of two versions.
+
+    After a switch it was out of the run for good, though it could take part.
+    """
+    switch = {"name": "strategy_switch", "rule": "manual", "first": "fsdp", "second": "bsp"}
+    experiment = workload(switch, 3, stop={"updates": 30}, evaluate_every=0.01)
     before = world(experiment)
     before.kill("worker 2", arrives=False)
     before.report_dead()
@@ -168,8 +173,10 @@ def test_a_worker_that_a_checkpoint_of_shares_lacks_does_not_join() -> None:
         message.text for message in said_by_coordinator(run, "client") if isinstance(message, msg.Incident)
     ]
     assert "worker 2 cannot be back by hand: each worker has a share of the model" in said[-1]
+    if switches:
+        run.ask(msg.RequestSwitch(None))
     ends(run)
-    assert pushed(run) == {0, 1}
+    assert pushed(run) == ({0, 1, 2} if switches else {0, 1})
 
 
 def test_a_worker_that_is_out_of_the_run_has_no_share_after_a_switch() -> None:

@@ -392,6 +392,7 @@ class LiveRun:
     def _handle(self, event: ev.Event) -> Script[None]:
         run = self.run
         if type(event) is not ev.Push and not self.membership.is_possible(event):
+            self.membership.put_off(event)
             return
         if self.pushes.diverges(event):
             return
@@ -409,6 +410,7 @@ class LiveRun:
         if type(event) is ev.Leave:
             self.actions.halt(event.worker)
         yield from self.answers.perform(actions)
+        run.events.extend(self.membership.joins_put_off())
         self.pushes.discard_void()
         if type(event) is ev.Evaluated:
             self.evaluation.end_after(event.values)

@@ -39,6 +39,7 @@ class Membership:
         self._evaluation, self._measurements = evaluation, measurements
         self._replacements = Replacements(run.workload.experiment, run.out, run.peers.known)
         self._speeds: dict[int, float] = {}  # as the user wants them, times those of the profile
+        self._put_off = set[int]()  # that could not join, while each worker had a share of the model
 
     def begin(self, begin_s: float) -> None:
         """Let training begin, at that time of this process's clock."""
@@ -229,6 +230,19 @@ class Membership:
         if type(event) is ev.Leave:
             return event.worker in self._run.view.workers or not self._is_gone(event.worker, waiting)
         return True
+
+    def put_off(self, event: ev.Event) -> None:
+        """Take note of a join that is not possible while each worker has a share of the model."""
+        if type(event) is ev.Join and self._deals_shares:
+            self._put_off.add(event.worker)
+
+    def joins_put_off(self) -> list[ev.Join]:
+        """Return the joins that were put off, once they are possible."""
+        if not self._put_off or self._deals_shares:
+            return []
+        joining = [each for each in sorted(self._put_off) if not self._timers.is_away(each, self._run.now)]
+        self._put_off.clear()
+        return [ev.Join(worker) for worker in joining]
 
     @property
     def _deals_shares(self) -> bool:
