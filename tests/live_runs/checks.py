@@ -81,6 +81,9 @@ class Checks:
         self._late: set[str] = set()  # processes that connected when the run had ended
         self.stored_versions: list[int] = []
         self.lacked_evaluator = False  # in the run that this one goes on from
+        start = live.start
+        #: versions at which this run and those before it went on
+        self.resumed_at = {start.checkpoint.state["engine"]["view"]["version"]} if start else set[int]()
 
     # ---------------------------------------------------------------- messages
 
@@ -437,7 +440,8 @@ class Checks:
         for version in range(resumed + 1 if self.lacked_evaluator else 1, last):
             number = int(epochs[version] / every + 1e-9)
             soon = {*range(version, version + self._experiment.num_workers)}
-            soon |= {resumed} if version < resumed else set()  # if it was under way at the checkpoint
+            later = [each for each in self.resumed_at if version < each]
+            soon |= {min(later)} if later else set()  # if it was under way at the checkpoint
             is_seen = not late.isdisjoint(soon) or any(seen[each] in soon for each in seen if each >= number)
             if number > int(epochs[version - 1] / every + 1e-9) and not is_seen:
                 raise BrokenContract(f"evaluation {number} is due at version {version}: {seen}, {late}")

@@ -104,7 +104,9 @@ class World:
             self.record.go_back()
         self.live = run_class(workload, [*names, CLIENT], self.record.start)
         self.checks = Checks(workload, self.live, self.record, self.log)
-        self.checks.lacked_evaluator = before is not None and before.checks.evaluator_was_lost
+        if before is not None:
+            self.checks.lacked_evaluator = before.checks.evaluator_was_lost
+            self.checks.resumed_at |= before.checks.resumed_at
         self._inputs: deque[Input] = deque()  # of the coordinator's own process, before all messages
         self.first_server = FakeServer(workload, 0, self._never)
         self.servers: dict[str, FakeServer] = {}
