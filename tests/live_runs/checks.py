@@ -484,7 +484,7 @@ class Checks:
             if own.status is Status.COMPUTING
             and own.ticket > self._tickets.get(w, self._tickets_before.get(w, -1))
             and not own.hold_reason
-            and w not in lost | planned  # of whom the end came first
+            and w not in lost | planned | reported  # of whom the end came first, or who was back by then
         ]
         if ahead and not facts["unanswered"]:
             raise BrokenContract(f"workers {ahead} wait for releases, and the outcome does not say so")
