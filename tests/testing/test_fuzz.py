@@ -220,3 +220,11 @@ def test_the_command_prints_what_was_covered():
     assert done.exit_code == 0, done.output
     assert "16 schedules" in done.output
     assert "0 failed" in done.output
+
+
+def test_a_model_of_fewer_entries_than_fragments_carries_no_vectors():
+    """A fragment without an entry was a finding, and no user has one: it is refused."""
+    fragments = {"name": "asked_fragments", "num_fragments": 4, "overlap": 4, "first_push": "after_share"}
+    strategy = {"name": "decoupled_diloco", "consistency": "asp", "communication": fragments}
+    choices = Schedule.parse("s0 " * 5 + "a0 " + "s0 " * 60 + "a0 s0 s0 a0 s0 s0 a0")
+    play(Schedule(strategy, 2, 1, 1225430537, choices, batches=(32, 40, 24), momentum=0.0))

@@ -13,7 +13,7 @@ from psbench.core.wire_size import WireSize
 from psbench.core.worker_loop import WorkerLoop
 from psbench.seeds import Streams
 from psbench.testing.fuzz.schedule import Schedule
-from psbench.testing.fuzz.vectors import Vectors
+from psbench.testing.fuzz.vectors import Vectors, can_carry
 from psbench.testing.fuzz.workers import FuzzedWorker
 from psbench.testing.invariants import BrokenContract, Invariants
 from psbench.testing.model import Interpreter
@@ -54,9 +54,8 @@ class FuzzedCluster:
         self.strategy = schedule.made() if strategy is None else strategy
         self.log, self.now, self.events = EventLog(), 0.0, 0
         self.engine = self._new_engine()
-        served = not any(c.placement.peer_to_peer for c in self.strategy.compositions)
-        carries = schedule.momentum is not None and served  # these vectors have a common model
-        self.vectors = Vectors(schedule, self.strategy) if carries else None
+        has_vectors = schedule.momentum is not None and can_carry(self.strategy)
+        self.vectors = Vectors(schedule, self.strategy) if has_vectors else None
         payloads = {} if self.vectors is None else self.vectors.payloads
         self.workers = [FuzzedWorker(number, payloads=payloads) for number in range(schedule.workers)]
         self.timers: list[tuple[float, int, ev.Timer]] = []

@@ -55,6 +55,13 @@ def unequal(one: ModelVector, other: ModelVector, rounding: float = _ROUNDING) -
     return not all(abs(a - b) <= rounding * max(1.0, most) or (a != a and b != b) for a, b in pairs)
 
 
+def can_carry(strategy: AnyStrategy) -> bool:
+    """Return whether these vectors are of a common model, with an entry for each fragment of it."""
+    parts = strategy.compositions
+    have_entries = all(len(some_fragments(each, range(0))) <= math.prod(SHAPE) for each in parts)
+    return have_entries and not any(each.placement.peer_to_peer for each in parts)
+
+
 class WorkerVectors:
     """A worker's vectors: those of the package, and those that the model expects."""
 
