@@ -86,9 +86,16 @@ class EngineMembership:
         return any(w.base_version >= 0 or w.overlapping for w in self._others(spared))
 
     def restart_void_work(self, spared: set[int]) -> None:
-        """Forget what workers hold, other than the spared ones, and restart those that are under way."""
+        """Forget what workers hold, other than the spared ones, and restart those that are under way.
+
+        A late worker, whose push would have been dropped, begins with the others: on their fragment.
+        """
+        composition = self._processor.composition
+        catches_up = composition.sends_fragments and composition.consistency.current_only
         for worker in self._others(spared):
-            if worker.overlapping and self._processor.composition.communication.local:
+            if catches_up and worker.status is Status.COMPUTING:
+                composition.communication.on_leave(worker.id, self._view)
+            if worker.overlapping and composition.communication.local:
                 self._processor.needs_full_model.add(worker.id)
             worker.base_version, worker.overlapping = -1, False
             if worker.status in (Status.COMPUTING, Status.VOTED):

@@ -13,6 +13,7 @@ from psbench.core.log import Kind
 from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
 from psbench.optimization.optimizer import SGD
+from psbench.runs.execution import resume
 from psbench.strategies.aggregation import RadialOuter
 from psbench.testing import check_strategy, toy_experiment
 from psbench.training.server import Server
@@ -168,6 +169,16 @@ def test_live_the_bits_are_those_of_virtual_time(filtered):
     simulated = run(strategy, cluster={"workers": 2, "step_time": "constant"}, stop={"updates": 6})
     live = ThreadedRun(simulated.experiment.model_copy(update={"backend": "dask"})).run()
     assert torch.equal(live.parameters, simulated.parameters)
+
+
+def test_a_late_worker_is_on_the_fragment_of_the_others_when_resumed(tmp_path):
+    """It computed for an earlier version, and begins anew with the others: one commit took two fragments."""
+    strategy = decoupled(quorum=2, asks=False, overlap=0, local_steps=4, num_fragments=2)
+    cluster = {"workers": 3, "step_time": {"name": "lognormal", "sigma": 0.8}}
+    options = {"cluster": cluster, "checkpoint_every": 0.5, "stop": {"epochs": 4}}
+    whole = ps.run(toy_experiment(strategy, model="mlp", **options), folder=tmp_path)
+    for checkpoint in whole.meta["checkpoints"][:-1]:
+        assert resume(checkpoint).log.of_kind(Kind.APPLY)["row"].size
 
 
 def test_the_slack_of_the_overlap_is_the_grace():
