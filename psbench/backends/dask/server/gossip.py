@@ -39,7 +39,8 @@ class GossipStore(ParameterStore):
     ) -> None:
         self._out, self._workload, self._view, self._numbers = out, workload, view, numbers
         self._alive = set(workers)
-        self._away = set[int]()  # lost, and not in the run again: no worker waits for their models
+        # lost, or missing as a run goes on, and not in it again: no worker waits for their models
+        self._away = set(view.workers) - self._alive
         self._givers: dict[int, int] = {}  # whose model a worker begins with, until that has pushed
 
     def mix(self, mix: act.Mix) -> None:
