@@ -471,7 +471,8 @@ class Checks:
         lost, dead = set(facts["lost_workers"]), self._lost_by_then
         surely = gone | (dead - view.workers.keys())
         reported = {worker_number(name) for name in self._incidents}  # too late for the log
-        planned = {failure.worker for failure in self._experiment.cluster.failures}
+        profile = self._experiment.cluster
+        planned = {each.worker for each in (*profile.failures, *profile.joins)}
         absent = view.workers.keys() - self._begin  # of those that a checkpoint has
         if surely - lost or lost - surely - reported - planned - absent:
             raise BrokenContract(f"{facts['lost_workers']} are said to be lost; the log says {sorted(gone)}")

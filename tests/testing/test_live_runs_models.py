@@ -10,9 +10,12 @@ import pytest
 from psbench.backends.dask.coordinator import evaluation_queue
 from psbench.backends.dask.coordinator.live_run import LiveRun
 from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.instructions import Outbox, Send
 from psbench.backends.dask.protocol.messages import ReleaseMessage
 from psbench.backends.dask.protocol.transport import Received
+from psbench.backends.dask.server.gossip import GossipStore
 from psbench.core import events as ev
+from psbench.core.actions import Mix
 from psbench.core.log import Kind
 from psbench.core.view import Status
 from psbench.errors import WorkerLost
@@ -236,3 +239,14 @@ def test_a_new_process_is_not_told_to_mix_what_waited(monkeypatch: pytest.Monkey
     assert [type(event) for event in run.live.run.events] == [ev.Push, ev.Leave, ev.Join]
     orders = [order for order in said_by_coordinator(run, lost) if isinstance(order, msg.MixModels)]
     assert [len(order.row) for order in orders] == [1]  # to begin with the model of another
+
+
+def test_no_worker_waits_for_one_that_is_missing_as_a_run_goes_on() -> None:
+    """The rest of the checkpoint's answer may mix its model, before the engine hears that it is gone."""
+    run = world(of("d_psgd_step_first"))
+    settle(run)
+    state, out = run.live.run, Outbox()
+    store = GossipStore(out, state.workload, state.view, [0, 1], iter(range(9)))
+    store.mix(Mix({0: {0: 0.5, 2: 0.5}}, sent=True, push=0, versions={0: 1}))
+    (order,) = [each.message for each in out.take() if isinstance(each, Send)]
+    assert order.lost == [2]
