@@ -64,7 +64,7 @@ class Interpreter(Account):
             member.base_version, member.overlapping = -1, False
             if member.status in (Status.COMPUTING, Status.VOTED):
                 if self.composition.sends_fragments and self.composition.consistency.current_only:
-                    self.communication.on_leave(member.id, c)  # it comes anew
+                    self.communication.on_leave(member.id, c)  # treated as one that has just joined
                 c.cancelled += 1
                 member.ticket += 1
                 member.status, member.voted_samples = Status.NEW, 0
