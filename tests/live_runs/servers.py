@@ -13,7 +13,7 @@ from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.messages import PushKey, ReleaseMessage
-from psbench.backends.dask.protocol.roles import worker_name
+from psbench.backends.dask.protocol.roles import COORDINATOR, worker_name
 from psbench.backends.dask.server.lost_payloads import LostPayloads
 from psbench.backends.dask.server.migration import SliceMigration
 from psbench.backends.dask.server.parameter_server import partition_of
@@ -100,6 +100,9 @@ class FakeServer:
         self._orders: deque[Message] = deque()
         self._lost = LostPayloads()
         self._met: set[int] = set()  # workers that are connected
+        # what workers sent before the coordinator's first order, as `ServerProcess` leaves it unread until then
+        self._unread: list[tuple[str, Message]] = []
+        self._has_begun = False
         self._handlers: dict[type[Message], Callable[[Any], Message | None]] = {
             msg.BeginSlice: self._begin,
             msg.ApplyUpdate: self._apply,
@@ -146,7 +149,9 @@ class FakeServer:
 
     def read(self, sender: str, message: Message, now: float) -> None:
         """Take a message of the coordinator or of a worker."""
-        if isinstance(message, msg.Hello):
+        if sender != COORDINATOR and not self._has_begun:
+            self._unread.append((sender, message))
+        elif isinstance(message, msg.Hello):
             self._met.add(int(sender.split()[1]))
         elif isinstance(message, msg.PushMessage):
             assert message.payload is not None
@@ -155,19 +160,23 @@ class FakeServer:
             self._lost.read(message, now)
         elif isinstance(message, msg.BeginSlice):
             self._begin(message)
+            self._has_begun = True
+            while self._unread:
+                self.read(*self._unread.pop(0), now)
         elif not isinstance(message, msg.Ping):
             self._orders.append(message)
 
     def disconnect(self, name: str) -> None:
-        """Lose a worker's connection."""
+        """Lose a worker's connection; what it has sent can still be read."""
         self._met.discard(int(name.split()[1]))
+        self._unread = [each for each in self._unread if each != (name, msg.Hello(name))]
 
     def work(self, now: float) -> None:
         """Carry out orders in their order, until one has to wait."""
         while self._orders and self._may(self._orders[0], now):
             answer = self._handlers[type(self._orders[0])](self._orders.popleft())
             if answer is not None:
-                self._send("coordinator", answer)
+                self._send(COORDINATOR, answer)
 
     def _may(self, order: Message, now: float) -> bool:
         if isinstance(order, msg.AnswerWorker):
