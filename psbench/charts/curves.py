@@ -1,4 +1,4 @@
-"""Loss, accuracy, consensus distance and the like along a run, one line per strategy."""
+"""Curves along a run, one line per strategy: what may be drawn (loss, ...), and against which axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tables in files read block by block with dask.dataframe: never more of one in memory than a few blocks."""
+"""Tables in files read block by block with dask.dataframe; what is no number is refused with its line.
+
+Never more of a table is in memory than a few blocks.
+"""
 
 from __future__ import annotations
 

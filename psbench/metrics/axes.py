@@ -1,4 +1,4 @@
-"""Where the rows of a log stand on the axes that curves are drawn against."""
+"""Where the rows of a log stand on the axes that `charts.curves` draws against."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class FakeServer:
         self._orders: deque[Message] = deque()
         self._lost = LostPayloads()
         self._met: set[int] = set()  # workers that are connected
-        # what workers sent before the coordinator's first order, as `ServerProcess` leaves it unread until then
+        # what workers sent before the first order, until which `ServerProcess` reads none of them
         self._unread: list[tuple[str, Message]] = []
         self._has_begun = False
         self._handlers: dict[type[Message], Callable[[Any], Message | None]] = {

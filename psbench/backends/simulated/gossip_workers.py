@@ -165,9 +165,8 @@ class GossipWorkers(LocalWorkers):
     # ---------------------------------------------------------------- the mean, and checkpoints
 
     def models(self) -> list[ModelVectors]:
-        """Return the workers' models, in their order."""
-        numbers = [n for n in sorted(self._workers) if len(self._workers[n].model.parameters)]
-        return [self._now(number) for number in numbers]
+        """Return the models of the workers that are in the run, in their order."""
+        return [self._now(number) for number in self._present if len(self._workers[number].model.parameters)]
 
     def mean_model(self) -> ModelVectors | None:
         """Return the mean of the workers' models."""

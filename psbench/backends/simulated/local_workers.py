@@ -226,11 +226,16 @@ class LocalWorkers(Workers):
         """Return the residual of each worker's pushes, where there is one."""
         return self.compression.residuals()
 
+    @property
+    def _present(self) -> list[int]:
+        """Workers released under this composition that are in the run, which one that is dropped is not."""
+        return [number for number in self._resources.view.active if number in self._workers]
+
     def mean_model(self) -> ModelVectors | None:
         """Return the mean of the workers' models, where they diverge from each other and the server's."""
         if self._composition.communication.pushes != "together":
             return None
-        models = [self._workers[number].model for number in sorted(self._workers)]
+        models = [self._workers[number].model for number in self._present]
         return mean_model([(model.parameters, model.buffers) for model in models])
 
     # ---------------------------------------------------------------- checkpoints

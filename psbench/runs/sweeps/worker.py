@@ -1,4 +1,4 @@
-"""What a process or a task does with a cell: runs it, and returns the run as bytes.
+"""What a process or a task does with a cell: runs it, and returns the run as bytes, or its error.
 
 Cells travel in memory, by value, so that models and data of a notebook or a script arrive without a file and
 without their module being imported again.

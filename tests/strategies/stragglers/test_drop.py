@@ -136,3 +136,23 @@ eager = {"window": 1, "patience": 1, "factor": 1.1}
 def test_the_contract_is_kept_where_many_are_dropped(consistency, readmit_after_s):
     again = {"most": 1.0} if readmit_after_s is None else {"most": 0.9, "readmit_after_s": readmit_after_s}
     check_strategy(strategies.drop_stragglers(consistency=consistency, **eager, **again), clusters=1)
+
+
+@pytest.mark.parametrize("strategy", [{"name": "selsync", "delta": 0.0}, {"name": "d_psgd_step_first"}])
+def test_the_model_of_a_dropped_worker_is_in_no_mean(strategy):
+    """Of two workers one is left, and the run's model is its model, as under a barrier."""
+    drops = {"name": "drop_stragglers", "factor": 1.2, "window": 1, "patience": 2, "most": 0.5}
+    found, expected = (
+        ps.run(
+            toy_experiment(
+                each | {"stragglers": drops},
+                cluster=toy_cluster([1.0, 0.25]),
+                batch_size=8,
+                stop={"epochs": 3},
+            )
+        )
+        for each in (strategy, {"name": "bsp"})
+    )
+    assert len(found.log.of_kind(Kind.DROP)["worker"]) == len(expected.log.of_kind(Kind.DROP)["worker"]) == 1
+    torch.testing.assert_close(found.parameters, expected.parameters)
+    assert found.metrics["val_loss"].tolist() == pytest.approx(expected.metrics["val_loss"].tolist())

@@ -1,4 +1,4 @@
-"""What every parameter server does with the coordinator's orders, in whichever process it is."""
+"""What a parameter server, in whichever process, does with orders and payloads, and as entries move."""
 
 from __future__ import annotations
 
