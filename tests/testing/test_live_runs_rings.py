@@ -233,6 +233,31 @@ def test_a_version_waits_for_no_model_of_a_worker_that_is_dropped() -> None:
     assert len(found) == 1
 
 
+@pytest.mark.parametrize("adds_up", [False, True])
+def test_a_version_of_pushes_that_are_all_lost_is_the_model_before(adds_up: bool) -> None:
+    """Another worker has the model, makes the version, and trains on."""
+    cluster = {"workers": 3, "step_time": "constant", "joins": [{"worker": 0, "at_s": 2.0}]}
+    run = world(workload("all_reduce", 3, cluster=cluster, recovery={"min_workers": 1}, stop={"updates": 2}))
+    settle(run)
+    run.end_step("worker 1")
+    if adds_up:
+        run.end_step("worker 2")
+    settle(run)
+    run.workers["worker 1"].live()  # if both add up, the ring is full now
+    for worker in (1, 2):
+        run.kill(f"worker {worker}")
+    for _ in range(60):
+        run.pass_time(0.1)
+        settle(run)
+        if run.busy():
+            run.end_step("worker 0")
+    assert run.outcome is not None
+    assert run.outcome.status == "finished"
+    applied = run.live.run.log.of_kind(Kind.APPLY)
+    made = list(zip(applied["version"].tolist(), applied["worker"].tolist(), strict=True))
+    assert made == ([(1, 1), (1, 2), (2, 0)] if adds_up else [(1, 1), (2, 0)])
+
+
 def sent_to(out: Outbox, *kinds: type[Message]) -> list[tuple[str, Any]]:
     return [(each.to, each.message) for each in out.take() if isinstance(each.message, kinds)]
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import queue
 import threading
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.worker.ring_all_reduce import Wired, all_reduce
+from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.partition import even_ranges
+from psbench.testing import toy_experiment
+from psbench.training.workload import Workload
 
 
 def ring(vectors: list[torch.Tensor], wired: Wired | None = None) -> list[torch.Tensor]:
@@ -97,3 +103,24 @@ def test_slices_cover_everything_once(length: int, count: int) -> None:
     assert [i for part in parts for i in range(length)[part]] == list(range(length))
     sizes = [part.stop - part.start for part in parts]
     assert max(sizes) - min(sizes) <= 1
+
+
+class Sent(list[Message]):
+    """What a member sends the coordinator."""
+
+    send = list.append
+
+
+@pytest.mark.parametrize("strategy", ["all_reduce", {"name": "local_sgd", "placement": "all_reduce"}])
+def test_a_version_of_nothing_is_the_model_before(strategy: object) -> None:
+    """Pushes are gradients, and models."""
+    workload = Workload.build(toy_experiment(strategy, optimizer={"name": "sgd", "lr": 0.1}))
+    sent: Any = Sent()
+    member = RingMember(0, sent, None, b"", None)  # type: ignore[arg-type]
+    member.begin(replica := workload.server(), "none")
+    before = replica.parameters.clone()
+    member.handle(msg.AddNothing(-1))
+    member.handle(msg.StartRing(1, [0], [1.0], [4], 1, {}))
+    assert sent == [msg.RingVerdict(1, True)]
+    member.handle(msg.MakeVersion(1, 1, msg.Update(1.0, 0.0, 1.0, {"keep": 0.0}, -1)))
+    torch.testing.assert_close(replica.parameters, before, rtol=0, atol=0)

@@ -43,12 +43,12 @@ class Reduction:
         """Have the sum made of an update's pushes, unless it was, and wait until all have it."""
         store = self._run.store
         assert isinstance(store, AllReduceStore)
-        if not store.has_sum_for(apply):
+        while not store.has_sum_for(apply):  # again, if all who had it are lost
             store.reduce(apply)
-        yield Wait(
-            lambda: not store.adding_up,
-            lambda: f"{', '.join(map(worker_name, store.adding_up))} (in a ring)",
-        )
+            yield Wait(
+                lambda: not store.adding_up,
+                lambda: f"{', '.join(map(worker_name, store.adding_up))} (in a ring)",
+            )
 
     def _updates_after(self, event: ev.Event) -> list[Apply]:
         """Return the updates that the answer to an event would have now."""

@@ -292,6 +292,15 @@ class StartRing(Message, kind=50):
     numbers: dict[str, float]
 
 
+class AddNothing(Message, kind=47):
+    """The receiver adds to the next ring what does not move the model, in a `fragment` of it if not below 0.
+
+    What the pushers of the next version had to add was lost with them.
+    """
+
+    fragment: int
+
+
 class AbortRing(Message, kind=51):
     """The ring has lost a member; asks whether the receiver finished it."""
 

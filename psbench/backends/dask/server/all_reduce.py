@@ -114,20 +114,28 @@ class AllReduceStore(ParameterStore):
     def reduce(self, apply: act.Apply) -> None:
         """Have the pushers add up their payloads.
 
-        A payload is lost with its worker, also if another process has taken that one's place since.
+        A payload is lost with its worker, also if another process has taken that one's place since. If all
+        are, the version is made by one that has the model, which stays as it is.
 
         Raises
         ------
         WorkerLost
-            If none is left.
+            If no worker that has the model is left.
         """
+        total = sum(apply.weights)
         pairs = zip(apply.pushes, apply.weights, strict=True)
         there = [(push, weight) for push, weight in pairs if self._has(push)]
-        if not there:
-            raise WorkerLost("every worker that was to make the next version is gone")
         members = [(push.worker, weight, push.samples) for push, weight in there]
-        steps = max(push.steps for push, _ in there)
-        self._start(_weighted(apply), members, sum(apply.weights), steps, apply.numbers)
+        if not members:
+            members = [(min(self._with_model()), total, sum(push.samples for push in apply.pushes))]
+            self._send(members[0][0], msg.AddNothing(apply.fragment))
+        steps = max((push.steps for push, _ in there), default=1)
+        self._start(_weighted(apply), members, total, steps, apply.numbers)
+
+    def _with_model(self) -> set[int]:
+        if not (able := self._current.intersection(self._alive)):
+            raise WorkerLost("every worker that has the model is gone")
+        return able
 
     def _has(self, push: Push) -> bool:
         """Whether the worker still has what it adds to the next ring."""
@@ -151,8 +159,9 @@ class AllReduceStore(ParameterStore):
         return [] if self._ring is None else sorted(self._ring.unfinished)
 
     def has_sum_for(self, apply: act.Apply) -> bool:
-        """Whether the workers have added up, or are about to, what this update is made from."""
-        return self._ring is not None and self._ring.of == _weighted(apply)
+        """Whether workers that are there have added up, or are about to, what this update is made from."""
+        ring = self._ring
+        return ring is not None and ring.of == _weighted(apply) and bool(ring.holders or ring.unfinished)
 
     def apply(self, apply: act.Apply) -> None:
         """Have the workers make the version from the sum that they have; see `reduce`.
@@ -235,10 +244,7 @@ class AllReduceStore(ParameterStore):
     # ---------------------------------------------------------------- requests
 
     def _request(self, request: Request) -> int:
-        able = self._current.intersection(self._alive) if request.of is None else {request.of}
-        if not able:
-            raise WorkerLost("every worker that has the model is gone")
-        request.worker = min(able)
+        request.worker = min(self._with_model()) if request.of is None else request.of
         tag = next(self._numbers)
         self._requests[tag] = request
         self._send(request.worker, request.message(tag))

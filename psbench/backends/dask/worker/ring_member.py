@@ -94,6 +94,7 @@ class RingMember:
             StartRing: self._ring,
             msg.SendState: self._send_state,
             msg.SendPayload: self._send_payload,
+            msg.AddNothing: self._add_nothing,
             msg.AbortRing: lambda order: self._give_verdict(order.ring),
             msg.LoadReplica: lambda order: self.replica.load(order.tensors),
             msg.KeepShare: self._keep_share,
@@ -168,6 +169,17 @@ class RingMember:
 
     def _reply(self, tag: int, state: StateDict) -> None:
         self.mailbox.send(msg.StateReply(tag, state))
+
+    def _add_nothing(self, order: msg.AddNothing) -> None:
+        """Contribute what does not move the model."""
+        replica = self.replica
+        own = (
+            replica.parameters
+            if order.fragment < 0
+            else replica.fragments[order.fragment].of(replica.parameters)
+        )
+        is_model = replica.aggregation.payload == "parameters"
+        self.contribute(own.clone() if is_model else torch.zeros_like(own), replica.buffers.clone())
 
     def _send_sum(self, order: msg.SendSum) -> None:
         assert self._sum is not None
