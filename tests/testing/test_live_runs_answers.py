@@ -127,7 +127,7 @@ def test_releases_that_are_not_sent_leave_workers_unanswered() -> None:
 def test_a_mean_is_without_the_model_of_a_worker_that_is_halted() -> None:
     live = all_connected(workload("asp"))
     averaging, found = live.run.averaging, list[Any]()
-    tag = averaging.ask([0, 1], [])
+    averaging.ask_more(tag := averaging.ask(), [0, 1])
     averaging.mean(tag, lambda *mean: found.append(mean))
     model = {"parameters": torch.ones(2), "buffers": torch.zeros(0)}
     averaging.answer(0, tag, model)
@@ -344,7 +344,7 @@ def test_a_mean_is_without_a_model_that_comes_when_it_is_not_awaited() -> None:
     """Its worker was halted meanwhile, and sent it before it heard of that."""
     live = connected_and_begun(3)
     averaging, found = live.run.averaging, list[Any]()
-    tag = averaging.ask([0, 1, 2])
+    averaging.ask_more(tag := averaging.ask(), [0, 1, 2])
     averaging.mean(tag, lambda *mean: found.append(mean))
     live.actions.halt(1)
     for worker in (0, 1, 2):

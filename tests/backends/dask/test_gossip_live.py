@@ -42,6 +42,15 @@ def test_live_in_the_complete_graph_it_has_the_bits_of_virtual_time(name):
     assert last["consensus_distance"] < 1
 
 
+def test_live_both_of_a_pair_are_evaluated_as_they_mixed():
+    """Of two workers each version leaves both with one model, whichever of them began it."""
+    pairs = {"consistency": "asp", "aggregation": "pair_average", "communication": "step_then_mix"}
+    settings = {"cluster": {"workers": 2}, "stop": {"updates": 12}, "evaluate_every": 0.01}
+    _, found = live(pairs | {"placement": "gossip"}, **settings)
+    assert len(found.log.evaluations()) == 13
+    assert [each["consensus_distance"] for each in found.log.evaluations()] == [0.0] * 13
+
+
 @pytest.mark.parametrize("name", ["sgp", "ad_psgd", *at_night("d_psgd", "d_psgd_step_first")])
 def test_live_it_learns_and_replays(name):
     experiment, found = live(name, stop={"epochs": 4})

@@ -54,7 +54,8 @@ class Evaluation:
         self._averages = False  # whether the model is the mean of the workers' models
         # waited for, so that the version after an evaluation has the rate that follows from it, as simulated
         self._next_rate_depends = run.workload.experiment.plateau is not None
-        self._asked: int | None = None  # the request for the models of the answer being performed
+        # for the models of the answer being performed: the request, and who sends its own with its release
+        self._asked: tuple[int, set[int]] | None = None
         self._evaluated = -1, -1  # the last version, and its samples, that were sent to the evaluator
 
     def compose(self, composition: Strategy) -> None:
@@ -65,16 +66,19 @@ class Evaluation:
     # ---------------------------------------------------------------- an answer of the engine
 
     def before_answer(self, actions: Sequence[Action]) -> None:
-        """Ask for the workers' own models as they will be when these actions are performed, if needed."""
+        """Ask those that it releases for their own models as they go on, if an evaluation may be due.
+
+        The others are asked when the answer is performed, which may order them to mix.
+        """
         if self._averages and self._schedule.may_be_due:
             here = self._run.peers.workers()
             going = {a.worker for a in actions if type(a) is act.Release and a.then == "step"} & {*here}
-            self._asked = self._averaging.ask(self._with_models() - going, going)
+            self._asked = self._averaging.ask(released=going), going
 
     def do_without_model(self, worker: int) -> None:
         """Wait for no model of a worker whose release, with which it was asked for, is not sent."""
         if self._asked is not None:
-            self._averaging.leave(worker, self._asked)
+            self._averaging.leave(worker, self._asked[0])
 
     def after_answer(self) -> None:
         """Forget the models that were asked for an answer that is performed."""
@@ -160,7 +164,8 @@ class Evaluation:
         if not self._averages:
             store.gather(False, then)
             return
-        asked = self._averaging.ask(self._with_models()) if self._asked is None else self._asked
+        tag, going = self._asked or (self._averaging.ask(), set[int]())
+        self._averaging.ask_more(tag, self._with_models() - going)
 
         def take(mean: StateDict, spread: dict[str, float]) -> None:
             self._spread = spread if self._no_server else {}
@@ -169,7 +174,7 @@ class Evaluation:
             else:
                 store.gather(False, then)
 
-        self._averaging.mean(asked, take)
+        self._averaging.mean(tag, take)
 
     def _with_models(self) -> set[int]:
         """Return the workers that are here and have been released under this composition."""

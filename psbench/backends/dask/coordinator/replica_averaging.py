@@ -57,15 +57,21 @@ class ReplicaAveraging:
         self._requests: dict[int, _Request] = {}
         self._last = -1
 
-    def ask(self, workers: Iterable[int], released: Iterable[int] = ()) -> int:
-        """Ask workers for their models; those about to be `released` send them as they go on."""
+    def ask(self, released: Iterable[int] = ()) -> int:
+        """Begin a request; workers about to be `released` send their models as they go on."""
         self._requests = {tag: request for tag, request in self._requests.items() if request.expected}
         tag = self._last = next(self._numbers)
-        going = set(released)
-        request = self._requests[tag] = _Request({*workers, *going})
+        request = self._requests[tag] = _Request({*released})
         for worker in sorted(request.expected):
-            self._out.send(worker_name(worker), SendModel(tag, worker in going))
+            self._out.send(worker_name(worker), SendModel(tag, with_release=True))
         return tag
+
+    def ask_more(self, tag: int, workers: Iterable[int]) -> None:
+        """Ask workers for their models as they are, unless they were asked."""
+        request = self._requests[tag]
+        for worker in sorted({*workers} - request.expected - request.models.keys()):
+            request.expected.add(worker)
+            self._out.send(worker_name(worker), SendModel(tag, with_release=False))
 
     def mean(self, tag: int, then: ThenMean) -> None:
         """Call `then` with the mean of the models that were asked for, at once or when all are there.
