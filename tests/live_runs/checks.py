@@ -348,6 +348,7 @@ class Checks:
             raise BrokenContract(f"the client has {len(rows)} rows of {self._live.run.log_stream.logged[0]}")
         self._check_pushes(rows)
         epochs = self._check_versions(rows, outcome)
+        self._check_last_version(rows)
         if self.is_plain:
             self._check_evaluations(rows, epochs, outcome)
             if outcome.status == "finished":
@@ -445,6 +446,16 @@ class Checks:
             is_seen = not late.isdisjoint(soon) or any(seen[each] in soon for each in seen if each >= number)
             if number > int(epochs[version - 1] / every + 1e-9) and not is_seen:
                 raise BrokenContract(f"evaluation {number} is due at version {version}: {seen}, {late}")
+
+    def _check_last_version(self, rows: Any) -> None:
+        """Check that no version is made after the answer with which the updates of the stop rule are done."""
+        most = self._experiment.stop.updates
+        if self._is_gossip or most is None:
+            return
+        applied = rows[rows["kind"] == Kind.APPLY]
+        last = applied[applied["version"] >= most]
+        if len(last) and last["time_s"][-1] > last["time_s"][0]:
+            raise BrokenContract(f"version {last['version'][-1]} is made after the last of {most} updates")
 
     def _check_stop(self, epochs: list[float], outcome: msg.RunOutcome) -> None:
         """Check that a rule ended the run, and not later than it should."""

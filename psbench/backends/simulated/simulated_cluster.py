@@ -320,11 +320,15 @@ class SimulatedCluster:
             self.server.forget_momentum()
         compositions = self._workload.experiment.strategy.compositions
         before, composition = compositions[handover.origin], compositions[handover.to]
-        ended = max(self.transfers.collective_ends, now)
+        ended, averaged = max(self.transfers.collective_ends, now), self.averages_models
         self._compose(composition, {} if composition.forgets_residual(before) else self.workers.residuals())
         self.transfers.idle_until = ended + handover.cost_s
         if not before.placement.collective:
             self.transfers.need_replica(self._view.active)
+        if (
+            averaged and not self.averages_models
+        ):  # the end of the answer, at which a mean is evaluated, is too late
+            self._on_update()
 
     def _reassign(self, change: act.Reassign, now: float) -> None:
         self.transfers.reassign(change.ranges, now)

@@ -6,6 +6,7 @@ from psbench import strategies
 from psbench.core.log import Kind
 from psbench.runs.execution import run
 from psbench.testing import toy_experiment
+from psbench.testing.toys import toy_cluster
 
 
 def after_half(first, **changes):
@@ -30,3 +31,16 @@ def test_a_checkpoint_may_fall_where_the_new_parts_measure(tmp_path):
     )
     done = run(toy_experiment(strategy, stop={"epochs": 4}), folder=tmp_path)
     assert any("switch" in path for path in done.meta["checkpoints"])
+
+
+def test_the_version_of_a_switch_is_evaluated_and_may_be_the_last():
+    """Whether the models before it diverge, and are evaluated after an answer, or those after it."""
+    synchronises = {"name": "selsync", "delta": 0.0}
+    for first, second in ((synchronises, "bsp"), ("bsp", synchronises), ("bsp", "all_reduce")):
+        rule = {"name": "at_time", "at_s": 0.012}  # in the third step
+        switch = {"name": "strategy_switch", "first": first, "second": second, "rule": rule}
+        settings = {"cluster": toy_cluster([1.0] * 3), "evaluate_every": 0.125}
+        done = run(toy_experiment(switch, stop={"updates": 3}, **settings))
+        assert done.log.of_kind(Kind.HANDOVER)["version"].tolist() == [3]
+        assert done.log.of_kind(Kind.APPLY)["version"].max() == 3
+        assert done.log.of_kind(Kind.EVALUATED)["version"].tolist() == [0, 1, 2, 3]

@@ -196,10 +196,15 @@ class ActionPerformer:
         run = self._run
         state = yield from answered(partial(run.store.gather, True), HOLDERS)
         yield Wait(lambda: not run.store.awaits_replies, lambda: HOLDERS)  # for an evaluation, say
+        averaged = self.keeps_steps
         if handover.forgets_momentum:
             state = model_of(state)
         self._send_workers(msg.ChangeComposition(handover.to))
         self.use(handover.to, state)
+        if (
+            averaged and not self.keeps_steps
+        ):  # the end of the answer, at which a mean is evaluated, is too late
+            yield from self._evaluation.after_update()
         end = run.now + handover.cost_s
         yield Wait(lambda: run.now >= end or bool(run.ending), lambda: "the time that a switch takes")
 
