@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,19 @@ def test_with_other_optimizers_too(optimizer, tmp_path):
     whole = run(experiment, folder=tmp_path)
     again = run(experiment, start=checkpoints(tmp_path)[0])
     assert torch.equal(again.parameters, whole.parameters)
+
+
+def test_an_evaluation_that_was_under_way_live_is_of_the_model_now(tmp_path):
+    """A live checkpoint says which was; the model that it was of is gone."""
+    experiment = toy("bsp", evaluate_every=1.0)
+    run(experiment, folder=tmp_path)
+    checkpoint = Checkpoint.load(checkpoints(tmp_path)[0])
+    version = checkpoint.state["engine"]["view"]["version"]
+    for awaited in ([], [1]):
+        live = replace(checkpoint, state=checkpoint.state | {"awaited": awaited})
+        live.save(path := tmp_path / "live.npz")
+        again = run(experiment, start=path).log.of_kind(Kind.EVALUATED)
+        assert ((1, version) in set(zip(again["id"], again["version"], strict=True))) is bool(awaited)
 
 
 @pytest.mark.slow

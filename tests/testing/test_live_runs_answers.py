@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
+from psbench import strategies
 from psbench.backends.dask.coordinator.evaluation_queue import EvaluationQueue
 from psbench.backends.dask.coordinator.live_run import LiveRun
 from psbench.backends.dask.protocol import messages as msg
@@ -21,12 +22,14 @@ from psbench.backends.dask.protocol.instructions import (
 )
 from psbench.backends.dask.protocol.transport import Received
 from psbench.backends.dask.server.all_reduce import AllReduceStore
-from psbench.core.actions import Release, SetTimer, Tell
-from psbench.core.events import Push
+from psbench.core.actions import Action, Release, SetTimer, Tell
+from psbench.core.events import Evaluated, Push
 from psbench.core.log import Kind
 from psbench.core.strategy import Strategy
+from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.core.view import ClusterView
 from psbench.strategies.consistency.bsp import BSP
+from psbench.strategies.switching.once import SwitchOnce
 from tests.live_runs import World
 from tests.live_runs.scenes import (
     FAILS,
@@ -69,6 +72,27 @@ def test_evaluations_that_come_after_the_end_count_each_for_its_version() -> Non
         (-1, 4),
         (-1, 6),
     ]
+
+
+class SwitchesAtOnce(SwitchOnce):
+    """Toy: switches at the first evaluation."""
+
+    name: ClassVar[str] = "switches_at_once"
+
+    def on_evaluated(self, event: Evaluated, view: ClusterView) -> list[Action]:
+        return self._switch_once("evaluated")
+
+
+@pytest.mark.parametrize(("target", "switches"), [(1e-9, 0), (1.0, 1)])
+def test_no_switch_comes_of_the_evaluation_that_ends_a_run(target: float, switches: int) -> None:
+    """As in virtual time; its row is one of after the end."""
+    pair = SwitchingStrategy(first=strategies.bsp(), second=strategies.asp(), rule=SwitchesAtOnce())
+    settings = {"evaluate_every": 0.01, "stop": {"updates": 12, "target_accuracy": target}}
+    run = world(workload(pair, **settings))
+    run.heal()
+    log = run.live.run.log
+    assert len(log.of_kind(Kind.HANDOVER)["row"]) == switches
+    assert log.of_kind(Kind.EVALUATED)["id"].tolist()[:2] == [0, 1 if switches else -1]
 
 
 def test_a_push_that_is_not_finite_waits_for_its_turn() -> None:

@@ -314,6 +314,10 @@ class Simulation:
             actions = self._restore(start)
         movement = self.cluster.server.movement
         reason = self._rules.after_update(self.engine.view, movement) or self._rules.at(self.now)
+        if awaited := start.state.get(
+            "awaited"
+        ):  # live: the model of an earlier version is gone, the next one is this
+            self._evaluate(max(awaited))
         if not reason or self.cluster.averages_models:
             self._perform(actions)
         if reason:  # where models diverge, the last answer says first which steps the workers keep

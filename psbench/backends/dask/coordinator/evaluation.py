@@ -146,11 +146,12 @@ class Evaluation:
         at = self._run.now if number else 0.0
         self._run.log.add(Kind.EVALUATED, at, id=number, version=version, text=plain_json(values))
 
-    def end_after(self, values: dict[str, float]) -> None:
-        """End the run if a rule says so after an evaluation."""
+    def ends_with(self, values: dict[str, float]) -> bool:
+        """End the run if a rule says so after an evaluation, and return whether one does."""
         reason = self._run.rules.after_evaluation(values)
         if reason:
             self._run.ending.finish(reason)
+        return bool(reason)
 
     # ---------------------------------------------------------------- models
 

@@ -406,6 +406,9 @@ class LiveRun:
             run.events.appendleft(event)  # it has happened: the end says who was lost
             self._end_in_time()
             return
+        if type(event) is ev.Evaluated and self.evaluation.ends_with(event.values):
+            run.events.appendleft(event)  # it is the last one: no switch comes of it
+            return
         actions = run.engine.handle(event, now)
         if type(event) is ev.Leave:
             self.actions.halt(event.worker)
@@ -413,7 +416,6 @@ class LiveRun:
         run.events.extend(self.membership.joins_put_off())
         self.pushes.discard_void()
         if type(event) is ev.Evaluated:
-            self.evaluation.end_after(event.values)
             if self.replication.keeps_evaluations:
                 yield from self.replication.keep((), self.answers.state())
         elif not (run.view.num_active or self.membership.awaits_worker):
