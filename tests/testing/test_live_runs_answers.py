@@ -71,6 +71,21 @@ def test_evaluations_that_come_after_the_end_count_each_for_its_version() -> Non
     ]
 
 
+def test_no_push_that_waits_is_before_an_evaluation_that_sets_the_rate() -> None:
+    plateau = {"name": "sgd", "lr": 0.1, "schedule": {"name": "plateau"}}
+    run = world(workload("asp", 3, evaluate_every=0.001, optimizer=plateau))
+    settle(run)
+    while not run.live.run.ending:
+        for name in run.busy():
+            run.end_step(name)
+        settle(run, without="evaluator")
+        settle(run)
+    run.heal()
+    rows = run.log.rows()
+    kinds = [kind for kind in rows["kind"].tolist() if kind in (Kind.APPLY, Kind.EVALUATED)]
+    assert kinds == [Kind.EVALUATED, *[Kind.APPLY, Kind.EVALUATED] * 6]
+
+
 def test_a_push_that_is_not_finite_waits_for_its_turn() -> None:
     """The engine had it while a version was with the replica, whose checkpoint was of the next then."""
     run = world(workload("asp", checkpoint_every=1.0, recovery={"replicas": 1}))
