@@ -9,6 +9,7 @@ import torch
 from test_live_workers import experiment, played, simulated
 from threaded_run import Killed, ThreadedRun
 
+from psbench import strategies
 from psbench.backends.control import Control
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.messages import Summand
@@ -17,6 +18,8 @@ from psbench.backends.dask.worker import ring_member
 from psbench.backends.dask.worker.worker import Worker
 from psbench.backends.simulated.simulation import run_simulated
 from psbench.core.log import EventLog, Kind
+from psbench.core.view import ClusterView
+from psbench.strategies.communication import LocalSGD
 from psbench.testing import toy_experiment
 from psbench.training.workload import Workload
 
@@ -102,7 +105,7 @@ def with_statistics_of_the_simulator(strategy: Any) -> int:
     expected = run_simulated(Workload.build(run), EventLog(), Control()).buffers
     assert expected is not None
     assert expected.max() > torch.finfo(torch.float16).max
-    assert torch.equal(done.outcome.tensors["buffers"], expected)
+    torch.testing.assert_close(done.outcome.tensors["buffers"], expected, rtol=1e-6, atol=0)
     return int(done.log.of_kind(Kind.PUSH)["bytes"].sum())
 
 
@@ -131,6 +134,22 @@ def test_servers_add_running_statistics_up_as_floats(
     told = with_statistics_of_the_simulator({"name": "bsp", "placement": SERVERS, "codec": codec})
     assert sum(given) == told
     assert len(given) == messages  # the first server is sent them alone
+
+
+class StepsByNumber(LocalSGD):
+    """Worker n takes 1 + 2 n steps."""
+
+    name: ClassVar[str] = "steps_by_number"
+
+    def on_release(self, worker: int, view: ClusterView) -> dict[str, Any]:
+        return {"local_steps": 1 + 2 * worker}
+
+
+@pytest.mark.parametrize("placement", ["all_reduce", SERVERS], ids=["ring", "servers"])
+def test_statistics_of_differences_count_by_the_samples_of_a_step(placement: Any) -> None:
+    """They counted by all samples of a push, where these are added up on their way."""
+    strategy = strategies.diloco(placement=placement).model_copy(update={"communication": StepsByNumber()})
+    with_statistics_of_the_simulator(strategy)
 
 
 def test_what_is_left_of_a_broken_sum_is_dropped() -> None:

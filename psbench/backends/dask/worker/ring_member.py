@@ -35,7 +35,7 @@ from psbench.backends.partition import Partition, even_ranges, ring_shares
 from psbench.core.arithmetic import Pushed
 from psbench.strategies.codecs import decode, encode, over_the_wire
 from psbench.strategies.codecs.base import Packed
-from psbench.training.server import Server, added_up
+from psbench.training.server import Server, added_up, counted
 
 #: seconds between looks for a message of the coordinator while waiting for a piece of a ring
 _RING_LOOK_S = 0.02
@@ -205,7 +205,7 @@ class RingMember:
                 found = {n.removeprefix(_SUM): t for n, t in settled.tensors.items() if n.startswith(_SUM)}
                 buffers = settled.tensors["buffers"]
             break
-        self._sum = added_up(found, buffers, self.worker, sum(order.samples), order.steps)
+        self._sum = added_up(found, buffers, self.worker, *self._counted(order))
         self._finished = order.ring
         self._give_verdict(order.ring)
 
@@ -296,8 +296,11 @@ class RingMember:
 
     def _counts(self, order: StartRing) -> tuple[float, float]:
         """Return by how much this member's vector counts, and its buffers."""
-        place = order.members.index(self.worker)
-        return order.weights[place], order.samples[place] / sum(order.samples)
+        place, (samples, _) = order.members.index(self.worker), self._counted(order)
+        return order.weights[place], samples[place] / sum(samples)
+
+    def _counted(self, order: StartRing) -> tuple[Sequence[float], int]:
+        return counted(self.replica.aggregation, order.samples, order.steps)
 
     def _at_servers(self, order: StartRing, vector: Tensor, buffers: Tensor) -> list[Tensor]:
         """Have each server add up its cut of a vector, the first with the buffers; return their answers.
