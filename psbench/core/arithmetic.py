@@ -34,7 +34,7 @@ class Pushed:
     """A push, as an aggregation's `update` is given it.
 
     Where a ring or a job adds up the pushes on their way, an update finds one: their weighted sum, with
-    weight 1 and the samples of all.
+    weight 1 and the samples of all; of differences, which are of many steps, with those of one step of all.
 
     Attributes
     ----------
@@ -43,6 +43,7 @@ class Pushed:
     buffers : float32 tensor, (num_buffers,)
         The pusher's running statistics; empty on all servers but the first.
     worker, samples, steps : int
+        The samples of a sum of differences need not be whole.
     base : float32 tensor, (entries,), or None
         The version that the worker started from, where the part declares `needs_base`.
     weight : float
@@ -55,7 +56,7 @@ class Pushed:
     vector: Vector
     buffers: Vector = None  # pyrefly: ignore[bad-assignment]
     worker: int = 0
-    samples: int = 1
+    samples: float = 1
     steps: int = 1
     base: Vector | None = None
     weight: float = 1.0

@@ -114,8 +114,8 @@ class Server:
     def exchange(self, pushes: Sequence[Pushed], numbers: Mapping[str, float]) -> list[Pushed]:
         """Run the exchange of a commit's pushers side by side, and return each one's result."""
         weights = [push.weight for push in pushes]
-        samples, steps = sum(push.samples for push in pushes), max(push.steps for push in pushes)
-        buffers = weighted_sum([p.buffers for p in pushes], [p.samples / samples for p in pushes])
+        samples, steps = counted(self.aggregation, [p.samples for p in pushes], [p.steps for p in pushes])
+        buffers = weighted_sum([push.buffers for push in pushes], [own / sum(samples) for own in samples])
         members = [
             self.aggregation.exchange(push.vector, self.state, self.shapes, numbers) for push in pushes
         ]
@@ -195,10 +195,24 @@ def _movement(before: Tensor, after: Tensor) -> float:
     return float(torch.linalg.vector_norm(new - old)) / max(float(torch.linalg.vector_norm(new)), 1.0)
 
 
-def added_up(vectors: Mapping[str, Tensor], buffers: Tensor, worker: int, samples: int, steps: int) -> Pushed:
-    """Return the result of an exchange as the one push that a version is made from."""
+def counted(
+    aggregation: Aggregation, samples: Sequence[float], steps: Sequence[int]
+) -> tuple[Sequence[float], int]:
+    """Return by how many samples the statistics of each push count in a sum, and of how many steps these are.
+
+    A difference is of many steps, and counts by the samples of one: see `Aggregation.update_buffers`.
+    """
+    if aggregation.payload == "difference":
+        return [own / made for own, made in zip(samples, steps, strict=True)], 1
+    return samples, max(steps)
+
+
+def added_up(
+    vectors: Mapping[str, Tensor], buffers: Tensor, worker: int, samples: Sequence[float], steps: int
+) -> Pushed:
+    """Return the result of an exchange as the one push that a version is made from; see `counted`."""
     more = {name: vector for name, vector in vectors.items() if name != "vector"}
-    return Pushed(vectors["vector"], buffers, worker, samples, steps, more=more)
+    return Pushed(vectors["vector"], buffers, worker, sum(samples), steps, more=more)
 
 
 def copies_under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -74,6 +74,20 @@ def test_a_stale_worker_is_the_same_live_and_after_a_resume(strategy, tmp_path):
     assert {f"worker/1/past/1/0/-1/{place}" for place in range(3)} <= saved.keys()
 
 
+def test_a_fault_leaves_the_residual_of_an_exchange_alone():
+    scaled = {"corruptions": [{"worker": 1, "how": "scaled", "factor": 2.0, "after": 2}]}
+    experiment = toy_experiment(
+        {"name": "power_sgd", "start_iter": 0, "rank": 1},
+        cluster={"workers": 2, "step_time": "constant"} | scaled,
+        batch_size=8,
+        model=torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3)),
+        stop={"updates": 6},
+    )
+    live = ThreadedRun(experiment).run()
+    assert live.error is None
+    assert torch.allclose(live.parameters, ps.run(experiment).parameters, atol=1e-6)
+
+
 def test_a_specification_keeps_them_and_one_without_looks_as_before():
     made = Custom(workers=3, corruptions=[{"worker": 1, "how": "noise", "factor": 2.0}])
     assert make_cluster(made.model_dump(mode="json")) == made

@@ -243,10 +243,13 @@ class LocalWorkers(Workers):
     def checkpoint(
         self, worker: int, waits: bool, push: Push | None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return a worker's state: as it is if it waits, else as of its last release."""
+        """Return a worker's state: as it is if it waits, else as of its last release.
+
+        One that is dropped has nothing under way that a resumed run would begin again, and is where it is.
+        """
         own = self._workers.get(worker)
         tensors, plain = self.compression.checkpoint_worker(worker, waits)
-        if own is None or (waits and own.is_idle):
+        if own is None or (waits and own.is_idle) or worker not in self._resources.view.active:
             plain |= self._resources.position(worker)
         else:
             plain |= own.at_release

@@ -91,17 +91,16 @@ class PlainWorkers(Workers):
         self._steps.begin(job, *self.snapshots.get(version), ends_s)
 
     def payload(self, push: Push) -> ModelVectors:
-        """Return the gradient of a push that has arrived."""
+        """Return the gradient of a push that has arrived; a residual is added after what corrupts it."""
         assert self._steps is not None
         job = self._jobs.pop(push.worker)
         step = self._steps.result(job, *self.snapshots.get(push.base_version))
         self.snapshots.drop(push.base_version)
-        push.loss = step.loss
-        residual = self._residuals.pop(push.worker, None)
-        gradient = step.gradient if residual is None else step.gradient + residual
+        push.loss, gradient = step.loss, step.gradient
         if (corruptions := self._resources.corruptions) is not None:
             gradient = corruptions.of(push.worker, push.ticket, gradient)
-        return gradient, step.buffers
+        residual = self._residuals.pop(push.worker, None)
+        return (gradient if residual is None else gradient + residual), step.buffers
 
     def cancel(self, worker: int, push: Push | None) -> None:
         """Forget the step of this push."""

@@ -9,12 +9,19 @@ import torch
 from test_live_workers import experiment, played, simulated
 from threaded_run import Killed, ThreadedRun
 
+from psbench import strategies
+from psbench.backends.control import Control
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.messages import Summand
 from psbench.backends.dask.server.adder import Adder
 from psbench.backends.dask.worker import ring_member
 from psbench.backends.dask.worker.worker import Worker
-from psbench.core.log import Kind
+from psbench.backends.simulated.simulation import run_simulated
+from psbench.core.log import EventLog, Kind
+from psbench.core.view import ClusterView
+from psbench.strategies.communication import LocalSGD
+from psbench.testing import toy_experiment
+from psbench.training.workload import Workload
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -75,6 +82,74 @@ def test_servers_add_up_what_is_logged_in_the_order_of_the_simulator(
     assert sorted(told["bytes"]) == sorted(expected["bytes"])
     assert given[0] == told["bytes"].sum()
     assert bool(given[1]) == (servers > 1)
+
+
+class Large(torch.nn.Module):
+    """A network whose running variances are larger than any number of 16 bits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.last = torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.norm(x * 1000.0))
+
+
+def with_statistics_of_the_simulator(strategy: Any) -> int:
+    """Play three versions, whose statistics are to be those of the simulator; return the bytes told."""
+    torch.manual_seed(0)
+    cluster = {"workers": 2, "step_time": "constant"}
+    run = toy_experiment(strategy, model=Large(), batch_size=12, cluster=cluster, stop={"updates": 3})
+    done = ThreadedRun(run.but(backend="dask")).run()
+    assert done.error is None
+    expected = run_simulated(Workload.build(run), EventLog(), Control()).buffers
+    assert expected is not None
+    assert expected.max() > torch.finfo(torch.float16).max
+    torch.testing.assert_close(done.outcome.tensors["buffers"], expected, rtol=1e-6, atol=0)
+    return int(done.log.of_kind(Kind.PUSH)["bytes"].sum())
+
+
+@pytest.mark.parametrize(("codec", "messages"), [("none", 12), ("fp16", 24)])
+def test_a_ring_adds_running_statistics_up_as_floats(
+    codec: str, messages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ring_member, "ClientSocket", Counting)
+    SENT.clear()
+    told = with_statistics_of_the_simulator({"name": "all_reduce", "codec": codec})
+    assert sum(SENT) == 2 * told  # as much in the all-gather
+    assert len(SENT) == messages  # without a codec they travel with the gradient
+
+
+@pytest.mark.parametrize(("codec", "messages"), [("none", 12), ("fp16", 18)])
+def test_servers_add_running_statistics_up_as_floats(
+    codec: str, messages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, taken = [], Adder.take
+
+    def take(adder: Adder, sender: str, summand: Summand) -> None:
+        given.append(summand.payload.nbytes)
+        taken(adder, sender, summand)
+
+    monkeypatch.setattr(Adder, "take", take)
+    told = with_statistics_of_the_simulator({"name": "bsp", "placement": SERVERS, "codec": codec})
+    assert sum(given) == told
+    assert len(given) == messages  # the first server is sent them alone
+
+
+class StepsByNumber(LocalSGD):
+    """Worker n takes 1 + 2 n steps."""
+
+    name: ClassVar[str] = "steps_by_number"
+
+    def on_release(self, worker: int, view: ClusterView) -> dict[str, Any]:
+        return {"local_steps": 1 + 2 * worker}
+
+
+@pytest.mark.parametrize("placement", ["all_reduce", SERVERS], ids=["ring", "servers"])
+def test_statistics_of_differences_count_by_the_samples_of_a_step(placement: Any) -> None:
+    """They counted by all samples of a push, where these are added up on their way."""
+    strategy = strategies.diloco(placement=placement).model_copy(update={"communication": StepsByNumber()})
+    with_statistics_of_the_simulator(strategy)
 
 
 def test_what_is_left_of_a_broken_sum_is_dropped() -> None:

@@ -96,6 +96,30 @@ def test_one_that_was_dropped_may_come_back_and_is_watched_anew():
     assert changes(cluster, Kind.READMIT) == [(11.5, 2), (23.5, 2)]
 
 
+def test_a_resumed_run_draws_no_batch_again_of_who_was_dropped(tmp_path):
+    stragglers = {
+        "name": "drop_stragglers",
+        "factor": 1.25,
+        "window": 1,
+        "patience": 2,
+        "readmit_after_s": 0.015,
+    }
+    whole = ps.run(
+        toy_experiment(
+            {"name": "local_sgd", "local_steps": 2, "stragglers": stragglers | {"most": 0.5}},
+            cluster=toy_cluster([1.0, 0.8, 0.55]),
+            stop={"updates": 6},
+            checkpoint_every=0.1,
+        ),
+        folder=tmp_path / "whole",
+    )
+    (dropped, _), (back, _) = (changes(whole, kind)[0] for kind in (Kind.DROP, Kind.READMIT))
+    assert 0 < dropped < back < whole.log.rows()["time_s"][-1]
+    for number, checkpoint in enumerate(whole.meta["checkpoints"]):
+        resumed = ps.resume(checkpoint, folder=tmp_path / str(number))
+        assert torch.equal(resumed.parameters, whole.parameters)
+
+
 def test_who_was_dropped_begins_under_the_next_strategy():
     first = strategies.drop_stragglers(window=1, patience=1, most=0.5)
     switch = strategies.strategy_switch(first=first, second="asp", rule={"name": "after", "fraction": 0.5})

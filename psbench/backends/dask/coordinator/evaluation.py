@@ -134,9 +134,18 @@ class Evaluation:
         number, version, epoch = found
         values = {"epoch": epoch} | message.values | self._measured.pop(message.key, {})
         if number > 0 and not self._run.ending:
-            self._run.events.append(ev.Evaluated(number, version, values))
+            self._hear(ev.Evaluated(number, version, values))
         else:
             self._log(-1 if number else 0, version, values)
+
+    def _hear(self, event: ev.Evaluated) -> None:
+        """Have the engine hear of an evaluation: where the next rate depends on it, before any later push."""
+        events = self._run.events
+        if not self._next_rate_depends:
+            events.append(event)
+            return
+        earlier = [place for place, each in enumerate(events) if type(each) is ev.Evaluated]
+        events.insert(max(earlier, default=-1) + 1, event)
 
     def take_late(self, event: ev.Evaluated) -> None:
         """Take an evaluation that came before the run's end, but not before the answer that ended it."""

@@ -281,14 +281,14 @@ class StampsReport(Message, kind=49):
 class StartRing(Message, kind=50):
     """The members add up their payloads in this order, and each says when it has the sum.
 
-    `steps` is the most that went into one, and `numbers` those of the update that the sum is for.
+    `samples` and `steps` went into each, and `numbers` are those of the update that the sum is for.
     """
 
     ring: int
     members: list[int]
     weights: list[float]
     samples: list[int]
-    steps: int
+    steps: list[int]
     numbers: dict[str, float]
 
 

@@ -38,8 +38,8 @@ from psbench.errors import WorkerLost
 
 #: what a sum is of: pushes by id, and their weights
 Weighted: TypeAlias = tuple[list[int], list[float]]
-#: of a sum: the worker, and the weight and the samples of its push
-Addend: TypeAlias = tuple[int, float, int]
+#: of a sum: the worker, and the weight, the samples and the steps of its push
+Addend: TypeAlias = tuple[int, float, int, int]
 
 
 @dataclass
@@ -125,12 +125,11 @@ class AllReduceStore(ParameterStore):
         total = sum(apply.weights)
         pairs = zip(apply.pushes, apply.weights, strict=True)
         there = [(push, weight) for push, weight in pairs if self._has(push)]
-        members = [(push.worker, weight, push.samples) for push, weight in there]
+        members = [(push.worker, weight, push.samples, push.steps) for push, weight in there]
         if not members:
-            members = [(min(self._with_model()), total, sum(push.samples for push in apply.pushes))]
+            members = [(min(self._with_model()), total, sum(push.samples for push in apply.pushes), 1)]
             self._send(members[0][0], msg.AddNothing(apply.fragment))
-        steps = max((push.steps for push, _ in there), default=1)
-        self._start(_weighted(apply), members, total, steps, apply.numbers)
+        self._start(_weighted(apply), members, total, apply.numbers)
 
     def _with_model(self) -> set[int]:
         if not (able := self._current.intersection(self._alive)):
@@ -141,11 +140,9 @@ class AllReduceStore(ParameterStore):
         """Whether the worker still has what it adds to the next ring."""
         return self._pushed.get(push.worker) == key_of(push)
 
-    def _start(
-        self, of: Weighted, members: list[Addend], total: float, steps: int, numbers: dict[str, float]
-    ) -> None:
+    def _start(self, of: Weighted, members: list[Addend], total: float, numbers: dict[str, float]) -> None:
         """Order these to add up, with weights of this sum."""
-        workers, weights, samples = map(list, zip(*members, strict=True))
+        workers, weights, samples, steps = map(list, zip(*members, strict=True))
         scale = total / sum(weights) if len(members) < len(of[0]) else 1.0
         weights = [weight * scale for weight in weights]
         order = StartRing(next(self._numbers), workers, weights, samples, steps, numbers)
@@ -324,9 +321,9 @@ class AllReduceStore(ParameterStore):
 
     def _repeat(self, ring: _Ring, members: list[int]) -> None:
         order = ring.order
-        before = zip(order.members, order.weights, order.samples, strict=True)
+        before = zip(order.members, order.weights, order.samples, order.steps, strict=True)
         left = [member for member in before if member[0] in members]
-        self._start(ring.of, left, sum(order.weights), order.steps, order.numbers)
+        self._start(ring.of, left, sum(order.weights), order.numbers)
 
     def _send(self, worker: int, message: Message) -> None:
         self._out.send(worker_name(worker), message)

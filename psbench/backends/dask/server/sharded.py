@@ -35,10 +35,8 @@ class ShardedStore(AllReduceStore):
         for worker in self._members:
             self._send(worker, order)
 
-    def _start(
-        self, of: Weighted, members: list[Addend], total: float, steps: int, numbers: dict[str, float]
-    ) -> None:
-        super()._start(of, sorted(members), total, steps, numbers)
+    def _start(self, of: Weighted, members: list[Addend], total: float, numbers: dict[str, float]) -> None:
+        super()._start(of, sorted(members), total, numbers)
 
     def gather(self, states: bool, then: Then) -> None:
         """Ask every worker for its share, and put them together."""

@@ -35,7 +35,7 @@ from psbench.backends.partition import Partition, even_ranges, ring_shares
 from psbench.core.arithmetic import Pushed
 from psbench.strategies.codecs import decode, encode, over_the_wire
 from psbench.strategies.codecs.base import Packed
-from psbench.training.server import Server, added_up
+from psbench.training.server import Server, added_up, counted
 
 #: seconds between looks for a message of the coordinator while waiting for a piece of a ring
 _RING_LOOK_S = 0.02
@@ -205,7 +205,7 @@ class RingMember:
                 found = {n.removeprefix(_SUM): t for n, t in settled.tensors.items() if n.startswith(_SUM)}
                 buffers = settled.tensors["buffers"]
             break
-        self._sum = added_up(found, buffers, self.worker, sum(order.samples), order.steps)
+        self._sum = added_up(found, buffers, self.worker, *self._counted(order))
         self._finished = order.ring
         self._give_verdict(order.ring)
 
@@ -223,7 +223,10 @@ class RingMember:
             self.leave_out(residual)
 
     def _add_up(self, order: StartRing) -> tuple[Mapping[str, Tensor], Tensor]:
-        """Do this member's part in an exchange, one ring or round for each sum; buffers go with the first."""
+        """Do this member's part in an exchange, one ring or round for each sum.
+
+        Buffers go with the first; or before it, by themselves, if it is a message or encoded.
+        """
         assert self.contribution is not None
         payload, buffers = self.contribution
         self._pieces = {key: piece for key, piece in self._pieces.items() if key[0] >= order.ring}
@@ -232,7 +235,8 @@ class RingMember:
             return self._add_up_share(order, payload, buffers)
         exchange = replica.aggregation.exchange(payload, replica.state, replica.shapes, order.numbers)
         given, sums = next(exchange), 0
-        if not isinstance(given, Tensor) and len(buffers):
+        beside = isinstance(given, Tensor) and self._codec == "none"
+        if len(buffers) and not beside:
             _, buffers = self._total(order, none, buffers, 0)
             sums += 1
         while True:
@@ -276,9 +280,10 @@ class RingMember:
         return [(order.weights[each], found[each]) for each in range(size)]
 
     def _total(self, order: StartRing, vector: Tensor, buffers: Tensor, sums: int) -> tuple[Tensor, Tensor]:
-        """Return the members' weighted sum of a vector, and of buffers that go with it."""
+        """Return the members' weighted sum of a vector, and of buffers, which are never encoded."""
+        codec = "none" if len(buffers) else self._codec
         if self._servers:
-            first, *others = self._at_servers(order, encode(vector, self._codec), buffers)
+            first, *others = self._at_servers(order, encode(vector, codec), buffers)
             end = len(first) - len(buffers)
             parts = [decode(piece) for piece in (first[:end], *others)]
             return torch.cat(parts) if others else parts[0], decode(first[end:])
@@ -286,35 +291,44 @@ class RingMember:
         both = vector * weight
         if len(buffers):
             both = torch.cat([both, buffers * share])
-        self._reduce(order, both, sums)
+        self._reduce(order, both, sums, codec)
         return both[: len(vector)], both[len(vector) :]
 
     def _counts(self, order: StartRing) -> tuple[float, float]:
         """Return by how much this member's vector counts, and its buffers."""
-        place = order.members.index(self.worker)
-        return order.weights[place], order.samples[place] / sum(order.samples)
+        place, (samples, _) = order.members.index(self.worker), self._counted(order)
+        return order.weights[place], samples[place] / sum(samples)
+
+    def _counted(self, order: StartRing) -> tuple[Sequence[float], int]:
+        return counted(self.replica.aggregation, order.samples, order.steps)
 
     def _at_servers(self, order: StartRing, vector: Tensor, buffers: Tensor) -> list[Tensor]:
-        """Have each server add up its cut of a vector, the first with the buffers; return their answers."""
+        """Have each server add up its cut of a vector, the first with the buffers; return their answers.
+
+        Buffers alone are the first server's business.
+        """
         place, size = order.members.index(self.worker), len(order.members)
-        cuts = even_ranges(len(vector), len(self._servers))
-        for number, (cut, server) in enumerate(zip(cuts, self._servers, strict=True)):
+        servers = self._servers if len(vector) else self._servers[:1]
+        cuts = even_ranges(len(vector), len(servers))
+        for number, (cut, server) in enumerate(zip(cuts, servers, strict=True)):
             behind = buffers[:0] if number else buffers
-            part = torch.cat([vector[cut], behind.to(vector.dtype)]) if len(behind) else vector[cut]
+            part = torch.cat([vector[cut], behind]) if len(behind) else vector[cut]
             facts = number, place, size, *self._counts(order), len(behind)
             server.send(Summand(order.ring, *facts, part))
-        return [self._await_piece(order.ring, number, server) for number, server in enumerate(self._servers)]
+        return [self._await_piece(order.ring, number, server) for number, server in enumerate(servers)]
 
-    def _reduce(self, order: StartRing, vector: Tensor, sums: int) -> None:
+    def _reduce(self, order: StartRing, vector: Tensor, sums: int, codec: str) -> None:
         """Add up a vector over the members, in place, when so many sums of this exchange are done."""
-        place, size, codec = order.members.index(self.worker), len(order.members), self._codec
-        wires = self._wires(order.members, order.ring, sums * 2 * (size - 1))
+        place, size = order.members.index(self.worker), len(order.members)
+        wires = self._wires(order.members, order.ring, sums * 2 * (size - 1), codec)
         wired = None if codec == "none" else lambda piece: over_the_wire(piece, codec)
         all_reduce(vector, place, size, *wires, wired)
 
-    def _wires(self, members: Sequence[int], number: int, first: int) -> tuple[SendPiece, ReceivePiece]:
+    def _wires(
+        self, members: Sequence[int], number: int, first: int, codec: str = "none"
+    ) -> tuple[SendPiece, ReceivePiece]:
         """Return how a piece is sent on, and the one before is awaited, when so many steps are done."""
-        following, codec = members[(members.index(self.worker) + 1) % len(members)], self._codec
+        following = members[(members.index(self.worker) + 1) % len(members)]
 
         def send(step: int, piece: Tensor) -> None:
             self._neighbour(following).send(RingPiece(number, first + step, encode(piece, codec)))
