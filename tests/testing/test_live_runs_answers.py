@@ -93,6 +93,8 @@ def test_no_switch_comes_of_the_evaluation_that_ends_a_run(target: float, switch
     log = run.live.run.log
     assert len(log.of_kind(Kind.HANDOVER)["row"]) == switches
     assert log.of_kind(Kind.EVALUATED)["id"].tolist()[:2] == [0, 1 if switches else -1]
+
+
 def test_no_push_that_waits_is_before_an_evaluation_that_sets_the_rate() -> None:
     plateau = {"name": "sgd", "lr": 0.1, "schedule": {"name": "plateau"}}
     run = world(workload("asp", 3, evaluate_every=0.001, optimizer=plateau))
