@@ -99,6 +99,24 @@ def test_running_statistics_of_d_psgd_move_as_those_of_plain_torch():
     torch.testing.assert_close(found, norm.running_mean, **ROUNDING)
 
 
+def test_a_faulty_worker_mixes_its_own_model_as_it_has_computed_it():
+    """It took what it had sent, as if it knew. Two of three workers take worker 1's model twofold."""
+
+    def first_exchange(*corruptions):
+        cluster = toy_cluster([1.0, 1.0, 1.0], corruptions=corruptions)
+        return toy_experiment(made(graph="complete"), cluster=cluster, stop={"updates": 3})
+
+    workload = Workload.build(first_exchange())
+    trainer, model = workload.trainer(), workload.server()
+    step = trainer.compute(trainer.read(trainer.start(1, 4)), model.parameters, model.buffers)
+    stepped = model.parameters - 0.1 * step.gradient
+    sound, faulty = (
+        ps.run(first_exchange(*faults)).parameters
+        for faults in ([], [{"worker": 1, "how": "scaled", "factor": 2.0}])
+    )
+    torch.testing.assert_close(faulty - sound, stepped * 2 / 9, **ROUNDING)
+
+
 def test_an_exchange_takes_and_sends_a_model_for_each_edge():
     cluster = {"name": "homogeneous", "workers": 4, "bandwidth_mbit_s": 8, "latency_s": 0.5}
     for name, graph, degree in (("d_psgd_step_first", "ring", 2), ("d_psgd_step_first", "complete", 3)):

@@ -10,6 +10,7 @@ import psbench as ps
 from psbench import metrics
 from psbench.backends.dask.worker.worker import Worker
 from psbench.results.run import Run
+from psbench.testing.toys import toy_cluster, toy_experiment
 from psbench.training.workload import Workload
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -40,6 +41,17 @@ def test_live_in_the_complete_graph_it_has_the_bits_of_virtual_time(name):
         assert last["val_loss"] == other["val_loss"]
         assert metrics.total_bytes(found.log)["up"] == metrics.total_bytes(expected.log)["up"]
     assert last["consensus_distance"] < 1
+
+
+@pytest.mark.parametrize("fault", [{"how": "sign_flipped", "factor": 3.0}, {"how": "stale"}])
+def test_live_a_faulty_worker_sends_what_is_wrong_and_does_not_know(fault):
+    """It sent what it had computed, and the run was that of sound workers."""
+    cluster = toy_cluster([1.0, 1.0, 1.0], corruptions=[{"worker": 1, "after": 1, **fault}])
+    experiment = toy_experiment(made(graph="complete"), cluster=cluster, stop={"updates": 12})
+    expected = ps.run(experiment)
+    done = ThreadedRun(experiment.but(backend="dask")).run()
+    assert done.error is None
+    torch.testing.assert_close(done.parameters, expected.parameters, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", ["sgp", "ad_psgd", *at_night("d_psgd", "d_psgd_step_first")])
