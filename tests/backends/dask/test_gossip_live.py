@@ -1,7 +1,10 @@
 """Live workers without a server, in threads: bits, replay, deaths, checkpoints."""
 
+from typing import ClassVar
+
 import pytest
 import torch
+from pydantic import PrivateAttr
 from test_live_resume import resumed_run
 from threaded_run import Killed, ThreadedRun
 from toybox import at_night
@@ -9,6 +12,9 @@ from toybox import at_night
 import psbench as ps
 from psbench import metrics
 from psbench.backends.dask.worker.worker import Worker
+from psbench.core import Action, ClusterView, Push
+from psbench.core.actions import Drop
+from psbench.core.parts import Stragglers
 from psbench.results.run import Run
 from psbench.testing.toys import toy_cluster, toy_experiment
 from psbench.training.workload import Workload
@@ -63,6 +69,29 @@ def test_live_it_learns_and_replays(name):
 
     meta = Workload.build(experiment).facts()
     assert ps.replay(Run(experiment, found.log, meta, None, None)) == len(found.log)
+
+
+class DropsWorkerOne(Stragglers):
+    """Drops worker 1 in the answer that ends the third round of three workers."""
+
+    name: ClassVar[str] = "drops_worker_one"
+    _pushes: int = PrivateAttr(0)
+
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        self._pushes += 1
+        return [Drop(1, "the third round is over")] if self._pushes == 9 else []
+
+
+def test_live_who_is_dropped_by_the_answer_that_releases_it_takes_no_step():
+    """It drew a batch for a step that was void, and its data were one batch further than in virtual time."""
+    strategy = {"name": "d_psgd_step_first", "graph": "complete", "stragglers": DropsWorkerOne()}
+    cluster = toy_cluster([1.0, 1.0, 1.0])
+    experiment = toy_experiment(strategy, cluster=cluster, backend="dask", stop={"updates": 17})
+    done = ThreadedRun(experiment).run()
+    assert done.error is None
+    pushed = metrics.pushes(done.log)["worker"].tolist()
+    assert pushed.count(1) == 3
+    assert done.workers[1].trainer.position(1).steps == 3
 
 
 class DiesInItsFourthStep(Worker):

@@ -154,7 +154,10 @@ def test_who_comes_back_to_nobody_that_has_a_model_ends_the_run(how: str) -> Non
     store.forget(0)
     store.workers[0].dropped = True  # by the answer with this release, of which a resumed run has the rest
     store.release(Release(0), 4)
-    assert [each.to for each in store.said(ReleaseMessage)] == ["worker 0"] * 2
+    assert [(each.to, each.message.halts) for each in store.said(ReleaseMessage)] == [
+        ("worker 0", False),
+        ("worker 0", True),
+    ]
 
 
 def test_before_the_first_update_all_begin_with_the_same_model(store: Store) -> None:

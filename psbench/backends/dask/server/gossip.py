@@ -70,11 +70,13 @@ class GossipStore(ParameterStore):
             If it comes back, and no other has a model.
         """
         self._away.discard(release.worker)
-        has_model = release.worker in self._with_model | self._givers.keys() or self._is_dropped(release)
+        message = ReleaseMessage.of(release, samples)
+        message.halts = self._is_dropped(release)
+        has_model = message.halts or release.worker in self._with_model | self._givers.keys()
         if self._view.committed and not has_model:
             raise WorkerLost(f"worker {release.worker} comes back, and no worker is left that has a model")
         self._with_model.add(release.worker)
-        self._send(release.worker, ReleaseMessage.of(release, samples))
+        self._send(release.worker, message)
 
     def _is_dropped(self, release: act.Release) -> bool:
         """Return whether a worker is dropped by the answer that releases it."""
