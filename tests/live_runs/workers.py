@@ -143,6 +143,8 @@ class FakeWorker:
         while True:
             release = yield from self._await_release()
             directive = yield from self._take(release)
+            if release.halts:
+                continue
             goes_on = directive == "continue" or self._obey(directive)
             while goes_on:
                 directive = yield from self._step()

@@ -119,7 +119,8 @@ class World:
         self._missing = {absent} - {""}  # roles that the client looks for a place for
         self._replaced: set[str] = set()
         self._refused_evaluator = False
-        self.retired = self.asked_to_stop = False
+        self.retired = self.asked_to_stop = self._lost_by_hand = False
+        self._lost_before = before is not None and (before._lost_workers or before._were_away or absent != "")
         self._replica: list[Message] | None = None  # what it was sent, while there is one
         self.end: End | None = None
         self.outcome: msg.RunOutcome | None = None
@@ -367,7 +368,7 @@ class World:
             return
         expected = (
             (isinstance(error, ServerLost) and (self.retired or self._lost_server or self._lost_share))
-            or (isinstance(error, WorkerLost) and (self.retired or self._lost_workers))
+            or (isinstance(error, WorkerLost) and (self.retired or self._lost_workers or self._were_away))
             or (isinstance(error, Cancelled) and (CLIENT in self.deaths or self.asked_to_stop))
             or (type(error) is BackendError and self._refused_evaluator)
         )
@@ -405,6 +406,15 @@ class World:
     @property
     def _lost_workers(self) -> bool:
         return any(worker_number(name) is not None for name in self.deaths)
+
+    @property
+    def _were_away(self) -> bool:
+        """Whether workers with models of their own were away, or are to be: nobody may have one then.
+
+        In this run by hand or as the cluster says; in the one before, or as this one goes on, in any way.
+        """
+        planned = bool(self._workload.profile.failures)
+        return self._is_gossip and (planned or self._lost_by_hand or self._lost_before)
 
     @property
     def can_go_on(self) -> bool:
@@ -462,6 +472,7 @@ class World:
     def ask(self, message: Message) -> None:
         """Let the client send something."""
         self.retired |= isinstance(message, msg.RoleLeaves)
+        self._lost_by_hand |= isinstance(message, msg.PressWorker) and message.what == "lost"
         self.asked_to_stop |= isinstance(message, msg.RequestStop)
         self._channels.send(CLIENT, COORDINATOR, message)
 

@@ -10,6 +10,7 @@ from psbench.core.log import Kind
 from psbench.runs.fork import Fork, fork
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
+from psbench.training.workload import Workload
 
 TINY = {"data": "digits", "cluster": {"workers": 4}, "stop": {"epochs": 2}, "batch_size": 96, "seed": 3}
 ROUNDING = {"rtol": 1e-4, "atol": 1e-5}
@@ -79,6 +80,41 @@ def test_a_worker_is_dropped_by_the_answer_that_mixes_its_model():
         assert torch.isfinite(done.parameters).all()
         timed = ps.run(experiment.but(timing_only=True)).log
         assert timed.of_kind(Kind.MIX)["time_s"].tolist() == done.log.of_kind(Kind.MIX)["time_s"].tolist()
+
+
+def test_running_statistics_of_d_psgd_move_as_those_of_plain_torch():
+    """Each worker's by the share of its own model; they stayed where they had begun, in virtual time."""
+    experiment = toy_experiment(
+        made("d_psgd", "complete"),
+        model=torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3)),
+        cluster=toy_cluster([1.0, 1.0, 1.0]),
+        stop={"updates": 12},
+    )
+    trainer, norm = Workload.build(experiment).trainer(), torch.nn.BatchNorm1d(4, momentum=0.1 / 3)
+    for _ in range(4):
+        batches = [trainer.read(trainer.start(worker, 4)) for worker in range(3)]
+        norm(torch.cat([batch.inputs for batch in batches]))
+    found = ps.run(experiment).buffers[:4]
+    assert norm.running_mean.norm() > 0.01
+    torch.testing.assert_close(found, norm.running_mean, **ROUNDING)
+
+
+def test_a_faulty_worker_mixes_its_own_model_as_it_has_computed_it():
+    """It took what it had sent, as if it knew. Two of three workers take worker 1's model twofold."""
+
+    def first_exchange(*corruptions):
+        cluster = toy_cluster([1.0, 1.0, 1.0], corruptions=corruptions)
+        return toy_experiment(made(graph="complete"), cluster=cluster, stop={"updates": 3})
+
+    workload = Workload.build(first_exchange())
+    trainer, model = workload.trainer(), workload.server()
+    step = trainer.compute(trainer.read(trainer.start(1, 4)), model.parameters, model.buffers)
+    stepped = model.parameters - 0.1 * step.gradient
+    sound, faulty = (
+        ps.run(first_exchange(*faults)).parameters
+        for faults in ([], [{"worker": 1, "how": "scaled", "factor": 2.0}])
+    )
+    torch.testing.assert_close(faulty - sound, stepped * 2 / 9, **ROUNDING)
 
 
 def test_an_exchange_takes_and_sends_a_model_for_each_edge():

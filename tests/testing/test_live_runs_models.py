@@ -93,6 +93,23 @@ def test_a_run_ends_when_no_worker_is_left_that_has_a_model() -> None:
 
 
 @pytest.mark.parametrize("name", NEIGHBOURS)
+def test_a_run_ends_when_all_were_away_and_one_comes_back(name: str) -> None:
+    """As in virtual time: it went on from the first model, without a word."""
+    failures = [{"worker": 0, "at_s": 0.5, "rejoin_s": 1.0}, {"worker": 1, "at_s": 0.6}]
+    run = world(of(name, 2, failures=failures))
+    settle(run)
+    for worker in ("worker 0", "worker 1"):
+        run.end_step(worker)
+        settle(run)
+    for _ in range(2):
+        run.pass_time(0.6)
+        settle(run)
+    assert run.end is not None
+    assert isinstance(run.end.error, WorkerLost)
+    assert "worker 0 comes back, and no worker is left that has a model" in str(run.end.error)
+
+
+@pytest.mark.parametrize("name", NEIGHBOURS)
 def test_who_is_back_at_once_is_sent_the_models_again_that_it_has_taken(name: str) -> None:
     """It waited for good for models that it had mixed before it was lost by hand."""
     run = world(of(name))

@@ -69,10 +69,14 @@ class GossipWorkers(LocalWorkers):
         return next(iter(mix.rows))
 
     def _mixture(self, worker: int, row: Mapping[int, float], mix: act.Mix) -> ModelVectors | None:
+        """Mix what others sent, or have now, with what the worker has now, running statistics included."""
         if self._trainer is None:
             return None
         version = mix.versions[worker] - 1
-        models = [self._sent_by(other, version) if mix.sent else self._now(other) for other in row]
+        models = [
+            self._sent_by(other, version) if mix.sent and other != worker else self._now(other)
+            for other in row
+        ]
         return self._mixer.mix(worker, models, row)
 
     def _sent_by(self, worker: int, version: int) -> ModelVectors:

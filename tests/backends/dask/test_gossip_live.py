@@ -1,7 +1,10 @@
 """Live workers without a server, in threads: bits, replay, deaths, checkpoints."""
 
+from typing import ClassVar
+
 import pytest
 import torch
+from pydantic import PrivateAttr
 from test_live_resume import resumed_run
 from threaded_run import Killed, ThreadedRun
 from toybox import at_night
@@ -9,7 +12,11 @@ from toybox import at_night
 import psbench as ps
 from psbench import metrics
 from psbench.backends.dask.worker.worker import Worker
+from psbench.core import Action, ClusterView, Push
+from psbench.core.actions import Drop
+from psbench.core.parts import Stragglers
 from psbench.results.run import Run
+from psbench.testing.toys import toy_cluster, toy_experiment
 from psbench.training.workload import Workload
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -49,6 +56,15 @@ def test_live_both_of_a_pair_are_evaluated_as_they_mixed():
     _, found = live(pairs | {"placement": "gossip"}, **settings)
     assert len(found.log.evaluations()) == 13
     assert [each["consensus_distance"] for each in found.log.evaluations()] == [0.0] * 13
+@pytest.mark.parametrize("fault", [{"how": "sign_flipped", "factor": 3.0}, {"how": "stale"}])
+def test_live_a_faulty_worker_sends_what_is_wrong_and_does_not_know(fault):
+    """It sent what it had computed, and the run was that of sound workers."""
+    cluster = toy_cluster([1.0, 1.0, 1.0], corruptions=[{"worker": 1, "after": 1, **fault}])
+    experiment = toy_experiment(made(graph="complete"), cluster=cluster, stop={"updates": 12})
+    expected = ps.run(experiment)
+    done = ThreadedRun(experiment.but(backend="dask")).run()
+    assert done.error is None
+    torch.testing.assert_close(done.parameters, expected.parameters, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", ["sgp", "ad_psgd", *at_night("d_psgd", "d_psgd_step_first")])
@@ -60,6 +76,29 @@ def test_live_it_learns_and_replays(name):
 
     meta = Workload.build(experiment).facts()
     assert ps.replay(Run(experiment, found.log, meta, None, None)) == len(found.log)
+
+
+class DropsWorkerOne(Stragglers):
+    """Drops worker 1 in the answer that ends the third round of three workers."""
+
+    name: ClassVar[str] = "drops_worker_one"
+    _pushes: int = PrivateAttr(0)
+
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        self._pushes += 1
+        return [Drop(1, "the third round is over")] if self._pushes == 9 else []
+
+
+def test_live_who_is_dropped_by_the_answer_that_releases_it_takes_no_step():
+    """It drew a batch for a step that was void, and its data were one batch further than in virtual time."""
+    strategy = {"name": "d_psgd_step_first", "graph": "complete", "stragglers": DropsWorkerOne()}
+    cluster = toy_cluster([1.0, 1.0, 1.0])
+    experiment = toy_experiment(strategy, cluster=cluster, backend="dask", stop={"updates": 17})
+    done = ThreadedRun(experiment).run()
+    assert done.error is None
+    pushed = metrics.pushes(done.log)["worker"].tolist()
+    assert pushed.count(1) == 3
+    assert done.workers[1].trainer.position(1).steps == 3
 
 
 class DiesInItsFourthStep(Worker):

@@ -12,6 +12,7 @@ import torch
 from psbench.backends.dask.coordinator.replica_averaging import ReplicaAveraging
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.instructions import Outbox, Send
+from psbench.backends.dask.protocol.messages import ReleaseMessage
 from psbench.backends.dask.server.gossip import GossipStore
 from psbench.core.actions import Mix, Release
 from psbench.core.events import Push
@@ -19,19 +20,22 @@ from psbench.core.view import Status
 from psbench.errors import WorkerLost
 
 
+def known(worker: int, ticket: int) -> Any:
+    return SimpleNamespace(id=worker, status=Status.COMPUTING, ticket=ticket, dropped=False)
+
+
 class Store(GossipStore):
     """Three workers that compute, under ticket 5; worker 3 has a process and is not in the run."""
 
-    def __init__(self) -> None:
-        workers = {w: SimpleNamespace(id=w, status=Status.COMPUTING, ticket=5) for w in range(3)}
-        self.workers: dict[int, Any] = workers
-        view: Any = SimpleNamespace(workers=workers)
+    def __init__(self, committed: int = 0) -> None:
+        self.workers: dict[int, Any] = {worker: known(worker, 5) for worker in range(3)}
+        view: Any = SimpleNamespace(workers=self.workers, committed=committed)
         self.outbox, none = Outbox(), Any
         super().__init__(self.outbox, none, view, [0, 1, 2, 3], count(7))
 
     def admits(self, worker: int, giver: int) -> list[Any]:
         """Have the engine say that a worker begins with the model of another; return who is to give it."""
-        self.workers[worker] = SimpleNamespace(id=worker, status=Status.COMPUTING, ticket=6)
+        self.workers[worker] = known(worker, 6)
         self.mix(Mix({worker: {giver: 1.0}}))
         return self.givers()
 
@@ -129,6 +133,37 @@ def test_nobody_waits_for_a_lost_worker_until_it_is_in_the_run_again(store: Stor
     assert [order.lost for order in orders] == [[], [0], []]
     (lost,) = {each.message.number for each in store.said(msg.NeighbourLost)}
     assert orders[0].number < lost < orders[1].number
+
+
+@pytest.mark.parametrize("how", ["is lost", "is halted"])
+def test_who_comes_back_to_nobody_that_has_a_model_ends_the_run(how: str) -> None:
+    """It began with the first model of all, and the run went on as if it had just begun."""
+    store = Store(committed=9)
+    store.release(Release(0), 4)  # it has a model, as in a run that goes on from a checkpoint
+    if how == "is lost":
+        store.leave(0, 5)
+        store.join(0)
+    else:
+        store.forget(0)
+    store.said(ReleaseMessage)
+    with pytest.raises(WorkerLost, match="worker 0 comes back, and no worker is left that has a model"):
+        store.release(Release(0), 4)
+    assert not store.said(ReleaseMessage)
+    store.admits(0, giver=1)
+    store.release(Release(0), 4)
+    store.forget(0)
+    store.workers[0].dropped = True  # by the answer with this release, of which a resumed run has the rest
+    store.release(Release(0), 4)
+    assert [(each.to, each.message.halts) for each in store.said(ReleaseMessage)] == [
+        ("worker 0", False),
+        ("worker 0", True),
+    ]
+
+
+def test_before_the_first_update_all_begin_with_the_same_model(store: Store) -> None:
+    store.workers[3] = known(3, 0)
+    store.release(Release(3), 4)
+    assert [each.to for each in store.said(ReleaseMessage)] == ["worker 3"]
 
 
 def test_a_new_process_has_no_part_in_an_exchange_of_before(store: Store) -> None:

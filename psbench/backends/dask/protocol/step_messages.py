@@ -44,7 +44,8 @@ class ReleaseMessage(VectorMessage, kind=2):
 
     `sent` says that something comes with it: the model, a `fragment` of it, or the last commit's
     `aggregate`; `epoch` gives the rate of the worker's own steps; `stamped` asks for the worker's stamps of
-    what it does until the next release. A server that is not the first sends only ticket and payload.
+    what it does until the next release. A server that is not the first sends only ticket and payload. Who
+    `halts` is dropped in the same answer: it still sends what neighbours mix, and takes no step.
     """
 
     ticket: int
@@ -58,6 +59,7 @@ class ReleaseMessage(VectorMessage, kind=2):
     orders: dict[str, Any] = {}
     payload: Tensor | None = None
     stamped: bool = False
+    halts: bool = False
 
     @classmethod
     def of(cls, release: Release, samples: int, payload: Tensor | None = None) -> ReleaseMessage:

@@ -42,6 +42,7 @@ class GossipStore(ParameterStore):
         # lost, or missing as a run goes on, and not in it again: no worker waits for their models
         self._away = set(view.workers) - self._alive
         self._givers: dict[int, int] = {}  # whose model a worker begins with, until that has pushed
+        self._with_model = {worker for worker in workers if self._is_under_way(worker)}
 
     def mix(self, mix: act.Mix) -> None:
         """Tell the workers whose models change, and who gives one that has not sent it."""
@@ -61,9 +62,26 @@ class GossipStore(ParameterStore):
             self._send(worker, msg.MixModels(first, key, row, number, lost))
 
     def release(self, release: act.Release, samples: int) -> None:
-        """Let a worker go on from its mixture."""
+        """Let a worker go on from its mixture, or begin as all did if there is no update yet.
+
+        Raises
+        ------
+        WorkerLost
+            If it comes back, and no other has a model.
+        """
         self._away.discard(release.worker)
-        self._send(release.worker, ReleaseMessage.of(release, samples))
+        message = ReleaseMessage.of(release, samples)
+        message.halts = self._is_dropped(release)
+        has_model = message.halts or release.worker in self._with_model | self._givers.keys()
+        if self._view.committed and not has_model:
+            raise WorkerLost(f"worker {release.worker} comes back, and no worker is left that has a model")
+        self._with_model.add(release.worker)
+        self._send(release.worker, message)
+
+    def _is_dropped(self, release: act.Release) -> bool:
+        """Return whether a worker is dropped by the answer that releases it."""
+        known = self._view.workers[release.worker]
+        return known.dropped and known.ticket != release.ticket
 
     def _send(self, worker: int, message: Message) -> None:
         if worker in self._alive:
@@ -79,6 +97,7 @@ class GossipStore(ParameterStore):
     def forget(self, worker: int) -> None:
         """Take note that a worker gives up its model, or waits for none."""
         self._givers.pop(worker, None)
+        self._with_model.discard(worker)
 
     def leave(self, worker: int, ticket: int) -> None:
         """Have no worker wait for one that is dead; another gives what it was to give.
@@ -90,7 +109,7 @@ class GossipStore(ParameterStore):
         """
         self._alive.discard(worker)
         self._away.add(worker)
-        self._givers.pop(worker, None)
+        self.forget(worker)
         gone = msg.NeighbourLost(worker, next(self._numbers))
         for other in sorted(self._alive):
             self._send(other, gone)
@@ -114,10 +133,14 @@ class GossipStore(ParameterStore):
 
     def _another_giver(self) -> int:
         for worker in sorted(self._alive - self._away - self._givers.keys()):
-            known = self._view.workers.get(worker)
-            if known is not None and known.status not in (Status.NEW, Status.GONE):
+            if self._is_under_way(worker):
                 return worker
         raise WorkerLost("every worker that has a model is lost")
+
+    def _is_under_way(self, worker: int) -> bool:
+        """Return whether a worker is in the run, and was released."""
+        known = self._view.workers.get(worker)
+        return known is not None and known.status not in (Status.NEW, Status.GONE)
 
     def gather(self, states: bool, then: Then) -> None:
         """Call `then` with the model that all workers begin with; theirs are asked of them."""

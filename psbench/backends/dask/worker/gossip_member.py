@@ -73,10 +73,12 @@ class GossipMember(RingMember):
 
     # ---------------------------------------------------------------- sending
 
-    def spread(self, version: int) -> None:
-        """Send the worker's model of a version to its neighbours."""
+    def spread(self, version: int, parameters: Tensor | None = None) -> None:
+        """Send the worker's model of a version to its neighbours, or what a faulty one sends in its place."""
         placement, n = self._composition.placement, self._workload.profile.num_workers
         own = {name: tensor.clone() for name, tensor in self._own().items()}
+        if parameters is not None:
+            own["parameters"] = parameters
         self._sent[version] = own
         for old in [number for number in self._sent if number <= version - _KEPT]:
             del self._sent[old]
@@ -251,10 +253,10 @@ class GossipExchange(WorkerExchange):
         member.compose(composition, workload, model)
 
     def push(self, push: Push, payload: Tensor, buffers: Tensor) -> None:
-        """Tell the coordinator, and send the neighbours what the step has made."""
+        """Tell the coordinator, and send the neighbours what the step has made: the payload."""
         is_finite = math.isfinite(push.loss) and all_finite(payload)
         if self._by_neighbours and not self._sends_first and is_finite:
-            self._member.spread(push.base_version)
+            self._member.spread(push.base_version, payload)
         self._mailbox.send(PushMessage.of(push, self._clock(), is_finite))
 
     def model(self, release: ReleaseMessage) -> tuple[Tensor, Tensor] | tuple[()]:

@@ -150,6 +150,8 @@ class Worker:
     def _work_from(self, release: ReleaseMessage) -> None:
         """Do what the loop decides, from a release until the next is needed."""
         directive: Directive | None = self._take(release)
+        if release.halts:
+            return
         goes_on = directive == "continue" or self._obey(directive)
         while goes_on:
             directive = self._step()
