@@ -78,7 +78,7 @@ class GossipMember(RingMember):
         placement, n = self._composition.placement, self._workload.profile.num_workers
         own = {name: tensor.clone() for name, tensor in self._own().items()}
         if parameters is not None:
-            own["parameters"] = parameters
+            own["parameters"] = parameters.clone()
         self._sent[version] = own
         for old in [number for number in self._sent if number <= version - _KEPT]:
             del self._sent[old]
