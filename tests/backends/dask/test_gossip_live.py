@@ -56,6 +56,8 @@ def test_live_both_of_a_pair_are_evaluated_as_they_mixed():
     _, found = live(pairs | {"placement": "gossip"}, **settings)
     assert len(found.log.evaluations()) == 13
     assert [each["consensus_distance"] for each in found.log.evaluations()] == [0.0] * 13
+
+
 @pytest.mark.parametrize("fault", [{"how": "sign_flipped", "factor": 3.0}, {"how": "stale"}])
 def test_live_a_faulty_worker_sends_what_is_wrong_and_does_not_know(fault):
     """It sent what it had computed, and the run was that of sound workers."""
