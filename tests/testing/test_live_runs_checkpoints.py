@@ -269,20 +269,26 @@ def test_who_was_dropped_is_not_back_when_a_run_goes_on() -> None:
 
 
 def test_a_worker_that_is_not_waited_for_goes_on_after_its_last_push() -> None:
-    """A step took longer than a stop waits for its worker's part: the worker began its data again."""
+    """A step took longer than a stop waits for its worker's part: the worker began its data again.
+
+    Also if the run was resumed, and is stopped before the worker has pushed anew.
+    """
     of = workload("asp", checkpoint_every=1.0)
     run = world(of)
     settle(run)
     run.end_step("worker 1")
-    settle(run)
-    run.ask(msg.RequestStop(True))
-    for _ in range(60):
+    for resumes in (False, True):
+        if resumes:
+            run = World(of, np.random.Generator(np.random.PCG64(2)), LiveRun, run)
         settle(run)
-        run.pass_time(0.1)
-    assert run.end is not None
-    assert run.record.start is not None
-    found = run.record.start.checkpoint.state["workers"]
-    assert [found[worker]["position"][:2] for worker in "01"] == [[0, 0], [4, 1]]
+        run.ask(msg.RequestStop(True))
+        for _ in range(60):
+            settle(run)
+            run.pass_time(0.1)
+        assert run.end is not None
+        assert run.record.start is not None
+        found = run.record.start.checkpoint.state["workers"]
+        assert [found[worker]["position"][:2] for worker in "01"] == [[0, 0], [4, 1]]
 
 
 def test_a_client_that_lacks_just_what_a_replica_has_is_given_it() -> None:

@@ -125,6 +125,26 @@ def test_a_worker_that_is_halted_while_it_waits_for_a_giver_begins_anew(member: 
     assert member.mailbox.next(0).key == -9
 
 
+def test_models_of_exchanges_before_are_not_kept(member: Member) -> None:
+    """One comes for an exchange that the worker makes without it, or twice."""
+    member.own(1.0)
+    for key in (0, 1):
+        member.came(1, key, 3.0)
+        member.came(2, key, 5.0)
+        member.mixed_by(msg.MixModels(0, key, {0: 0.5, 2: 0.5}, 7))
+    assert [name[:2] for name in member._arrived] == [(1, 1)]
+
+
+def test_what_is_sent_stays_as_it_was_sent(member: Member) -> None:
+    """The model goes on changing while its vector is on its way, and it may be sent again."""
+    member.own(1.0)
+    member.spread(0)
+    member.spread(1, member._model.parameters)
+    member._model.parameters.fill_(9.0)
+    assert len(member.sent) == 4
+    assert all(torch.equal(sent.tensors["parameters"], torch.ones(4)) for _, sent in member.sent)
+
+
 def test_what_is_sent_again_is_for_a_later_release(member: Member) -> None:
     """A worker that still made an exchange of before took it, and had nothing for the same one of after."""
     member.own(1.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -21,7 +21,10 @@ from psbench.backends.dask.server.store import state_of
 from psbench.backends.partition import Partition, gather, partitions_of
 from psbench.backends.replay import replay
 from psbench.backends.simulated.simulation import run_simulated
+from psbench.core.actions import Action, Drop, Readmit
 from psbench.core.log import EventLog, Kind
+from psbench.core.parts import Stragglers
+from psbench.core.view import ClusterView
 from psbench.experiment import Experiment
 from psbench.metrics import reassignments, server_loads
 from psbench.runs.execution import run
@@ -48,8 +51,8 @@ def experiment(strategy: Any, servers: int = 2, moves: bool = True, **changes: A
     return Experiment(**settings | changes)
 
 
-def simulated(spec: Experiment) -> Any:
-    return run_simulated(Workload.build(spec), EventLog(), Control())
+def simulated(spec: Experiment, log: EventLog | None = None) -> Any:
+    return run_simulated(Workload.build(spec), EventLog() if log is None else log, Control())
 
 
 @pytest.fixture
@@ -96,9 +99,35 @@ def test_residuals_move_with_their_entries(strategy: Any) -> None:
     spec = experiment(strategy)
     done = ThreadedRun(spec).run()
     cluster = {"workers": 3, "step_time": "constant", "server_bandwidth_mbit_s": [1.0, 3.0]}
-    virtual = simulated(spec.but(backend="simulated", cluster=cluster))
+    virtual = simulated(spec.but(backend="simulated", cluster=cluster), log := EventLog())
     assert len(moves_of(done)) == 1
     assert torch.equal(done.parameters, virtual.parameters)
+    for kind in (Kind.PUSH, Kind.RELEASE):
+        found, expected = (each.of_kind(kind)["bytes"] for each in (done.log, log))
+        assert sorted(found.tolist()) == sorted(expected.tolist())
+
+
+class DropsOnce(Stragglers):
+    """Toy: drops worker 2 with version 7, and takes it back two versions later."""
+
+    name: ClassVar[str] = "drops_once"
+
+    def on_applied(self, view: ClusterView) -> list[Action]:
+        if view.version == 7:
+            return [Drop(2, "toy")]
+        return [Readmit(2)] if view.version == 9 else []
+
+
+@pytest.mark.usefixtures("lame_first_server")
+def test_a_worker_that_is_taken_back_knows_where_entries_are() -> None:
+    """It has forgotten what it computed, and cut its pushes as before the entries moved."""
+    moves, still = (experiment({"name": "bsp"}, 3, each, stop={"updates": 14}) for each in (True, False))
+    drops = {"consistency": "bsp", "aggregation": "mean", "stragglers": DropsOnce()}
+    made = [drops | {"placement": each.strategy.placement} for each in (moves, still)]
+    done = ThreadedRun(moves.but(strategy=made[0])).run()
+    assert done.error is None
+    assert len(moves_of(done)) == len(done.log.of_kind(Kind.READMIT)["row"]) == 1
+    assert torch.equal(done.parameters, simulated(still.but(strategy=made[1])).parameters)
 
 
 @pytest.mark.usefixtures("lame_first_server")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from toybox import at_night
 from psbench.backends.dask.coordinator.checkpointing import Start
 from psbench.backends.dask.placement import check_replica
 from psbench.backends.dask.protocol import messages as msg
-from psbench.backends.dask.protocol.decoder import Message
+from psbench.backends.dask.protocol.decoder import Json, Message
 from psbench.backends.dask.protocol.messages import ReleaseMessage
 from psbench.backends.dask.protocol.roles import REPLICA, RunKey
 from psbench.backends.dask.protocol.transport import ClientSocket, ServerSocket
@@ -24,7 +24,7 @@ from psbench.backends.dask.server.replica import Replica
 from psbench.backends.dask.taking_back import take_back
 from psbench.backends.dask.worker.worker import Worker
 from psbench.checkpoints.file import Checkpoint
-from psbench.core.log import EventLog, Kind
+from psbench.core.log import ROW, EventLog, Kind
 from psbench.core.worker_policy import Directive
 from psbench.errors import BackendError, ParameterError
 
@@ -264,3 +264,25 @@ def test_a_replica_is_not_placed_beside_a_server() -> None:
     check_replica({"coordinator": "a", "replica": "b", "worker 0": "a"})
     with pytest.raises(BackendError, match="only 1 Dask workers for 1 servers: add one"):
         check_replica({"coordinator": "a", "replica": "a", "worker 0": "a"})
+
+
+def test_a_replica_gives_the_log_up_to_its_state_and_no_further() -> None:
+    """It may have been sent more, of which the run that goes on from the state makes another future."""
+
+    class Client:
+        sent: ClassVar[list[Message]] = []
+
+        def send(self, name: str, message: Message) -> None:
+            self.sent.append(message)
+
+    socket: Any = Client()
+    replica = Replica(socket, socket)
+    socket.send = lambda *sent: Client.sent.append(sent[-1])
+    rows = [bytes([number]) * ROW.itemsize for number in range(5)]
+    replica._take(msg.LogRows(["a", "b"], b"".join(rows[:3])))
+    state = Json({"logged": [5, 4]})  # one row and one text went before what it has
+    replica._take(msg.KeepState(1, 2, 2, state, {}))
+    replica._take(msg.LogRows(["c"], b"".join(rows[3:])))
+    replica._give(msg.GiveStateBack(3, 3))
+    given = [message for message in Client.sent if isinstance(message, msg.LogRows)]
+    assert [(each.texts, each.rows) for each in given] == [(["b"], b"".join(rows[1:3]))]

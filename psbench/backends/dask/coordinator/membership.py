@@ -240,7 +240,7 @@ class Membership:
         """Return the joins that were put off, once they are possible."""
         if not self._put_off or self._deals_shares:
             return []
-        joining = [each for each in sorted(self._put_off) if not self._timers.is_away(each, self._run.now)]
+        joining = sorted(self._put_off)
         self._put_off.clear()
         return [ev.Join(worker) for worker in joining]
 
