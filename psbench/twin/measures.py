@@ -59,7 +59,7 @@ def measures_of(run: Run, target: float | None = None) -> Measures:
     start = max(1, int(_FIRST * len(versions)))
     times = made["time_s"][first]
     seconds = float(times[-1] - times[start])
-    samples = int(made["samples"][first[start] + 1 :].sum())
+    samples = int(made["samples"][first[start + 1] :].sum())  # of the versions made in these seconds
     sent = run.log.of_kind(Kind.RELEASE)["bytes"], run.log.of_kind(Kind.PUSH)["bytes"]
     return Measures(
         update_s=seconds / (len(versions) - 1 - start),

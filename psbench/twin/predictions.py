@@ -65,16 +65,21 @@ class Predictions:
 
     def ties(self) -> list[tuple[str, str]]:
         """Return neighbours of the ranking that cannot be told apart: their bands overlap."""
-        ranked = sorted(self.rows, key=lambda row: row.judged_by.mean)
-        pairs = pairwise(ranked)
+        pairs = pairwise(sorted(self._ranked, key=lambda row: row.judged_by.mean))
         return [(a.title, b.title) for a, b in pairs if a.judged_by.overlaps(b.judged_by)]
 
     def best(self) -> tuple[str, list[str]]:
         """Return the quickest row of all, and those that cannot be told apart from it."""
-        reached = [row for row in self.rows if self.target is None or row.target_s is not None] or self.rows
-        first = min(reached, key=lambda row: row.judged_by.mean)
-        same = [each for each in reached if each is not first and each.judged_by.overlaps(first.judged_by)]
+        first = min(self._ranked, key=lambda row: row.judged_by.mean)
+        same = [
+            each for each in self._ranked if each is not first and each.judged_by.overlaps(first.judged_by)
+        ]
         return first.title, [each.title for each in same]
+
+    @property
+    def _ranked(self) -> Sequence[Predicted]:
+        """The rows that reached the target; all if none did, or if there is none."""
+        return [row for row in self.rows if self.target is None or row.target_s is not None] or self.rows
 
     def plain(self) -> list[dict[str, Any]]:
         """Return a row for each strategy as plain data."""

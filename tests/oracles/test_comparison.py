@@ -196,3 +196,12 @@ def test_the_runs_of_the_best_settings_are_compared(damaged: ps.Sweep) -> None:
         _, rate = min(means, key=means.__getitem__)
         assert [(run.experiment.optimizer.lr, run.experiment.seed) for run in runs] == [(rate, 0), (rate, 1)]
     check_table(compared)
+
+
+def test_a_target_that_all_reached_is_not_rounded_up() -> None:
+    """13 of 24 samples are .541666: a target of .542 was reached by none."""
+    runs = [ps.run(toy_experiment(each, stop={"updates": 4}, evaluate_every=0.05)) for each in ("bsp", "asp")]
+    compared = ps.compare(runs)
+    assert min(run.summary()["best_val_accuracy"] for run in runs) == pytest.approx(13 / 24)
+    assert compared.target == comparisons.common_target(runs) == 0.541
+    assert compared.table()["time_to_target_reached"].tolist() == [1, 1]

@@ -80,3 +80,17 @@ def test_what_is_not_equal_for_all_is_refused(runs):
     timed = ps.run(toy_experiment("bsp", timing_only=True))
     with pytest.raises(ParameterError, match="was never evaluated"):
         ps.compare([runs[0], timed], equal="bytes")
+
+
+@pytest.mark.parametrize("equal", ["bytes", "time", "samples"])
+def test_what_a_cut_run_sent_is_what_its_last_evaluation_says(equal):
+    strategies = ("bsp", "asp", {"name": "local_sgd", "local_steps": 4})
+    runs = [ps.run(toy_experiment(each, stop={"updates": 12}, evaluate_every=0.25)) for each in strategies]
+    compared, cut = ps.compare(runs, equal=equal), 0
+    whole = {run.experiment.title: run for run in runs}
+    for label, (run,) in compared.groups.items():
+        if len(run.log) < len(whole[run.experiment.title].log):
+            cut += 1
+            (summary,) = compared.summaries[label]
+            assert sum(summary["bytes"].values()) == evaluations(run.log)["bytes"].iloc[-1]
+    assert cut

@@ -109,3 +109,18 @@ def test_a_comparison_says_it_in_its_remarks_and_as_data():
 
 def test_the_line_of_a_run_names_it_or_is_not_there():
     assert (comment(None), comment("abc")) == ("", "# run abc\n")
+
+
+def test_words_are_of_the_corrected_p():
+    rng = np.random.default_rng(3)
+    base = rng.lognormal(0, 0.1, 8)
+    factors = {"bsp": 1.0, "fast": 0.8 * rng.lognormal(0, 0.2, 8), "same": rng.lognormal(0, 0.2, 8)}
+    lacking = dict.fromkeys(["time_to_target_s", "val_accuracy", "val_loss"])
+    runs = {
+        name: {seed: {"time_s": float(time_s)} | lacking for seed, time_s in enumerate(base * factor)}
+        for name, factor in factors.items()
+    }
+    found = paired_tests(runs, "bsp", {})
+    assert (found["p_holm"] > 1.2 * found["p"]).any()
+    for line, row in zip(in_words(found, "bsp"), found.to_dict("records"), strict=False):
+        assert f"p = {row['p_holm']:.2g}: " in line

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from oracles.story import rows_of, sent_beside
 from threaded_run import ThreadedRun
 from toybox import take_out
 from vectors import how, pushed
@@ -468,3 +469,13 @@ def test_workers_that_come_back_after_all_have_failed_push_one_fragment():
     )
     assert found.meta["status"] == "finished"
     assert set(found.log.of_kind(Kind.PUSH)["worker"]) == {0, 1}
+
+
+def test_sends_over_a_slow_link_are_those_that_the_log_says():
+    """They last longer than the steps beside them, the last ones too, which no push follows."""
+    cluster = {"workers": 3, "step_time": "constant", "bandwidth_mbit_s": 0.02, "speed": [1.0, 2.0, 4.0]}
+    strategy = {"name": "streaming_diloco", "local_steps": 4}
+    run = ps.run(toy_experiment(strategy, stop={"epochs": 3}, cluster=cluster))
+    found = [(send.worker, send.start_s, send.end_s) for send in metrics.sends_beside(run.log).itertuples()]
+    expected = sorted((send.worker, send.start_s, send.end_s) for send in sent_beside(rows_of(run.log)))
+    assert found == [pytest.approx(send, rel=1e-6) for send in expected]

@@ -14,13 +14,15 @@ from psbench.clusters.network import Network
 from psbench.clusters.step_time import LogNormal
 from psbench.core.log import EventLog, Kind
 from psbench.results.run import Run
+from psbench.testing import toy_experiment
 from psbench.twin.calibration import Calibration
 from psbench.twin.codecs import Coding, with_codec
 from psbench.twin.exchanges import exchanges_of, last_version
 from psbench.twin.fit import AT_ONCE, RUN_TO_RUN, SPREAD, MeasuredLink, _passing_s
-from psbench.twin.measures import measures_of
+from psbench.twin.measures import Band, Measures, measures_of
 from psbench.twin.pictures import quantiles, write_report
 from psbench.twin.prediction_page import prediction_table
+from psbench.twin.predictions import Predicted, Predictions
 from psbench.twin.record import LEFT_OUT, Recorded, Sizes, record
 from psbench.twin.replayed import played_again
 from psbench.twin.sharing import shared_s
@@ -529,3 +531,27 @@ def test_stamps_of_clocks_that_run_apart_or_cut_off_are_refused(crowded):
     ):
         with pytest.raises(ps.DataError, match=problem):
             Calibration.of([run])
+
+
+def test_an_epoch_takes_as_long_as_its_versions():
+    """Under a barrier every version is of a whole batch; the last pushes of the one before counted, too."""
+    run = ps.run(toy_experiment("bsp", stop={"updates": 5}, timing_only=True))
+    found = measures_of(run)
+    assert found.sample_s * run.experiment.batch_size == pytest.approx(found.update_s)
+
+
+def predicted(name, epoch, target):
+    runs = [Measures(0.1, 0.01, 0.1, np.array([0]), 1, 1)]
+    return Predicted(
+        name, "", runs, Band(0.1, 0.1, 0.1), Band(*epoch), None if target is None else Band(*target)
+    )
+
+
+def test_what_misses_the_target_is_neither_the_quickest_nor_tied():
+    reached = predicted("bsp", (5.0, 4.9, 5.1), (20.0, 19.0, 21.0))
+    for epoch in ((3.0, 2.0, 35.0), (19.0, 18.0, 22.0)):
+        missed = predicted("asp", epoch, None)
+        found = Predictions([reached, missed], 0.9, 5, over="x")
+        assert (found.best(), found.ties()) == (("bsp", []), [])
+        assert "quickest: bsp\nnot told apart: none" in str(found)
+        assert Predictions([missed], 0.9, 5).best() == ("asp", [])

@@ -61,6 +61,18 @@ def test_everything_advances_together(done: Any, monkeypatch: pytest.MonkeyPatch
     figures.close()
 
 
+def test_a_moment_that_is_asked_for_is_of_the_rows_so_far(done: Any) -> None:
+    """Beyond what was read at first, too."""
+    sent: list[dict[str, Any]] = []
+    figures = Figures()
+    view = RunView(figures, sent.append)
+    for log in grow(done, 2, view):
+        end_s = end_of(log.rows())
+        view.show_moment(end_s)
+        assert sent[-1]["films"][0]["end_s"] == end_s
+    figures.close()
+
+
 @pytest.mark.parametrize("cost_s", [0.02, 0.5])
 def test_drawing_takes_its_share_of_the_time_and_no_more(
     done: Any, monkeypatch: pytest.MonkeyPatch, cost_s: float

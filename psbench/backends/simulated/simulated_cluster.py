@@ -418,7 +418,7 @@ class SimulatedCluster:
             transfers.queues.load_state_dict(state.get("served_s", transfers.queues.state_dict()))
         if self.resources.link_times is not None and "link_times" in state:  # older ones have none
             self.resources.link_times.load_state_dict(state["link_times"])
-        if self._peer_to_peer:
+        if self._peer_to_peer and "links" in state:  # of a live run they are free
             transfers.links.load_state_dict(state["links"])
         restore_workers(self.workers, self.resources, state, tensors)
 

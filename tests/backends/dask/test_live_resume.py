@@ -17,12 +17,14 @@ from psbench import Control, Run, replay, resume
 from psbench.backends.dask.coordinator.checkpointing import Start
 from psbench.backends.dask.protocol.messages import RequestStop
 from psbench.backends.dask.worker.worker import Worker
+from psbench.backends.simulated.simulation import run_simulated
 from psbench.checkpoints.chain import log_of
 from psbench.checkpoints.file import Checkpoint
 from psbench.core.log import EventLog, Kind
 from psbench.core.strategy import Strategy
 from psbench.errors import ParameterError
 from psbench.runs.execution import run
+from psbench.training.workload import Workload
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -254,6 +256,20 @@ def test_a_simulated_run_goes_on_live(tmp_path: Any) -> None:
     again.run()
     assert again.error is None
     assert torch.equal(again.parameters, whole.parameters)
+
+
+@pytest.mark.parametrize("name", ["d_psgd_step_first", "sgp", "ad_psgd"])
+def test_a_live_run_without_a_server_goes_on_in_virtual_time(name: str) -> None:
+    spec = experiment(name, checkpoint_every=0.15, cluster={"workers": 2})
+    done = ThreadedRun(spec).run()
+    assert done.error is None
+    label = done.checkpoints[0]
+    start, log = done.stored[label], EventLog()
+    virtual = Workload.build(spec.but(backend="simulated"))
+    again = run_simulated(virtual, log, Control(), start=start)
+    if name != "ad_psgd":  # whose pairs meet as it happens
+        assert torch.equal(again.parameters, resumed_run(spec, done, label).parameters)
+    assert log.of_kind(Kind.MIX)["time_s"].min() >= start.state["time_s"]
 
 
 def test_the_driver_of_jobs_refuses(tmp_path: Any) -> None:

@@ -16,6 +16,7 @@ from psbench.core.events import Measured, Push
 from psbench.core.log import Kind
 from psbench.core.view import ClusterView
 from psbench.errors import ParameterError
+from psbench.runs.execution import run
 from psbench.runs.sweeps.steps_search import find_initial_steps
 from psbench.strategies.communication import AdaComm
 from psbench.testing import check_strategy, toy_experiment
@@ -310,3 +311,21 @@ def test_the_search_for_the_first_period_compares_losses_after_equal_time():
         find_initial_steps(toy_experiment("bsp"))
     with pytest.raises(ParameterError, match="give periods of at least 1"):
         find_initial_steps(experiment, candidates=(0, 1))
+
+
+def test_periods_that_diverge_do_not_say_when_losses_are_compared():
+    """Their runs end early."""
+    own = {
+        "model": {"name": "mlp", "hidden": [8, 8, 8]},
+        "optimizer": {"name": "sgd", "lr": 300.0},
+        "cluster": {"workers": 3, "step_time": "constant", "latency_s": 0.02},
+    }
+    settings = {"candidates": (1, 2, 5, 20), "runs": 1, "epochs": 2, "processes": 1}
+    found = find_initial_steps(toy_experiment("adacomm", **own), **settings)
+    diverged = {steps for steps, (loss,) in found.losses.items() if loss != loss}
+    assert diverged
+    ends = [
+        run(toy_experiment({"name": "local_sgd", "local_steps": each}, stop={"epochs": 2}, **own)).summary()
+        for each in {*settings["candidates"]} - diverged
+    ]
+    assert found.time_s == pytest.approx(min(end["time_s"] for end in ends))
