@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from functools import partial
+from importlib.util import find_spec
 
 import pandas as pd
 import pytest
@@ -102,6 +105,14 @@ def test_tensorboard_reads_the_curves_at_the_run_s_own_time(run, tmp_path):
     assert [point.wall_time for point in points] == frame["time_s"].tolist()
     assert [point.value for point in points] == pytest.approx(frame["val_loss"].tolist())
     assert len(found.Scalars("training/train_loss")) == len(run.frame("training"))
+
+
+@pytest.mark.skipif(not (find_spec("tensorflow") and find_spec("triton")), reason="needs both")
+def test_torchvision_loads_after_tensorboard_and_its_tensorflow(saved, tmp_path):
+    code = "import sys, psbench as ps; ps.Run.load(sys.argv[1]).tensorboard(sys.argv[2]); import torchvision"
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, saved, tmp_path], check=True, capture_output=True
+    )
 
 
 def test_without_tensorboard_it_is_said_how_to_get_it(run, tmp_path, monkeypatch):

@@ -233,8 +233,10 @@ def _read(file: Path, changed: int, size: int) -> tuple[tuple[float, ...], ...]:
                 f"{file}: row {row}: {name} is {frame[name].tolist()[row]!r}; expected {expected}"
             )
         frame[name] = column
-    workers = frame["worker"].astype(int)
-    own = [tuple(frame["seconds"][workers == n].tolist()) for n in range(int(workers.max()) + 1)]
-    if () in own:
-        raise DataError(f"{file}: has no step of worker {own.index(())}")
-    return tuple(own)
+    if frame.empty:
+        raise DataError(f"{file}: has no steps, only the names of its columns")
+    workers = np.unique(frame["worker"])
+    gaps = np.flatnonzero(workers != np.arange(len(workers)))
+    if len(gaps):
+        raise DataError(f"{file}: has no step of worker {gaps[0]}")
+    return tuple(tuple(steps.tolist()) for _, steps in frame.groupby("worker")["seconds"])

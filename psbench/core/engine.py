@@ -102,8 +102,7 @@ class Engine:
         }
 
     def _action_performers(self) -> Performers:
-        change = self._pending_changes.append
-        own: Performers = {act.Drop: change, act.Readmit: change, act.SwitchTo: self._switch}
+        own: Performers = {act.Drop: self._put_off, act.Readmit: self._put_off, act.SwitchTo: self._switch}
         return self._processor.performers() | own
 
     # ---------------------------------------------------------------- what a backend calls
@@ -339,7 +338,11 @@ class Engine:
                 if not todo:
                     break
             action = todo.popleft()
-            perform[type(action)](action)
+            try:
+                perform[type(action)](action)
+            except KeyError:
+                self._refuse_what_is_unknown(action)
+                raise
         if processor.measuring_part is None and self._unanswered:
             workers = sorted(self._unanswered)
             raise UnansweredWorker(
@@ -348,6 +351,20 @@ class Engine:
             )
         out, processor.out = processor.out, []
         return out
+
+    def _put_off(self, change: act.Drop | act.Readmit) -> None:
+        """Change who is here when all else of the answer is performed."""
+        self._refuse_what_is_unknown(change)
+        self._pending_changes.append(change)
+
+    def _refuse_what_is_unknown(self, action: Action) -> None:
+        if type(action) not in self._performers:
+            raise ProtocolError(f"a part answered {action!r}, which is no action") from None
+        named = getattr(action, "rows", None) or [getattr(action, "worker", None)]
+        for worker in named:
+            if worker is not None and worker not in self.view.workers:
+                here = ", ".join(map(str, sorted(self.view.active)))
+                raise ProtocolError(f"{action!r}: there is no worker {worker}; active are {here}") from None
 
     # ---------------------------------------------------------------- switching
 

@@ -10,6 +10,7 @@ from psbench.course.checkfiles import write_checks
 from psbench.course.editions import assignment_of, solution_edition, student_edition
 from psbench.course.grading import grade, leaderboard, submission_of
 from psbench.course.slides import REVEAL, write_slides
+from psbench.errors import PsbenchError
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -29,6 +30,13 @@ def main(arguments: list[str] | None = None) -> None:
     shown.add_argument("out", type=Path)
     shown.add_argument("--reveal", default=REVEAL, help="where reveal.js lies: an address, or a folder")
     given = parser.parse_args(arguments)
+    try:
+        _carry_out(given)
+    except PsbenchError as error:
+        parser.exit(1, f"{error}\n")
+
+
+def _carry_out(given: argparse.Namespace) -> None:
     if given.command == "build":
         source = given.source.read_text(encoding="utf-8")
         for name, edition in (("student", student_edition), ("solution", solution_edition)):

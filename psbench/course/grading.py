@@ -62,9 +62,17 @@ def grade(submission: Submission) -> dict[str, Any]:
 
 
 def check(submission: Submission, number: int | None = None) -> str:
-    """Return "right", or what is wrong by a check (1 for the first) or by the first one that fails."""
-    found = Grade(submission)
-    checks = range(len(CHECKS[submission.assignment])) if number is None else [number - 1]
+    """Return "right", or what is wrong by a check (1 for the first) or by the first one that fails.
+
+    Raises
+    ------
+    DataError
+        If the assignment has no such check.
+    """
+    found, count = Grade(submission), len(CHECKS[submission.assignment])
+    if number is not None and not 1 <= number <= count:
+        raise DataError(f"check: assignment {submission.assignment} has checks 1 to {count}, not {number}")
+    checks = range(count) if number is None else [number - 1]
     return next((wrong for each in checks if (wrong := found.check(each))), "right")
 
 
@@ -72,7 +80,17 @@ def leaderboard(submissions: Sequence[Submission]) -> str:
     """Return a CSV of all who have every point: rank, student, and the time of their run over BSP's.
 
     Of assignment 4 that is the mean time to the target, on the clusters that were not seen.
+
+    Raises
+    ------
+    DataError
+        If they are of several assignments, or of the quiz, which has no run.
     """
+    assignments = sorted({each.assignment for each in submissions})
+    if len(assignments) > 1:
+        raise DataError(f"leaderboard: assignments {assignments} do not compare; give submissions of one")
+    if assignments == [0]:
+        raise DataError("leaderboard: the quiz, assignment 0, has no run to rank; give another assignment's")
     rows = []
     for each in submissions:
         found = grade(each)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -68,6 +69,10 @@ def write_tensorboard(run: RunRecord, folder: str | Path, specification: str = "
     """
     if find_spec("tensorboard") is None:
         raise SpecError("tensorboard is not installed: pip install 'psbench[tensorboard]'")
+    if find_spec("tensorflow") is not None and find_spec("triton") is not None:
+        # TensorBoard imports TensorFlow where there is one; if Triton comes after it (with torchvision, or
+        # torch.compile), LLVM ends the process, since both register the same options. Triton first works.
+        import_module("triton")
     from torch.utils.tensorboard import SummaryWriter
 
     folder = Path(folder)

@@ -97,7 +97,9 @@ def in_words(tests: pd.DataFrame, baseline: str) -> list[str]:
 
 
 def _words(name: str) -> str:
-    return name.removeprefix("val_").replace("_", " ")
+    words = name.removeprefix("val_").replace("_", " ")
+    taken = any(words == known for _, _, known, _ in _TESTED)
+    return name if taken else words
 
 
 def _test(pairs: Sequence[tuple[Any, Any]], ratio: bool) -> dict[str, float]:

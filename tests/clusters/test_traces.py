@@ -207,6 +207,9 @@ BAD = {
     "seconds": (lambda tmp: written(tmp, "worker,seconds\n0,1\n1,soon\n"), "row 1: seconds is 'soon'"),
     "negative": (lambda tmp: written(tmp, "worker,seconds\n0,1\n1,-1\n"), "expected positive seconds"),
     "gap": (lambda tmp: written(tmp, "worker,seconds\n0,1\n2,1\n"), "has no step of worker 1"),
+    "only a head": (lambda tmp: written(tmp, "worker,seconds\n"), "has no steps, only the names"),
+    "a large gap": (lambda tmp: written(tmp, "worker,seconds\n0,1\n900000000,1\n"), "no step of worker 1"),
+    "no first worker": (lambda tmp: written(tmp, "worker,seconds\n1,1\n2,1\n"), "no step of worker 0"),
     "workers of a file": (lambda tmp: written(tmp, "worker,seconds\n0,1\n"), "has steps of 1 workers"),
     "correlation": (lambda _: {"name": "lognormal", "correlation": 1.1}, "correlation"),
 }  # fmt: skip

@@ -15,7 +15,7 @@ import pytest
 from psbench.course import quiz
 from psbench.course.__main__ import main
 from psbench.course.editions import student_edition
-from psbench.course.grading import grade, submission_of
+from psbench.course.grading import check, grade, submission_of
 from psbench.course.submission import Submission, own_of
 from psbench.errors import DataError, ParameterError
 
@@ -148,10 +148,29 @@ def test_the_quiz_counts_before_and_after_in_each_student_s_order(tmp_path):
     mine.answer(**(right | {"q1": "e"}))
     found = grade(mine)
     assert (found["score"], found["output"]) == (14, "assignment 0 of ada: 12 of 15 before the course")
+    assert check(mine, 15) == "right"
+    for number in (0, 16):
+        with pytest.raises(DataError, match=f"assignment 0 has checks 1 to 15, not {number}"):
+            check(mine, number)
     assert sum(quiz.letter("bob", number) != right[f"q{number}"] for number in quiz.NUMBERS) > 5
     shown = quiz.shown("ada")
     assert f"- **{right['q5']}** BSP" in shown
     assert all(len(set(options)) == 4 for _, options in quiz.QUESTIONS)
+
+
+def test_what_does_not_compare_is_not_ranked(tmp_path, capsys):
+    folders = [tmp_path / f"assignment-{name}" for name in ("0-ada", "1-ada")]
+    for folder in folders:
+        folder.mkdir()
+    for given, says in (
+        (folders[:1], "the quiz, assignment 0, has no run to rank"),
+        (folders, r"[0, 1] do not"),
+    ):
+        with pytest.raises(SystemExit, match="1"):
+            main(["leaderboard", *map(str, given)])
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+        assert says in err
 
 
 def test_slides_begin_at_headings_and_show_figures_without_code(tmp_path):

@@ -91,6 +91,20 @@ def test_times_that_do_not_compare_and_missing_numbers_are_left_out(drawn):
     ]
 
 
+def test_a_metric_of_one_s_own_called_time_is_another_measure():
+    runs = {
+        label: {seed: row | {"val_time": factor * (seed + 1)} for seed, row in own.items()}
+        for label, factor, own in (
+            ("bsp", 1.0, _runs([1, 2, 4], [0, 0, 0])),
+            ("asp", 3.0, _runs([2, 1, 3], [0, 0, 0])),
+        )
+    }
+    found = paired_tests(runs, "bsp", {}).set_index("measure")
+    assert found.loc["val_time", "difference"] == pytest.approx(2 * (1 + 2 + 3) / 3)
+    assert found.loc["time", "p_holm"] == found.loc["time", "p"]
+    assert " x (" not in next(line for line in in_words(found.reset_index(), "bsp") if "val_time" in line)
+
+
 def test_runs_without_common_seeds_are_refused():
     runs = {"bsp": _runs([1, 2], [0, 0]), "asp": _runs([1, 2], [0, 0], first=1)}
     with pytest.raises(ParameterError, match=r"asp shares 1 with bsp \(seeds 1, 2; seeds 0, 1\)"):
