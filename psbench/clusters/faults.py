@@ -1,4 +1,4 @@
-"""What may happen to a worker during a run: slow spells, failures, late arrivals."""
+"""What may happen to a worker in a run: slow spells and links, failures, late arrivals, corrupted pushes."""
 
 from __future__ import annotations
 

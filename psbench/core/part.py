@@ -114,6 +114,8 @@ def make_part(domain: str, value: Any) -> Part:
     if isinstance(value, str):
         value = {"name": value}
     known = REGISTRY.get(domain, {})
+    if not known:
+        raise ParameterError(f"{domain}: no part has been loaded so far; import psbench.strategies first")
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         names = ", ".join(sorted(known))
         raise ParameterError(

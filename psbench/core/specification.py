@@ -1,4 +1,4 @@
-"""Specifications: frozen pydantic models, and errors that say what is wrong."""
+"""Specifications: frozen pydantic models, `parameter` that declares fields, errors that say what is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is checked of each assignment, in the student's own words for their own cluster."""
+"""What is checked of each assignment, on the student's own cluster; `grading` has `check` and the points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grades of submissions, as Gradescope reads them, and a leaderboard."""
+"""What a student is told by `check`, grades as Gradescope reads them, and a leaderboard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the files of a paper hold, validated."""
+"""What the files of a paper hold but for claims (`claim`), validated."""
 
 from __future__ import annotations
 

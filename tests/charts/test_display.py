@@ -1,3 +1,5 @@
+"""What `run.chart()` and `compare().chart()` take and show, in a notebook and on paper."""
+
 from __future__ import annotations
 
 import base64

@@ -1,4 +1,4 @@
-"""Names and parameters of parts."""
+"""Names of parts, and how they are made."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ from psbench.core.part import REGISTRY, make_part
 from psbench.core.parts import Aggregation, Consistency
 from psbench.errors import ParameterError, UnknownName
 from psbench.strategies.consistency import SSP
+
+
+def test_before_any_part_is_loaded_it_is_said_how(monkeypatch):
+    monkeypatch.setitem(REGISTRY, "consistency", {})
+    with pytest.raises(ParameterError, match=r"consistency: .* import psbench.strategies first"):
+        make_part("consistency", "bsp")
 
 
 def test_a_subclass_without_a_name_does_not_take_its_parents_place():

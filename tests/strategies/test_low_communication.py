@@ -15,9 +15,7 @@ from psbench.strategies.aggregation import (
     DelayedNesterov,
     FedAsync,
     FedBuff,
-    Median,
     Outer,
-    TrimmedMean,
 )
 from psbench.strategies.communication import DynamicLocalSGD
 from psbench.strategies.consistency import Grace
@@ -376,30 +374,3 @@ def test_a_worker_of_half_the_speed_takes_half_the_steps():
     assert [part.on_release(worker, view)["local_steps"] for worker in (0, 1)] == [20, 9]
     part.on_leave(0, view)
     assert part.on_release(1, view) == {"local_steps": 20}
-
-
-# -------------------------------------------------------------------- robust
-
-
-def test_the_median_of_an_even_number_is_the_mean_of_the_middle_two():
-    own = server(Median(), lr=1.0)
-    rows = [torch.tensor([v, -v]) for v in (1.0, 2.0, 10.0, 4.0)]
-    own.apply(pushed(rows, [0.25] * 4))
-    torch.testing.assert_close(own.parameters, torch.tensor([-3.0, 3.0]))
-
-
-def test_a_trimmed_mean_leaves_out_either_end():
-    own = server(TrimmedMean(trim=0.25), lr=1.0)
-    own.apply(pushed([torch.tensor([v, v]) for v in (1.0, 2.0, 100.0, 4.0)], [0.25] * 4))
-    torch.testing.assert_close(own.parameters, torch.tensor([-3.0, -3.0]))
-
-
-@pytest.mark.parametrize("part", [Median(), TrimmedMean(trim=0.34)])
-def test_one_push_of_nan_in_three_does_no_harm(part):
-    own = server(part)
-    own.apply(pushed([TWO, TWO * float("nan"), TWO], [1 / 3] * 3))
-    assert torch.isfinite(own.parameters).all()
-
-
-def test_a_trimmed_mean_of_nothing_left_out_is_bsp():
-    equal({"name": "bsp", "aggregation": {"name": "trimmed_mean", "trim": 0.0}}, "bsp", **ROUNDING)

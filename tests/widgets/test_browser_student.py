@@ -1,4 +1,4 @@
-"""What a student does with the panel, in a browser, at three widths and in both themes.
+"""What a student does with the panel, by pointer and by keyboard, in a browser: three widths, both themes.
 
 The panel is shown without Jupyter (`direct`), so a width costs a second; its pictures are the README's.
 """

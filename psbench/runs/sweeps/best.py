@@ -1,4 +1,4 @@
-"""The best setting of each strategy, found with equally many trials."""
+"""The best setting of each strategy with equally many trials, read off a sweep's table; nothing is run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wire on one machine: who is let in, what is refused, and when a peer counts as gone."""
+"""Frames and greetings on one machine: who is let in, what is refused, and when a peer counts as gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sockets: what arrives is what was sent, strangers are dropped, and peers that are gone are noticed."""
+"""Whole messages: what arrives is what was sent, strangers are dropped, peers that are gone are noticed."""
 
 from __future__ import annotations
 

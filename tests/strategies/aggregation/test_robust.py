@@ -9,8 +9,8 @@ import psbench as ps
 from psbench.core import ClusterView, Push
 from psbench.errors import ParameterError
 from psbench.optimization.optimizer import SGD
-from psbench.strategies.aggregation import ClippedMean, GeometricMedian, Krum
-from psbench.testing import check_strategy
+from psbench.strategies.aggregation import ClippedMean, GeometricMedian, Krum, Median, TrimmedMean
+from psbench.testing import check_strategy, toy_experiment
 from psbench.training.server import Server
 
 GOOD = np.array([[1.0, 0.0], [0.9, 0.1], [1.1, -0.1], [1.0, 0.1]])
@@ -101,3 +101,29 @@ def test_a_push_of_nan_is_left_out():
     part.on_commit(pushes, view)
     (apply,) = part.on_measured({"dot:0:0": 4.0, "dot:0:1": float("nan"), "dot:1:1": float("nan")}, view)
     assert apply.weights == [1.0, 0.0]
+
+
+def updated(part, *rows):
+    """Return what a model of zeros becomes by pushes of equal weight at rate 1."""
+    own = Server(torch.zeros(2), torch.zeros(0), SGD(lr=1.0, momentum=0.0), 8, part)
+    own.apply(pushed([torch.tensor(row) for row in rows], [1 / len(rows)] * len(rows)))
+    return own.parameters.tolist()
+
+
+def test_the_median_of_an_even_number_is_the_mean_of_the_middle_two():
+    assert updated(Median(), *([v, -v] for v in (1.0, 2.0, 10.0, 4.0))) == [-3.0, 3.0]
+
+
+def test_a_trimmed_mean_leaves_out_either_end():
+    assert updated(TrimmedMean(trim=0.25), *([v, v] for v in (1.0, 2.0, 100.0, 4.0))) == [-3.0, -3.0]
+
+
+@pytest.mark.parametrize("part", [Median(), TrimmedMean(trim=0.34)])
+def test_one_push_of_nan_in_three_does_no_harm(part):
+    assert np.isfinite(updated(part, [1.0, -2.0], [float("nan")] * 2, [1.0, -2.0])).all()
+
+
+def test_a_trimmed_mean_of_nothing_left_out_is_bsp():
+    mean = {"name": "bsp", "aggregation": {"name": "trimmed_mean", "trim": 0.0}}
+    one, other = (ps.run(toy_experiment(strategy, stop={"epochs": 2})) for strategy in (mean, "bsp"))
+    torch.testing.assert_close(one.parameters, other.parameters, rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""What both ends of the wire know: frames of a kind, a body and at most one tensor, and how long to wait."""
+"""Types and times that the files of the wire share; the head of a frame is in `connection`."""
 
 from __future__ import annotations
 

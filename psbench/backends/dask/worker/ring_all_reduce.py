@@ -1,4 +1,4 @@
-"""Ring All-Reduce: each member sends to the next and receives from the one before.
+"""The order of a ring All-Reduce, without sockets: which piece a member sends and receives when.
 
 Source
 ------

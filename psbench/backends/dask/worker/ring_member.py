@@ -1,4 +1,4 @@
-"""A worker's place in the rings of All-Reduce: its replica of the model, and its neighbours or servers.
+"""A worker in the rings of All-Reduce: its replica, and what it sends to and awaits of neighbours or servers.
 
 Servers that add up (`Adder`) take the place of the neighbours, and of nothing else. A ring leaves a sum
 with every member. The next version is made from it when the coordinator says so, which first hears that all
