@@ -217,12 +217,26 @@ def test_events_that_waited_are_in_a_checkpoint() -> None:
     ]
 
 
+def test_an_evaluation_that_had_come_at_a_checkpoint_is_heard_of() -> None:
+    of = workload("asp")
+    run = world(of)
+    settle(run)
+    come = ev.Evaluated(0, 7, {"val_loss": 0.5})
+    run.live.run.events.append(come)
+    run = resumed_from_now(run, of)
+    heard, engine = list[ev.Event](), run.live.run.engine
+    handle = engine.handle
+    engine.handle = lambda event, now: heard.append(event) or handle(event, now)
+    settle(run)
+    assert come in heard
+
+
 def test_an_evaluation_under_way_at_a_checkpoint_is_of_what_goes_on() -> None:
-    """It was of an earlier version, and lost: patience did without it."""
+    """It was of an earlier version, and lost: patience did without it. Of several the last is made."""
     of = workload("bsp", evaluate_every=0.01)
     run = world(of)
     settle(run)
-    while run.live.run.view.version < 3:
+    while run.live.run.view.version < 4:
         for name in run.busy():
             run.end_step(name)
         settle(run, without="evaluator")
@@ -230,10 +244,10 @@ def test_an_evaluation_under_way_at_a_checkpoint_is_of_what_goes_on() -> None:
     settle(again)
     assert again.live.start is not None
     begun, kept = again.live.run.rules.state_dict(), again.live.start.checkpoint.state["stop_rules"]
-    assert begun["evaluations"] == kept["evaluations"] == 1  # that are not due again
+    assert begun["evaluations"] == kept["evaluations"] == 2  # that are not due again
     again.heal()
     log = again.log.of_kind(Kind.EVALUATED)
-    assert list(zip(log["id"].tolist(), log["version"].tolist(), strict=True))[:2] == [(0, 0), (1, 3)]
+    assert list(zip(log["id"].tolist(), log["version"].tolist(), strict=True))[:2] == [(0, 0), (2, 4)]
 
 
 def test_who_failed_as_planned_and_was_lost_later_is_back_when_resumed() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from psbench.backends.dask.coordinator.peers import Peers
 from psbench.backends.dask.coordinator.timers import Timers
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.instructions import (
@@ -58,6 +59,28 @@ def test_a_process_may_take_the_place_of_one_not_known_to_be_dead() -> None:
     assert sent(said, msg.ResumeWorker) == ["worker 1"]
     assert [each.to for each in said if isinstance(each, Answer)] == ["worker 1"]
     assert live.run.view.num_active == 2
+
+
+def test_the_death_of_one_that_is_back_shows_before_it_is_ready() -> None:
+    """Of a worker the run may do without it, so it counts as gone until it is ready."""
+    peers = Peers(["evaluator", "worker 0"])
+    for act in (peers.connect, peers.lose, peers.connect):
+        for name in ("evaluator", "worker 0"):
+            act(name)
+    assert peers.to_look_at == ("evaluator",)
+    peers.admit("worker 0", msg.Ready())
+    assert peers.to_look_at == ("evaluator", "worker 0")
+
+
+def test_who_is_retired_and_found_dead_is_lost_once_and_stops_nothing() -> None:
+    live = connected_and_begun()
+    said = live.handle(Received("client", msg.RoleLeaves("worker 1")), 1.0)
+    said += live.handle(Looked(("worker 1",)), 1.1)
+    assert [each.message.text for each in said if type(getattr(each, "message", None)) is msg.Incident] == [
+        "worker 1 was lost at 1.1 s"
+    ]
+    assert (live.stopping.retired, bool(live.run.ending)) == ("", False)
+    assert live.run.view.num_active == 1
 
 
 def test_a_push_is_lost_with_its_worker_even_if_that_is_replaced() -> None:

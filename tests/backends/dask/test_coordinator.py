@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -141,10 +142,18 @@ def test_stamps_and_the_load_are_of_pushes_and_of_words_apart(workload: Workload
     one.socket.waiting = 0
     push, vote = msg.PushMessage(7, 0, 12, 3, 6.0, 0.0, 1.0), msg.VoteMessage(8, 0.5, 4, 2.0)
     one.socket.coming = [Received("worker 1", push), Received("worker 0", vote)]
+    busy, serves, handle = SimpleNamespace(whole_s=1.0), iter([3.0, 5.0, 0.0]), one.live.handle
+    one.first_server.slice = SimpleNamespace(busy=busy)
+
+    def served(given: Any, now: float) -> list[Any]:
+        busy.whole_s += next(serves)
+        return handle(given, now)
+
+    one.live.handle = served
     one.run()
     assert noted == [("push", 1, 7), ("vote", 0, 8)]
     load = one._load()
-    assert (load["pushes"], load["serving_s"]) == (1, 0.0)
+    assert (load["pushes"], load["serving_s"]) == (1, 1.0 + 3.0)
     assert 0 <= load["handled_s"] <= time.perf_counter() - began  # clocks that only go on
 
 
@@ -160,3 +169,17 @@ def test_a_release_asks_for_stamps_and_is_noted_once_it_is_sent(workload: Worklo
     assert [message.stamped for _, message in one.socket.sent[:2]] == [False, True]
     assert noted == [(1, 6, 2)]
     assert one._received_s > 0
+
+
+@pytest.mark.parametrize("stamped", [False, True])
+def test_an_outcome_says_what_the_coordinator_did_and_its_stamps(workload: Workload, stamped: bool) -> None:
+    outcome = msg.RunOutcome("finished", "", {}, {})
+    one = coordinator(workload, [Send("client", outcome), End()])
+    one._stamps = CoordinatorStamps(2) if stamped else None
+    one.live.run = SimpleNamespace(peers=SimpleNamespace(stamps={"worker 1": {}}, served={"server 0": {}}))
+    one.run()
+    assert outcome.facts.pop("coordinator") == {"pushes": 0, "handled_s": 0.0, "serving_s": 0.0}
+    stamps = outcome.facts.pop("stamps", None)
+    assert (stamps is not None) == stamped
+    if stamps is not None:
+        assert (stamps["workers"], stamps["servers"]) == ({"worker 1": {}}, {"server 0": {}})

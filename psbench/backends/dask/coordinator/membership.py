@@ -238,7 +238,7 @@ class Membership:
 
     def joins_put_off(self) -> list[ev.Join]:
         """Return the joins that were put off, once they are possible."""
-        if not self._put_off or self._deals_shares:
+        if self._deals_shares:
             return []
         joining = sorted(self._put_off)
         self._put_off.clear()

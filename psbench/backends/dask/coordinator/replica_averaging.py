@@ -55,7 +55,7 @@ class ReplicaAveraging:
     def __init__(self, out: Outbox, numbers: Iterator[int]) -> None:
         self._out, self._numbers = out, numbers
         self._requests: dict[int, _Request] = {}
-        self._last = -1
+        self._last: int | None = None
 
     def ask(self, released: Iterable[int] = ()) -> int:
         """Begin a request; workers about to be `released` send their models as they go on."""
