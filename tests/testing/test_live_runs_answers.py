@@ -34,7 +34,6 @@ from tests.live_runs import World
 from tests.live_runs.scenes import (
     FAILS,
     MeasuresFirst,
-    all_connected,
     connected_and_begun,
     settle,
     workload,
@@ -163,8 +162,10 @@ def test_releases_that_are_not_sent_leave_workers_unanswered() -> None:
     assert live.answers.unanswered
 
 
-def test_a_mean_is_without_the_model_of_a_worker_that_is_halted() -> None:
-    live = all_connected(workload("asp"))
+@pytest.mark.parametrize("how", ["halted", "lost"])
+def test_a_mean_is_without_the_model_of_a_worker_that_is_away(how: str) -> None:
+    """Before the engine hears of a loss, too: what it is told first may wait for that evaluation."""
+    live = connected_and_begun()
     averaging, found = live.run.averaging, list[Any]()
     averaging.ask_more(tag := averaging.ask(), [0, 1])
     averaging.mean(tag, lambda *mean: found.append(mean))
@@ -172,7 +173,7 @@ def test_a_mean_is_without_the_model_of_a_worker_that_is_halted() -> None:
     averaging.answer(0, tag, model)
     averaging.answer(1, tag - 1, model)  # for another mean, which is there
     assert not found
-    live.actions.halt(1)
+    live.actions.halt(1) if how == "halted" else live.membership.lose("worker 1")
     ((mean, _),) = found
     assert mean["parameters"].tolist() == [1.0, 1.0]
 
