@@ -95,12 +95,17 @@ def test_a_full_disk_costs_the_checkpoints_that_did_not_fit(failing, undisturbed
             raise OSError(errno.ENOSPC, "No space left on device")
         savez(file, **arrays)
 
+    told = []
     monkeypatch.setattr(np, "savez", full)
+    monkeypatch.setattr(
+        "psbench.checkpoints.folder.logger.warning", lambda text, *parts: told.append(text % parts)
+    )
     done = run(spec(), folder=tmp_path / "run")
     monkeypatch.undo()
     assert same(done, undisturbed)
     assert len(done.meta["incidents"]) == len(failing)
     assert all("No space left on device" in incident for incident in done.summary()["warnings"])
+    assert told == done.meta["incidents"]  # while the run goes on, too
     assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == 8 - len(failing)
     assert same(resume(find(tmp_path / "run"), folder=tmp_path / "again"), undisturbed)
 
@@ -269,6 +274,12 @@ def test_the_last_checkpoint_is_the_one_with_most_rows_then_the_latest(tmp_path)
     for letter, name in zip("zyxwv", states, strict=True):
         Checkpoint({}, states[name]).save(tmp_path / f"{letter}-{name}.npz")
         assert find(tmp_path).stem.endswith(name)
+
+
+def test_a_state_is_written_alike_in_whatever_order_it_was_made(tmp_path):
+    states = {"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"d": 3, "c": 2}, "a": 1}
+    files = [Checkpoint({}, state).save(tmp_path / f"{n}.npz") for n, state in enumerate(states)]
+    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_epochs_with_one_label_have_files_of_their_own(tmp_path):

@@ -49,14 +49,14 @@ def pushes(log: EventLog) -> pd.DataFrame:
     discarded = _index_of(push["id"], pick(rows, Kind.DISCARD)["id"])
     fate = np.full(len(push), 2)
     fate[applied], fate[discarded] = 0, 1
-    version = np.full(len(push), -1, dtype=np.int64)
+    version = np.zeros(len(push), dtype=np.int64)
     version[applied] = apply["version"]
     applied_s = np.full(len(push), np.nan)
     applied_s[applied] = apply["time_s"]
     frame = table({name: np.ascontiguousarray(push[column]) for name, column in _COLUMNS.items()})
     frame["fate"] = categorical(fate, FATES)
     frame["applied_s"] = applied_s
-    missing = version < 0
+    missing = np.isnan(applied_s)
     frame["version"] = optional(version, missing)
     frame["staleness"] = optional(version - 1 - push["version"], missing)
     return frame

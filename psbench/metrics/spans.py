@@ -94,7 +94,7 @@ def sends_beside(log: EventLog) -> pd.DataFrame:
             "start_s": begun[kept],
             "end_s": ended[kept],
             "reason": np.full(count, "while it computes", dtype=object),
-            "waited_for": optional(np.full(count, -1), np.ones(count, dtype=bool)),
+            "waited_for": optional(np.zeros(count), np.ones(count, dtype=bool)),
         }
     )
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import zlib
 from importlib import resources
+from types import SimpleNamespace
 
 import altair as alt
 import jsonschema
@@ -17,6 +18,7 @@ from psbench import charts, metrics
 from psbench.charts import colours, learning
 from psbench.charts.colours import OTHERS, _free
 from psbench.charts.distributions import bars
+from psbench.core.log import EventLog, Kind
 from psbench.errors import ParameterError
 from psbench.runs.execution import run
 from psbench.strategies import CATALOGUE
@@ -146,6 +148,17 @@ def test_the_training_loss_of_one_seed_has_only_its_switches(runs):
     (loss,) = learning._training(both, ["switching"] * 2, marks, drawing)
     assert len(marks) == 2
     assert [row["is_repeated"] for row in rows(loss.spec) if row.get("event")] == [False]
+
+
+def test_without_an_evaluation_the_loss_is_that_of_the_pushes():
+    log = EventLog()
+    for number, value in enumerate((4.0, 2.0, 1.0)):  # each of a quarter of an epoch, over which means are
+        log.add(Kind.PUSH, number + 1.0, 0, number, 0, 10, 1, loss=value)
+    record = SimpleNamespace(log=log, meta={"dataset_size": 40, "backend": "simulated"})
+    (figure,) = charts.curves([record], ["own"])
+    assert figure.name == "train_loss"
+    assert figure.table["train_loss"].tolist() == [4.0, 2.0, 1.0]
+    assert figure.table["time_s"].tolist() == [1.0, 2.0, 3.0]
 
 
 def test_a_run_that_never_switches_has_no_layers_for_switches(runs):

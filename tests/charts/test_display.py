@@ -29,6 +29,15 @@ def test_a_chart_shows_itself_alive_and_as_a_picture(runs):
     assert "currentColor" in json.dumps(bundle[LIVE]["config"])
 
 
+def test_charts_are_written_to_files_as_altair_writes_them(runs, tmp_path):
+    shown, printed = (runs[0].chart("val_loss", style=style) for style in ("screen", "paper"))
+    shown.save(tmp_path / "chart.json")
+    assert json.loads((tmp_path / "chart.json").read_text()) == shown.to_dict()
+    written = io.StringIO()  # which has no name that says how
+    printed.save(written, format="json")
+    assert json.loads(written.getvalue()) == printed.to_dict()
+
+
 def test_a_saved_chart_takes_little_space(runs):
     bundle, _ = runs[0].chart("timeline")._repr_mimebundle_()
     assert len(base64.b64encode(bundle["image/png"])) + len(json.dumps(bundle[LIVE])) < 120_000

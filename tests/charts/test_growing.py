@@ -10,6 +10,7 @@ import pytest
 from psbench import charts, metrics
 from psbench.charts import tables
 from psbench.charts.growing import GrowingTables, Line, tables_of
+from psbench.core.log import Kind
 from psbench.experiment import Experiment
 from psbench.results.run import Run
 from psbench.runs.execution import run
@@ -47,6 +48,16 @@ def test_tables_do_not_depend_on_how_a_log_is_divided(done: Run, pieces: int) ->
     for name, line in whole.curves.lines.items():
         assert found.curves.lines[name].columns == line.columns
     assert found.curves.marks == whole.curves.marks
+
+
+def test_there_is_nothing_to_sum_up_before_the_first_push(done: Run) -> None:
+    first = int((done.log.rows()["kind"] == Kind.PUSH).argmax())
+    found = GrowingTables("own", done.meta)
+    found.read(done.log, 0, first)
+    assert first > 0
+    assert [found.totals(name) for name in ("time_use", "share", "bytes")] == [{}, {}, {}]
+    found.read(done.log, first, first + 1)
+    assert sum(found.totals("share")["pushes"]) == 1
 
 
 def test_curves_of_a_whole_log_are_its_metrics(done: Run) -> None:

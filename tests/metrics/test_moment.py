@@ -11,7 +11,7 @@ from oracles.moment import moment
 
 from psbench import Experiment
 from psbench.core.log import EventLog, Kind
-from psbench.metrics import timeline
+from psbench.metrics import PHASES, timeline
 from psbench.metrics.recording import LogBeginning, recording
 from psbench.runs.execution import run
 
@@ -34,6 +34,43 @@ def test_a_wait_is_explained_with_the_lead_and_the_bound(ssp: Any) -> None:
     assert state.workers[0].progress == pytest.approx(0.5)
     assert state.version == 2
     assert state.buffer == ()
+
+
+def test_a_wait_by_a_bound_of_0_is_explained_too(scripted: Any) -> None:
+    played = scripted({"name": "ssp", "staleness_bound": 0}, [1.0, 3.0], steps=4)
+    assert moment(recording(played.log, bounds=[0]), 2.5).sentences == [
+        "Worker 0 waited 2 s for worker 1: it was 1 step ahead of the slowest: "
+        "one more than its bound of 0 lets it start"
+    ]
+
+
+def test_a_wait_that_began_before_the_newest_rows_keeps_its_bound() -> None:
+    """A later hold, for another reason and in the same exchange, does not take its place."""
+    log = EventLog()
+    for worker in (0, 1):
+        log.add(Kind.JOIN, 0.0, worker)
+        log.add(Kind.RELEASE, 0.0, worker)
+    # it is sent at 1 s, and half a second is computed beside it
+    log.add(Kind.PUSH, 2.0, 0, 0, 0, 4, 1, send_s=1.0, text='{"goes_on": true}')
+    log.add(Kind.HOLD, 2.0, 0, text="staleness bound")
+    log.add(Kind.HOLD, 3.0, 0, text="barrier")
+    since = LogBeginning([0])
+    since.read(log, len(log))
+    log.add(Kind.PUSH, 4.0, 1, 1, 0, 4, 1, compute_s=4.0)
+    log.add(Kind.RELEASE, 4.0, 0)
+    log.add(Kind.PUSH, 5.0, 0, 2, 0, 4, 1, compute_s=0.5)
+    spans = recording(log, [0], since)
+    whys = {at: spans.whys[why] for at, why in zip(spans.spans["start_s"], spans.spans["why"], strict=True)}
+    bound = "it was 1 step ahead of the slowest: one more than its bound of 0 lets it start"
+    assert (whys[2.0], whys[3.0]) == (bound, "no worker continues before all have pushed")
+
+
+def test_one_steps_to_waits_for_a_worker_and_not_to_others(scripted: Any) -> None:
+    """Worker 1 waits again from 4 s, and the log ends before it is known for whom."""
+    played = scripted("bsp", [3.0, 1.0, 2.0], steps=5)
+    recorded = recording(played.log)
+    assert {1.0, 2.0, 4.0} <= {*recorded.spans["start_s"][recorded.spans["phase"] == PHASES.index("wait")]}
+    assert recorded.instants["wait"].tolist() == [1.0, 2.0]  # for worker 0
 
 
 def test_what_happens_at_the_moment_has_happened(ssp: Any) -> None:

@@ -15,6 +15,7 @@ def reported(compute_s, loss, steps):
 def test_each_chunk_is_told_alone_though_statistics_add_up_until_a_push():
     log = EventLog()
     log.add(Kind.REPORT, 1.0, worker=0, text=reported(1.0, 0.9, 40))
+    log.add(Kind.PUSH, 1.25, worker=2, steps=1)  # of a step, which is no chunk
     log.add(Kind.REPORT, 1.5, worker=1, text=reported(1.5, 0.8, 40))
     log.add(Kind.REPORT, 3.0, worker=0, text=reported(3.0, 0.7, 80))
     log.add(Kind.PUSH, 3.5, worker=0, steps=130, text='{"compute_s":3.25,"test_loss":0.5}')

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -90,6 +92,20 @@ def test_the_surroundings_of_a_time(at_s: float, begin: int, end: int) -> None:
     assert whole.around(at_s, limit=10) == (whole, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("numbers", "kind"),
+    [
+        *(([0, 255], "u1"), ([1, 2], "u1"), ([], "u1"), ([0, 256], "u2"), ([0, 65535], "u2")),
+        *(([0, 65536], "i4"), ([-1, 0], "i4"), ([-1, 300], "i4")),
+    ],
+)
+def test_a_column_travels_in_as_few_bytes_as_hold_it(numbers: list[int], kind: str) -> None:
+    epochs = {"epoch": np.array(numbers, dtype=np.int32)}
+    packed = dataclasses.replace(steps_of_one(1), epochs=epochs).plain()["tables"]["epochs"]["epoch"]
+    assert packed["as"] == kind
+    assert np.frombuffer(base64.b64decode(packed["data"]), f"<{kind}").tolist() == numbers
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.7])
 def test_sums_and_counts_since_an_earlier_state(runs: dict[str, list[Run]], name: str, share: float) -> None:
@@ -135,13 +151,17 @@ def test_what_waiting_costs_and_buys(runs: dict[str, list[Run]], name: str, shar
     tables.read(run.log, 0, len(rows))
     earlier.read(run.log, 0, cut)
     tables.count_from(earlier)
-    stale = recordings.totals_since(rows, cut)["staleness"]
+    since = recordings.totals_since(rows, cut)
+    stale = since["staleness"]
     applied = sum(stale.values())
     lasted_s = rows[-1].time_s - (rows[cut - 1].time_s if cut else 0.0)
     trade = tables.totals("trade")
     assert trade["per_100_s"] == pytest.approx([100 * lasted_s / applied])
     mean = sum(value * count for value, count in stale.items()) / applied
     assert trade["staleness"] == pytest.approx([mean])
+    use = tables.totals("time_use")
+    shares = dict(zip(zip(use["worker"], use["phase"], strict=True), use["fraction"], strict=True))
+    assert shares == pytest.approx(since["phases"], rel=1e-6, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", ["barrier", "losses", "switch"])
