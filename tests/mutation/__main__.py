@@ -66,7 +66,7 @@ TARGETS: dict[str, tuple[str, list[str]]] = {
         ["tests/testing/test_live_transcripts.py", "tests/testing/test_live_runs.py"]
         + [
             f"tests/testing/test_live_runs_{name}.py"
-            for name in ("begin", "members", "answers", "rings", "checkpoints")
+            for name in ("begin", "members", "answers", "rings", "checkpoints", "models")
         ]
         + [f"tests/backends/dask/test_{name}.py" for name in ("replacements", "pushes", "coordinator")],
     ),
