@@ -95,7 +95,7 @@ def ours(outcome: RowOutcome, found: Estimate | None) -> str:
         return ""
     factor = outcome.published.factor
     text = number(factor * found.mean)
-    if found.seeds > 1 and math.isfinite(found.low):
+    if math.isfinite(found.low):  # one seed has no interval
         text += f" ({number(factor * found.low)} to {number(factor * found.high)})"
     return f"{text}{_unit(outcome)}"
 
