@@ -433,6 +433,18 @@ def test_learning_more_than_synchronous_training_is_flagged(measured, measures, 
     assert any(flag.startswith("learns more from a sample") for flag in outcome.flags) == flagged
 
 
+@pytest.mark.parametrize(("scales", "said"), [(["smoke"], []), (["smoke", "full"], ["full"])])
+def test_what_only_scale_smoke_runs_is_run_nowhere_else(scales, said):
+    """It shows that everything runs, and is no reason to run anything."""
+    bsp = {"setup": "a", "spec": {"strategy": "bsp"}, "scales": scales}
+    content = CONTENT | {"experiments": {"bsp": bsp}, "claims": [CLAIM | {"test": "number"}]}
+    found = Reproduction(parse("toy", content, HEAD + LINE), "quick", None, {})
+    assert how_to_run(found) == [
+        f"not run at scale quick but at {scale} (`psbench reproduce toy --scale {scale} --data DIR`): r"
+        for scale in said
+    ]
+
+
 def test_conditions_of_claims_are_told_as_data():
     written = yaml.safe_load(stored("hermes").with_name("claims.yaml").read_text())
     told = {each.claim.name: each.as_dict()["given"] for each in stored_reproduction("hermes").claims}
