@@ -95,7 +95,7 @@ def ours(outcome: RowOutcome, found: Estimate | None) -> str:
         return ""
     factor = outcome.published.factor
     text = number(factor * found.mean)
-    if found.seeds > 1 and math.isfinite(found.low):
+    if math.isfinite(found.low):  # one seed has no interval
         text += f" ({number(factor * found.low)} to {number(factor * found.high)})"
     return f"{text}{_unit(outcome)}"
 
@@ -173,8 +173,8 @@ def how_to_run(found: Reproduction) -> list[str]:
         ]
     elsewhere: dict[str, list[str]] = {}
     for row in (outcome.published for outcome in found.outcomes):
-        if not row.reason and not runs_at(paper, row, found.scale):
-            scales = [scale for scale in SCALES[1:] if runs_at(paper, row, scale)]
+        scales = [scale for scale in SCALES[1:] if runs_at(paper, row, scale)]
+        if scales and not runs_at(paper, row, found.scale):
             elsewhere.setdefault(" or ".join(scales), []).append(row.row)
     return lines + [
         f"not run at scale {found.scale} but at {scales} (`psbench reproduce {paper.name} --scale "

@@ -57,7 +57,8 @@ TARGETS: dict[str, tuple[str, list[str]]] = {
     "sweeps": (
         "psbench/runs/sweeps",
         [f"{ORACLES}/test_comparison.py"]
-        + [f"tests/runs/sweeps/test_{name}.py" for name in ("tables", "grid", "execution", "search")],
+        + [f"tests/runs/sweeps/test_{name}.py" for name in ("tables", "grid", "execution", "search")]
+        + ["tests/strategies/communication/test_adacomm.py"],
     ),
     "papers": ("psbench/papers", [f"{ORACLES}/test_measures.py", "tests/papers"]),
     "checkpoints": ("psbench/checkpoints", ["tests/test_checkpoint_folder.py", "tests/test_resume.py"]),

@@ -89,6 +89,15 @@ def test_measures_of_a_run(runs: dict[str, list[Run]], name: str, target_of: str
         assert chunks == chunks_of(rows_of(run.log))
 
 
+@pytest.mark.parametrize("target_of", ["val_accuracy", "train_loss"])
+def test_a_target_is_reached_where_a_value_is_just_that(runs: dict[str, list[Run]], target_of: str) -> None:
+    run = runs["barrier"][0]
+    evaluated = evaluations_of(rows_of(run.log))
+    best = (min if target_of.endswith("loss") else max)(evaluated, key=lambda row: row[target_of])
+    found = measure(run, run.summary(), target_of, best[target_of])
+    assert found["epochs_to_target"] == pytest.approx(best["epoch"])
+
+
 def chunks_of(rows: list[Row]) -> dict[str, float | None]:
     """Return the median seconds of a chunk, the median batch in chunks, and how much the slowest lags."""
     lasted: list[tuple[int, float]] = []

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from psbench.errors import DataError, SpecError, UnknownName
 from psbench.experiment import Experiment
@@ -20,8 +21,8 @@ from psbench.papers.closed_forms import FORMULAS
 from psbench.papers.figures import figures
 from psbench.papers.library import FILES, NAMES, load, parse, stored
 from psbench.papers.measures import TARGETS, measure
-from psbench.papers.outcome import RowOutcome
-from psbench.papers.page import _compared, _paper, write_page
+from psbench.papers.outcome import Reproduction, RowOutcome
+from psbench.papers.page import _compared, _paper, _percent, _seeds, write_page
 from psbench.papers.schema import SCALES
 from psbench.papers.session import plan, stored_reproduction
 from psbench.papers.text import (
@@ -202,6 +203,20 @@ def test_a_line_counts_conditional_claims_that_were_run():
     assert readme_row(found)[-1] == "2 of 3"
 
 
+@pytest.mark.parametrize(
+    ("power", "seeds", "said"),
+    [
+        (0.8, 5, "80 %"),
+        (0.79, 7, "79 %; 80 % would take 7 seeds"),
+        (0.2, None, "20 %; 80 % would take over 2,000 seeds"),
+        (0.99, 5, "99 %"),
+        (0.991, 5, "over 99 %"),
+    ],
+)
+def test_a_page_says_how_many_seeds_would_give_four_fifths(power, seeds, said):
+    assert _percent(power) + _seeds(SimpleNamespace(power=power, seeds=seeds)) == said
+
+
 def test_a_page_compares_twelve_rows_of_a_claim():
     row = RowOutcome("toy", PAPERS[0].rows[0])
     found = SimpleNamespace(claim=SimpleNamespace(rates="common"), rows=[row] * 12)
@@ -239,6 +254,10 @@ def test_scale_medium_has_whole_claims():
     ]
     assert (run.count(True), run.count(False)) == (5, 4)
     assert not cells.rows_of(load("thesis"), "medium")
+    *_, line = how_to_run(Reproduction(load("sync_switch"), "medium", None, {}))
+    where, _, left = line.partition(": ")
+    assert where.startswith("not run at scale medium but at quick or full (`psbench reproduce sync_switch --")
+    assert left.split("; ") == [f"ResNet-32/CIFAR-10, {share} % BSP minus BSP" for share in (20, 15, 5, 4)]
 
 
 def test_a_forecast_says_what_it_was_computed_from():
@@ -379,6 +398,58 @@ CONTENT = {
     },
     "experiments": {"bsp": {"setup": "a", "spec": {"strategy": "bsp"}}},
 }
+
+
+@pytest.mark.parametrize(
+    ("measured", "measures", "flagged"),
+    [
+        # of the synchronous one and of the other: as many epochs in less time, fewer epochs in more time
+        ("time_to_target_s", {"time_to_target_s": (9, 1), "epochs_to_target": (4, 4)}, False),
+        ("time_to_target_s", {"time_to_target_s": (1, 9), "epochs_to_target": (4, 2)}, True),
+        ("val_accuracy", {"val_accuracy": (0.4, 0.6), "epochs_to_target": (4, 4)}, True),
+        ("val_accuracy", {"val_accuracy": (0.4, 0.4), "epochs_to_target": (4, 2)}, False),
+        ("time_s", {"time_s": (9, 1), "epochs_to_target": (4, 2)}, False),
+    ],
+)
+def test_learning_more_than_synchronous_training_is_flagged(measured, measures, flagged):
+    """Of a time to a target its epochs are looked at, of an accuracy the value itself."""
+    unit, form = ("%", "difference") if measured == "val_accuracy" else ("x", "speed_up")
+    content = CONTENT | {
+        "experiments": CONTENT["experiments"] | {"asp": {"setup": "a", "spec": {"strategy": "asp"}}}
+    }
+    paper = parse("toy", content, HEAD + f"Fig. 1,r,p,2,,{unit},,asp,bsp,{measured},{form},,\n")
+    records = {
+        (name, seed): SimpleNamespace(
+            **{"experiment": name, "seed": seed, "role": "result", "label": "", "status": "finished"},
+            spec=json.dumps({"strategy": {"name": name}}),
+            measures={"time_s": 9.0} | {key: pair[place] + seed / 100 for key, pair in measures.items()},
+            params_digest=name,
+        )
+        for place, name in enumerate(("bsp", "asp"))
+        for seed in range(3)
+    }
+    (outcome,) = Reproduction(paper, "quick", 3, records).outcomes
+    assert outcome.ours.seeds == 3
+    assert any(flag.startswith("learns more from a sample") for flag in outcome.flags) == flagged
+
+
+@pytest.mark.parametrize(("scales", "said"), [(["smoke"], []), (["smoke", "full"], ["full"])])
+def test_what_only_scale_smoke_runs_is_run_nowhere_else(scales, said):
+    """It shows that everything runs, and is no reason to run anything."""
+    bsp = {"setup": "a", "spec": {"strategy": "bsp"}, "scales": scales}
+    content = CONTENT | {"experiments": {"bsp": bsp}, "claims": [CLAIM | {"test": "number"}]}
+    found = Reproduction(parse("toy", content, HEAD + LINE), "quick", None, {})
+    assert how_to_run(found) == [
+        f"not run at scale quick but at {scale} (`psbench reproduce toy --scale {scale} --data DIR`): r"
+        for scale in said
+    ]
+
+
+def test_conditions_of_claims_are_told_as_data():
+    written = yaml.safe_load(stored("hermes").with_name("claims.yaml").read_text())
+    told = {each.claim.name: each.as_dict()["given"] for each in stored_reproduction("hermes").claims}
+    assert told == {each["name"]: each.get("given") for each in written}
+    assert 0 < sum(given is None for given in told.values()) < len(told)
 
 
 @pytest.mark.parametrize(

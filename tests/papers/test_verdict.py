@@ -156,6 +156,7 @@ def test_bounds_are_the_factor_and_half_of_the_effect():
     share = row("50", "value").model_copy(update={"unit": "%"})
     assert bounds(claim(test="number"), share) == pytest.approx((0.495 / 1.25, 0.505 * 1.25))
     assert bounds(claim(test="same", margin=0.5), row("-0.1", "difference")) == (-0.005, 0.005)
+    assert bounds(claim(test="same", margin=1.25), row("1.1", "ratio")) == pytest.approx((0.8, 1.25))
 
 
 @pytest.mark.parametrize("more", [{}, {"test": "same", "margin": 0.5}])

@@ -83,7 +83,7 @@ class _Bar:
         state = Column(ratio=1, no_wrap=True, overflow="ellipsis")
         self._bar = Bar(
             BarColumn(bar_width=24),
-            TextColumn("{task.description}", markup=False),
+            TextColumn("{task.description}"),
             TextColumn("{task.fields[running]}", markup=False, style="dim", table_column=state),
             console=Console(stderr=True),
             transient=True,

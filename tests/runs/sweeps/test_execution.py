@@ -171,6 +171,10 @@ def test_a_run_tells_how_far_it_has_come(monkeypatch):
     worker.run_packed(worker.packed(Cell(TOY), None), told.append)
     assert told == sorted(told)
     assert 0 <= told[0] < told[-1] == 1
+    told.clear()
+    monkeypatch.setattr(worker, "REPORT_S", 1e9)
+    worker.run_packed(worker.packed(Cell(TOY), None), told.append)
+    assert told == []  # what is soon over tells nothing on its way
 
 
 @pytest.mark.parametrize(
@@ -179,6 +183,7 @@ def test_a_run_tells_how_far_it_has_come(monkeypatch):
         ({"processes": 0}, "processes: expected a number of at least 1, got 0"),
         ({"processes": "all"}, "processes: expected"),
         ({"client": "tcp://127.0.0.1:1"}, "expected a distributed.Client"),
+        ({"client": ThreadPoolExecutor(1)}, "expected a distributed.Client"),  # it takes tasks, too
         ({"target": 95}, "from 0 to 1, .* got 95"),
         ({"folder": "/proc/psbench"}, "choose another output folder"),
     ],
@@ -236,6 +241,29 @@ def test_side_by_side_is_the_same_as_one_by_one_and_leaves_no_process(no_childre
     assert no_children_left()
 
 
+def test_a_process_answers_cell_by_cell_until_nothing_comes(monkeypatch):
+    """Here in this process: what a run says on its way is looked at above."""
+    asked, said = [worker.packed(Cell(TOY.but(seed=seed)), None) for seed in (1, 2)], []
+
+    class Connection:
+        def recv_bytes(self):
+            if not asked:
+                raise EOFError
+            return asked.pop(0)
+
+        def send_bytes(self, content):
+            said.append(cloudpickle.loads(content))
+
+    monkeypatch.setattr(worker, "REPORT_S", 1e9)
+    monkeypatch.setattr(worker, "end_with_parent", lambda: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    worker.serve(Connection())
+    assert [kind for kind, _ in said] == ["done", "done"]
+    outcomes = [worker.outcome_of(Cell(TOY), found) for _, found in said]
+    wanted = [ps.run(TOY.but(seed=seed)) for seed in (1, 2)]
+    assert digests(outcomes) == [(each.log.digest(), each.meta["params_digest"]) for each in wanted]
+
+
 @pytest.mark.skipif(not fork_server.is_available(), reason="there is no fork server")
 def test_processes_are_forks_where_that_is_possible():
     assert child._context().get_start_method() == "forkserver"
@@ -248,7 +276,10 @@ def test_a_process_that_dies_costs_its_own_cell_only(no_children_left):
         for how in ((os._exit, (0,)), (signal.raise_signal, (signal.SIGKILL,)))
     ]
     with closing(in_processes([dies[0], fine, dies[1], fine], 2)) as answers:
-        found = {place: content for place, (kind, content) in answers if kind == "done"}
+        heard = list(answers)
+    first = dict(reversed(heard))
+    assert first == dict.fromkeys(range(4), ("progress", 0.0))
+    found = {place: content for place, (kind, content) in heard if kind == "done"}
     assert found[0] == {"error": "the process of this run ended with code 0"}
     assert "was killed by signal 9 (memory may be full" in found[2]["error"]
     assert found[1]["run"]["rows"] == found[3]["run"]["rows"]

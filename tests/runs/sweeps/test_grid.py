@@ -47,7 +47,7 @@ def test_several_grids_are_joined_and_a_shared_cell_is_there_once():
 def test_seeds_are_counted_from_the_experiment_s_own_or_listed():
     grid = {"strategy": ["bsp"]}
     assert [cell.experiment.seed for cell in cells_of(TOY.but(seed=7), grid, 2)] == [7, 8]
-    assert [cell.experiment.seed for cell in cells_of(TOY, grid, [3, 1])] == [3, 1]
+    assert [cell.experiment.seed for cell in cells_of(TOY, grid, [3, 0])] == [3, 0]
 
 
 def test_values_are_called_by_their_names_and_numbers_stay_numbers():
@@ -107,6 +107,7 @@ MISTAKES = {
     "no seeds": (TOY, {"strategy": ["bsp"]}, 0, "seeds: give how many, at least 1"),
     "half a seed": (TOY, {"strategy": ["bsp"]}, 1.5, "seeds: give how many"),
     "seeds that are none": (TOY, {"strategy": ["bsp"]}, ["a"], "seeds: give how many"),
+    "a seed below 0": (TOY, {"strategy": ["bsp"]}, [0, -1], "seeds: give how many"),
     "a seed twice": (TOY, {"strategy": ["bsp"]}, [1, 1], "one is given twice"),
     "too many": (TOY, {"batch_size": range(3, 50_000), "strategy": ["bsp", "asp", "ssp"]}, 1, "149991 runs"),
 }

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -118,6 +119,18 @@ def test_cells_are_in_the_metrics_unit():
     assert rows[1] == ["50 %", "2", "70.00 ± 127 %", "20.00 %", "no"]
     assert Search(points, 0.1, "loss", lower=True).cells()[1][1][2:4] == ["0.7 ± 1.3", "-0.2"]
     assert Search(points, 0.1, interrupted=True).remarks[-1] == "stopped before the search was over"
+
+
+def test_seconds_of_a_share_are_the_mean_of_its_runs():
+    """5 and 2 seconds, of 14 in all."""
+
+    def taking(*seconds):
+        return [SimpleNamespace(summary=lambda s=s: {"time_s": s}) for s in seconds]
+
+    points = (Point(1.0, (0.9, 0.9), True), Point(0.5, (0.9, 0.9), True))
+    found = Search(points, 0.1, runs={1.0: taking(4.0, 6.0), 0.5: taking(1.0, 3.0)})
+    assert found.table()[["time_s", "speed_up"]].to_numpy().tolist() == [[5.0, 1.0], [2.0, 2.5]]
+    assert "all runs together took as long as 2.8 whole runs" in found.remarks
 
 
 # -------------------------------------------------------------------- over runs

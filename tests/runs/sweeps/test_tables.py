@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import math
+import re
+import sys
 from dataclasses import replace
 
 import pandas as pd
@@ -68,7 +71,11 @@ def test_a_target_that_is_never_reached_takes_for_ever(swept):
     assert (frame["time_to_target_s"] == float("inf")).equals(never)
     aiming = ps.Sweep(swept.outcomes, target=1.0)
     assert "0 of 2, ≥ " in aiming.text(200)
-    assert [each["time_to_target_s"] is None for each in aiming.to_dict()["runs"]] == never.tolist()
+    plain = aiming.to_dict()
+    assert [each["time_to_target_s"] is None for each in plain["runs"]] == never.tolist()
+    assert plain["target"] == 1.0
+    failed = [CellOutcome(outcome.cell, error="none") for outcome in swept.outcomes]
+    assert ps.Sweep(failed).to_dict()["target"] is None
 
 
 def test_the_target_is_given_or_the_stop_rule_s_or_what_half_reach(swept):
@@ -112,6 +119,10 @@ def test_a_setting_without_a_parameter_is_a_row_in_the_order_of_the_grid():
     sheet = found.lines("strategy")
     titles = [chart["title"] for chart in sheet.to_dict()["vconcat"]]
     assert [title.rpartition(" ")[2] for title in titles] == ["3.0", "1.0", "nan"]
+    one = ps.Sweep(found.outcomes[1:])  # a single bound, and none
+    assert len(one.lines("strategy").to_dict()["vconcat"]) == 2
+    compared = found.comparison(unequal=True).groups
+    assert [run.experiment.strategy.name for (run,) in compared.values()] == ["ssp", "asp"]
 
 
 def test_text_leaves_out_columns_before_it_breaks_a_line(swept):
@@ -261,14 +272,41 @@ def test_progress_where_there_is_no_terminal_is_a_line(capsys, monkeypatch):
     assert capsys.readouterr().err == "sweep: 1 of 4 runs done, 1 failed, about 30 s left\n"
 
 
+def test_progress_in_a_terminal_is_a_bar_on_one_line(monkeypatch, capsys):
+    """What does not fit is cut off, and brackets in a name are no markup."""
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    for running in (("sizes=[small], seed 0",), ("sizes=[small]", "a label " * 20)):
+        sys.stderr.seek(sys.stderr.truncate(0))
+        with Display() as shown:
+            shown(replace(HALF, running=running))
+        written = sys.stderr.getvalue()
+        *_, last, after = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", written).split("\r")
+        assert re.match("━{6}╺━{17} 1 of 4 runs done, 1 failed, about 30 s left sizes=\\[small\\][,;] ", last)
+        assert (last.count("\n"), len(last.rstrip("\n"))) == (1, 100)
+        assert last.endswith("…\n") == (len(running) > 1)
+        assert after == ""
+        assert written.endswith("\x1b[1A\x1b[2K")  # at its end the line is taken away
+    assert capsys.readouterr().out == ""
+
+
 def test_progress_in_a_notebook_is_one_line_that_is_replaced(monkeypatch):
     import IPython.display
 
     class Handle:
         def update(self, content, raw):
+            assert raw  # the content is a MIME bundle, and no object to be shown
             seen.append(content["text/plain"])
 
     def display(content, raw, display_id):
+        assert raw
+        assert display_id  # without it nothing can be replaced
         seen.append(content["text/plain"])
         return Handle()
 
