@@ -103,6 +103,7 @@ class Server:
         if fragment < 0:
             self.state.lent = pushes
             self.aggregation.update(self.parameters, pushes, self.state, step)
+            self.state.lent = ()  # or their vectors would be held until the next version
         else:
             self._update_fragment(fragment, pushes, step)
         if self.buffers.numel():  # `len` of a tensor is Python, and as slow as a small update

@@ -1,6 +1,7 @@
 """Arithmetic of somebody's own: simulated, live on two servers, in replay, after a resume, in a fork."""
 
 import json
+import weakref
 
 import numpy as np
 import pytest
@@ -300,3 +301,14 @@ def test_a_plain_push_is_copied_nowhere(monkeypatch):
     monkeypatch.setattr(server._update, "step", lambda direction, lr: along.append(direction))
     server.apply(pushed([sent]))
     assert [sent.data_ptr(), along[0].data_ptr()] == [gradient.data_ptr()] * 2
+
+
+def test_a_server_holds_no_push_once_it_is_applied():
+    """It held all pushes of a version until the next: as many models as there are workers."""
+    own = Server(torch.zeros(2), torch.zeros(0), SGD(lr=1.0, momentum=0.0), 8)
+    vectors = [torch.ones(2), torch.full((2,), 3.0)]
+    held = [weakref.ref(vector) for vector in vectors]
+    own.apply(pushed(vectors, [0.5, 0.5]))
+    vectors.clear()
+    assert own.parameters.tolist() == [-2.0, -2.0]
+    assert [ref() for ref in held] == [None, None]
