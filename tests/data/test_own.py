@@ -303,6 +303,14 @@ BAD = {
         "data: IterableDataset has no length",
     ),
     "no split": (lambda: as_data({"test": hugging_face(x=X, label=Y)}), "none called 'train'"),
+    "columns of a worker": (
+        lambda: ps.data([FRAME, FRAME[FRAME.columns[::-1]]], target="kind").load(Streams(0)),
+        "has inputs called w, x, y, z, site, but worker 1 site, z, y, x, w",
+    ),
+    "inputs of a worker": (
+        lambda: as_data([({"a": X, "b": X}, Y), ({"b": X, "a": X}, Y)]).load(Streams(0)),
+        "has inputs called a, b, but worker 1 b, a",
+    ),
     "name": (lambda: as_data("digitts"), "did you mean 'digits'?"),
     "options of a name": (lambda: ps.data(Digits(), classes=3), "has options of its own"),
 }
