@@ -228,6 +228,10 @@ class Changing(Pairs):
         return torch.rand(4), 0
 
 
+class Renamed(Pairs):
+    classes = ["b", "a", "c"]
+
+
 class Uneven(Pairs):
     def __getitem__(self, place):
         return torch.zeros(4 + place // 3), 0
@@ -310,6 +314,14 @@ BAD = {
     "inputs of a worker": (
         lambda: as_data([({"a": X, "b": X}, Y), ({"b": X, "a": X}, Y)]).load(Streams(0)),
         "has inputs called a, b, but worker 1 b, a",
+    ),
+    "other classes to validate on": (
+        lambda: as_data((Pairs(), Renamed())),
+        "those of the validation set ('b', 'a', 'c'), so that a number means another class",
+    ),
+    "a class twice": (
+        lambda: ps.data((X, KINDS[Y]), classes=["a", "b", "c", "a"]),
+        "classes has a name twice",
     ),
     "name": (lambda: as_data("digitts"), "did you mean 'digits'?"),
     "options of a name": (lambda: ps.data(Digits(), classes=3), "has options of its own"),
