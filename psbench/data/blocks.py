@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import glob
 import math
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -49,7 +50,8 @@ def files_of(path: str) -> list[Path]:
         If there is none, or one is a folder, empty or compressed.
     """
     whole = Path(path).expanduser()
-    found = sorted(map(Path, glob.glob(str(whole)))) or [whole]
+    # a file may be called a[1].csv, and as a pattern that is another one
+    found = [whole] if os.path.lexists(whole) else sorted(map(Path, glob.glob(str(whole)))) or [whole]
     for file in found:
         _check(file)
     return found
@@ -254,7 +256,8 @@ def _no_number(text: str) -> str:
 
 def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
     """Return lines that are not blank: number, from 1, and texts."""
-    with file.open(encoding="utf-8", errors="replace", newline="") as lines:
+    # utf-8-sig: spreadsheets put a mark in front, which is no part of the first name, nor of a number
+    with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
                 yield number, next(csv.reader([line]))

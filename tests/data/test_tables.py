@@ -77,6 +77,21 @@ def test_a_header_names_the_target(table, load, tmp_path):
     assert load(file, header=True, target="b", task="regression").train_x.shape == (800, 3)
 
 
+@pytest.mark.parametrize("head", ["kind,x\n", ""])
+def test_the_mark_that_spreadsheets_put_in_front_is_no_text(load, tmp_path, head):
+    (tmp_path / "a.csv").write_text(head + "10,5\n2,6\n", encoding="utf-8-sig")
+    data = load(tmp_path / "a.csv", target="kind" if head else 0, val_rows=0)
+    assert (data.classes, data.train_y.tolist()) == (("2", "10"), [1, 0])
+
+
+def test_a_file_is_read_whatever_its_name(load, tmp_path):
+    (tmp_path / "a1.csv").write_text("0,8\n1,9\n")
+    for name in ("a[1].csv", "é" * 120 + ".csv"):
+        (tmp_path / name).write_text("0,2\n1,3\n")
+        data = load(tmp_path / name, val_rows=0, standardise=False)
+        assert data.train_x.tolist() == [[2], [3]]
+
+
 def test_standardising_is_that_of_the_training_rows(table, load):
     path, rows = table
     data = load(path, target=3)
