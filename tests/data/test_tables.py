@@ -238,6 +238,8 @@ def test_labels_that_are_texts_are_those_of_a_frame(load, tmp_path):
         torch.testing.assert_close(found.train_x, expected.train_x)
         alike = found.columns.get("site", found.columns.get("column 3"))
         assert np.array_equal(alike == alike[0], expected.columns["site"] == expected.columns["site"][0])
+    (tmp_path / "none.csv").write_text("a,kind\n1,setosa\n2,NA\n3,None\n")
+    assert load(tmp_path / "none.csv", target="kind", val_rows=0).classes == ("NA", "None", "setosa")
     (tmp_path / "gap.csv").write_text("a,kind\n1,setosa\n2,ibis\n3,\n")
     with pytest.raises(DataError, match=r"line 4, column 1 \(kind\): '' stands where"):
         load(tmp_path / "gap.csv", target="kind")
