@@ -176,6 +176,10 @@ class TableFile(DataSource):
                 raise UnknownName(f"column of data {self.name!r}", name, names)
             if names[target] == name:
                 raise ParameterError(f"data {self.name!r}: {name!r} is the target; leave it out of keep")
+        if {*self.keep, names[target]} == set(names):
+            raise ParameterError(
+                f"data {self.name!r}: no column is left for inputs beside {names[target]!r}; keep fewer"
+            )
         return tuple(names.index(name) for name in self.keep)
 
 

@@ -147,6 +147,11 @@ BAD = {
     "number": (lambda f: bad(f, PLAIN, target=4), "there are 4 columns"),
     "kept": (lambda f: bad(f, PLAIN, keep=["sight"]), "unknown column"),
     "kept target": (lambda f: bad(f, PLAIN, keep=["kind"]), "is the target"),
+    "no inputs": (lambda f: bad(f, PLAIN, keep=["a", "b", "c"]), "no column is left for inputs"),
+    "large classes": (
+        lambda f: bad(f, PLAIN.assign(kind=[2**24, 2**24 + 1] * 500)),
+        "row 0: the class is about 16777216, and 32-bit",
+    ),
     "one column": (lambda f: bad(f, PLAIN[["kind"]]), "one column only"),
     "no path": (lambda f: Parquet(), "no path given"),
     "no file": (lambda f: parquet(f, path=str(f / "part-3.parquet")), "did you mean"),

@@ -299,6 +299,11 @@ def test_files_that_are_no_tables(load, tmp_path, content, options, message):
         load(file, **options)
 
 
+def test_classes_are_called_by_all_their_digits(load, tmp_path):
+    (tmp_path / "a.csv").write_text("9000001,1\n9000002,2\n")
+    assert load(tmp_path / "a.csv", val_rows=0).classes == ("9000001", "9000002")
+
+
 def test_files_that_are_not_there(load, tmp_path):
     (tmp_path / "higgs.csv").write_text("1,2\n")
     with pytest.raises(
