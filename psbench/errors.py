@@ -41,14 +41,17 @@ _LONGEST = 60
 
 
 def in_short(value: Any) -> str:
-    """Return a value as messages repeat it: in full where it is short.
+    r"""Return a value as messages repeat it: in full where it is short.
 
     >>> in_short("asp"), in_short({"workers": 4})
     ("'asp'", "{'workers': 4}")
+    >>> in_short(type("Two", (), {"__repr__": lambda self: "one\n  two"})())
+    'one two'
     >>> in_short([0.25] * 40), in_short(dict.fromkeys("abcdefgh", 0.25))
     ('a list of 40', 'a dict of 8: a, b, c, d, ...')
     """
-    text = repr(value)
+    # a message has one line, and torch's objects print several
+    text = " ".join(line.strip() for line in repr(value).splitlines())
     if len(text) <= _LONGEST:
         return text
     if not isinstance(value, Collection) or isinstance(value, (str, bytes)):

@@ -36,6 +36,7 @@ from psbench.optimization.torch_optimizer import as_optimizer
 from psbench.sharding import Sharding, as_sharding
 from psbench.specfile import read_yaml, set_path
 from psbench.strategies import later_switches, make_strategy
+from psbench.system.files import write_text
 
 #: settings of a live cluster, which a simulated run does not read
 LIVE = ("recovery", "connection")
@@ -406,10 +407,16 @@ class Experiment(Specification):
         return Experiment(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
 
     def to_yaml(self, path: str | Path | None = None) -> str:
-        """Return the specification as YAML, and write it to `path` if given."""
+        """Return the specification as YAML, and write it to `path` if given, whole or not at all.
+
+        Raises
+        ------
+        SpecError
+            If it cannot be written there.
+        """
         text = yaml.safe_dump(self.spec(), sort_keys=False)
         if path is not None:
-            Path(path).write_text(text, encoding="utf-8")
+            write_text(Path(path), text)
         return text
 
     @classmethod

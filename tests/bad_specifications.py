@@ -100,10 +100,12 @@ WRONG_KIND = [
     bad("nothing for a seed", "seed=", "seed", "got None"),
     bad("an empty stop", "stop={}", "stop: give at least one of epochs"),
     bad("a strategy without a name", "strategy={k: 3}", "strategy: give a name of the catalogue"),
+    bad("a list for the name of a strategy", "strategy={name: [asp]}", "unknown strategy", "['asp']"),
     bad("a part without a name", "optimizer={lr: 0.1}", "optimizer: expected a name", "adam, lamb"),
 ]
 
 IMPOSSIBLE = [
+    bad("two metrics of one name", "metrics=[top_k, {name: top_k, k: 2}]", "two are called 'top_k'"),
     bad("k above the workers", "strategy={name: k_bsp, k: 10}", "k = 10", "the cluster has 9"),
     bad("k above the workers, inside a switch", "strategy.first={name: k_asp, k: 10}", "k = 10"),
     bad("a batch smaller than the workers", "batch_size=8", "batch_size: 8", "9 workers"),

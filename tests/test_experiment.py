@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 
 import pytest
@@ -229,6 +230,14 @@ def test_a_specification_says_everything_so_that_defaults_may_change():
 def test_a_misspelt_name_is_told_before_a_value_that_is_wrong():
     with pytest.raises(UnknownName, match="unknown parameter of stop 'epoch'; did you mean 'epochs'"):
         Experiment(strategy="bsp", stop={"updates": -1, "epoch": 3})
+
+
+def test_a_specification_that_cannot_be_written_leaves_the_file(tmp_path):
+    (tmp_path / "file").write_text("seed: 1")
+    for path in (tmp_path, tmp_path / "file" / "spec.yaml"):
+        with pytest.raises(SpecError, match=re.escape(str(path))):
+            Experiment().to_yaml(path)
+    assert (tmp_path / "file").read_text() == "seed: 1"
 
 
 def test_yaml_may_not_make_objects(tmp_path):

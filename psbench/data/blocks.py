@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import glob
 import math
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -49,7 +50,8 @@ def files_of(path: str) -> list[Path]:
         If there is none, or one is a folder, empty or compressed.
     """
     whole = Path(path).expanduser()
-    found = sorted(map(Path, glob.glob(str(whole)))) or [whole]
+    # a file may be called a[1].csv, and as a pattern that is another one
+    found = [whole] if os.path.lexists(whole) else sorted(map(Path, glob.glob(str(whole)))) or [whole]
     for file in found:
         _check(file)
     return found
@@ -194,6 +196,9 @@ def _parts(file: Path, columns: int, header: bool, block_size: int, codes: Codes
     options: dict[str, Any] = {"header": None, "skiprows": int(header), "names": names, "index_col": False}
     # what pandas sees to guess at types, which are given: a small part, but all of the first line
     options["sample"] = min(2**18, block_size)
+    if codes:  # among texts NA and None are such as any, and not what is missing
+        missing = {name: [""] for name in names if int(name) not in codes}
+        options |= {"keep_default_na": False, "na_values": missing}
     with _quietly():
         kinds = {name: object if int(name) in codes else np.float32 for name in names}
         return dd.read_csv(str(file), blocksize=block_size, dtype=kinds, **options).to_delayed()
@@ -254,7 +259,8 @@ def _no_number(text: str) -> str:
 
 def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
     """Return lines that are not blank: number, from 1, and texts."""
-    with file.open(encoding="utf-8", errors="replace", newline="") as lines:
+    # utf-8-sig: spreadsheets put a mark in front, which is no part of the first name, nor of a number
+    with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
                 yield number, next(csv.reader([line]))
@@ -346,7 +352,13 @@ def _parquet_array(frame: Any, columns: Sequence[str], codes: dict[str, dict[Any
     for place, name in enumerate(columns):
         if name in codes and frame[name].dtype.kind not in "fiub":
             known = codes[name]
-            block[:, place] = [known.setdefault(value, len(known)) for value in frame[name].tolist()]
+            gaps = frame[name].isna().to_numpy()
+            # others than texts, as dates are, go by how they are written
+            texts = map(str, frame[name].tolist())
+            block[:, place] = [
+                np.nan if gap else known.setdefault(text, len(known))
+                for text, gap in zip(texts, gaps, strict=True)
+            ]
         else:
             with np.errstate(over="ignore"):
                 block[:, place] = frame[name].to_numpy(dtype=np.float64, na_value=np.nan)

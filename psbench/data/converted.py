@@ -23,6 +23,8 @@ from psbench.system.files import temporary_name
 
 _FEATURES, _TARGETS, _LABELS = "features.npy", "targets.npy", "labels.npy"
 _KEPT, _ABOUT = "kept.npy", "about.json"
+#: the first whole number that a 32-bit float does not tell from the next
+_EXACT = 2**24
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,7 @@ def convert(table: Conversion, folder: Path) -> None:
         if table.task == "classification":
             named = codes.get(table.target) or {}
             names = sorted(named)  # as frames have them: in alphabetical order, which is not that of codes
-            about["classes"] = table.classes or tuple(names) or tuple(f"{value:g}" for value in values)
+            about["classes"] = table.classes or tuple(names) or tuple(f"{value:.0f}" for value in values)
             known = range(len(table.classes)) if table.classes else values
             ranks = np.argsort([named[name] for name in names]) if names else None
             _number_classes(targets, known, part / _LABELS, ranks)
@@ -248,6 +250,12 @@ def _copy(table: Conversion, part: Path, codes: Codes) -> list[float]:
 def _classes_in(table: Conversion, file: Path, rows: int, target: Floats) -> set[float]:
     """Return the different targets of a block, which follows so many rows of its file."""
     known = len(table.classes)
+    if (large := np.abs(target) >= _EXACT).any():
+        first = int(np.argmax(large))
+        raise DataError(
+            f"{file}: {table.place_of(file, rows + first)}: the class is about {target[first]:.0f}, and "
+            f"32-bit floats tell whole numbers apart below {_EXACT}; number the classes from 0"
+        )
     wrong = (target < 0) | (target >= known) | (target % 1 > 0) if known else target % 1 != 0
     found = np.unique(target)
     if wrong.any():

@@ -20,7 +20,7 @@ from psbench.system.limits import check_disk
 #: fewer images are decoded in less time than it takes to wonder about a cache
 KEPT_FROM = 1000
 #: of the files; others are decoded again
-_FORMAT = 1
+_FORMAT = 2
 #: begins with a dot, since the folder of data may be one of classes
 _FOLDER = ".decoded"
 

@@ -7,7 +7,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from psbench.errors import DataError
 from psbench.seeds import Streams
 from psbench.system.cores import cores
 from psbench.system.limits import check_memory
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
 
 #: what counts as an image; other files, and whatever begins with a dot, are passed over
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".gif")
@@ -201,13 +204,31 @@ def read_image(path: Path, mode: str, size: int | None) -> NDArray[np.uint8]:
 
     try:
         with Image.open(path) as image:
-            converted = image.convert(mode)
+            converted = _of_bytes(image).convert(mode)
             if size is not None:
                 converted = converted.resize((size, size), Image.Resampling.BILINEAR)
             pixels = np.asarray(converted)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise DataError(f"{path}: not a readable image ({error}); replace or remove it") from error
     return pixels.reshape(*pixels.shape[:2], -1).transpose(2, 0, 1)
+
+
+def _of_bytes(image: Picture) -> Picture:
+    """Return an image whose numbers are bytes: of 16 bits the upper eight, where Pillow makes 255 of most.
+
+    Raises
+    ------
+    ValueError
+        If its numbers have more bits than that, so that what is white is not known.
+    """
+    from PIL import Image
+
+    if image.mode != "F" and not image.mode.startswith("I"):
+        return image
+    numbers = np.asarray(image)
+    if image.mode == "F" or numbers.min() < 0 or numbers.max() >= 2**16:
+        raise ValueError("its numbers are not of 8 or 16 bits")
+    return Image.fromarray((numbers >> 8).astype(np.uint8))
 
 
 def size_of(image: NDArray[np.uint8]) -> str:

@@ -31,7 +31,9 @@ from psbench.seeds import Streams
 from psbench.system.limits import check_disk, check_memory
 
 #: of the converted arrays; others are converted again
-FORMAT = 1
+FORMAT = 2
+#: characters of a file's name in that of the folder of its arrays
+_SHOWN = 40
 #: bytes of memory that a training row takes: its place in a shard, in the shard's shuffle, and its label
 ROW_MEMORY = 30
 #: memory that reading a block takes, of its size: the text, the columns that pandas makes of it, an array
@@ -123,7 +125,8 @@ class TableFile(DataSource):
         )
 
     def _converted(self, table: Conversion) -> Converted:
-        key = f"{table.files[0].stem}-{self._key(table.files)}"
+        # in short: with the key the name would be longer than a file's may be
+        key = f"{table.files[0].stem[:_SHOWN]}-{self._key(table.files)}"
         folder = data_folder(self.cache) / self.name / key
         if not folder.is_dir():
             self._check_room(table, folder.parent)
@@ -173,6 +176,10 @@ class TableFile(DataSource):
                 raise UnknownName(f"column of data {self.name!r}", name, names)
             if names[target] == name:
                 raise ParameterError(f"data {self.name!r}: {name!r} is the target; leave it out of keep")
+        if {*self.keep, names[target]} == set(names):
+            raise ParameterError(
+                f"data {self.name!r}: no column is left for inputs beside {names[target]!r}; keep fewer"
+            )
         return tuple(names.index(name) for name in self.keep)
 
 

@@ -99,7 +99,11 @@ class Text(DataSource):
         """
         import torch
 
-        known, codes = np.unique(self._codes()), self._codes_of(text.encode())
+        try:
+            given = text.encode()
+        except UnicodeEncodeError as error:  # half a pair of UTF-16, which no file in UTF-8 has
+            raise DataError(f"{self._where}: {text[error.start]!r} does not occur in it") from None
+        known, codes = np.unique(self._codes()), self._codes_of(given)
         places = np.minimum(np.searchsorted(known, codes), len(known) - 1)
         strange = codes[known[places] != codes]
         if len(strange):
@@ -107,9 +111,19 @@ class Text(DataSource):
         return torch.from_numpy(places.astype(np.int64))
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Return the text of some tokens."""
+        """Return the text of some tokens.
+
+        Raises
+        ------
+        DataError
+            If some token is not in the vocabulary.
+        """
         known = np.unique(self._codes())
-        codes = known[np.array([int(token) for token in tokens], dtype=np.int64)]
+        places = np.array([int(token) for token in tokens], dtype=np.int64)
+        strange = places[(places < 0) | (places >= len(known))]
+        if len(strange):
+            raise DataError(f"{self._where}: has tokens 0 to {len(known) - 1}, and not {strange[0]}")
+        codes = known[places]
         if self.tokens == "bytes":
             return codes.astype(np.uint8).tobytes().decode(errors="replace")
         return "".join(map(chr, codes.tolist()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from psbench.core import Part, make_part, parameter
@@ -148,7 +148,7 @@ def as_metrics(value: Any) -> dict[str, Metric]:
             f"metrics: expected a mapping of name to function, or a list, got {in_short(value)}"
         )
     if not isinstance(value, Mapping):
-        value = {_name_of(each): each for each in value}
+        value = _by_name(value)
     for name in value:
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name in _TAKEN:
             raise ParameterError(
@@ -156,6 +156,18 @@ def as_metrics(value: Any) -> dict[str, Metric]:
                 f"{', '.join(_TAKEN)}"
             )
     return {name: _as_metric(each) for name, each in value.items()}
+
+
+def _by_name(listed: Sequence[Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for each in listed:
+        if (name := _name_of(each)) in found:
+            raise ParameterError(
+                f"metrics: two are called {name!r}; give a mapping with a name for each, as "
+                f"{{{name}: ..., {name}_2: ...}}"
+            )
+        found[name] = each
+    return found
 
 
 def _as_metric(value: Any) -> Metric:

@@ -363,6 +363,17 @@ def test_folder_scales_and_turns_grey(parts):
     assert data.train_x.shape == (7, 1, 8, 8)
 
 
+@pytest.mark.parametrize("grayscale", [True, False])
+def test_images_of_sixteen_bits_are_as_bright_as_those_of_eight(tmp_path, grayscale):
+    for place, value in enumerate((0, 100, 255)):
+        save(tmp_path / "a" / f"{place}.png", value=value, mode="L")
+        wide = np.full((6, 4), 257 * value, dtype=np.uint16)
+        (tmp_path / "b").mkdir(exist_ok=True)
+        Image.fromarray(wide.T).save(tmp_path / "b" / f"{place}.{'tif' if place else 'png'}")
+    data = Folder(path=str(tmp_path), grayscale=grayscale, val_fraction=0, normalise="none").load(STREAMS)
+    assert torch.equal(data.train_x[data.train_y == 1], data.train_x[data.train_y == 0])
+
+
 def test_folder_reads_only_what_the_limit_leaves(parts):
     for name in ("cat", "dog"):
         for number in range(1, 3):
@@ -397,6 +408,7 @@ def test_other_files_are_passed_over(parts):
             lambda p: (p / "train/cat/1.jpg").write_bytes((p / "train/cat/1.jpg").read_bytes()[:-60]),
             r"cat/1\.jpg: not a readable image .*[Tt]runcated",
         ),
+        (lambda p: save(p / "train/cat/9.tif", mode="F"), r"cat/9\.tif: not a readable image .*8 or 16 bits"),
         (lambda p: save(p / "train/dog/9.jpg", (5, 5)), r"dog/9\.jpg: 5 x 5 pixels, but .* set image_size"),
         (lambda p: (p / "train/emu").mkdir(), r"emu: holds no images"),
         (
@@ -404,7 +416,7 @@ def test_other_files_are_passed_over(parts):
             r"test: class 'emu' has no training images \(classes: cat, dog\)",
         ),
     ],
-    ids=["no image", "truncated", "sizes", "empty class", "unknown class"],
+    ids=["no image", "truncated", "floats", "sizes", "empty class", "unknown class"],
 )
 def test_what_is_wrong_in_a_folder_is_named(parts, spoil, message):
     spoil(parts)

@@ -228,6 +228,10 @@ class Changing(Pairs):
         return torch.rand(4), 0
 
 
+class Renamed(Pairs):
+    classes = ["b", "a", "c"]
+
+
 class Uneven(Pairs):
     def __getitem__(self, place):
         return torch.zeros(4 + place // 3), 0
@@ -262,6 +266,9 @@ BAD = {
     "mixed targets": (lambda: as_data((X, np.array([1, "a"] * 30, dtype=object))), "holding int, str"),
     "no label": (lambda: as_data((X, np.array(["a", None] * 30, dtype=object))), "y has no value in row 1"),
     "empty": (lambda: as_data((X[:0], Y[:0])), "X is empty"),
+    "no features": (lambda: as_data((X[:, :0], Y)), "X is empty: its shape is (60, 0)"),
+    "task": (lambda: ps.data((X, Y), task="classify"), "did you mean 'classification'?"),
+    "kind of inputs": (lambda: ps.data((X, Y), inputs="number"), "did you mean 'numbers'?"),
     "one dimension": (lambda: as_data((X[:, 0], Y)), "X.reshape(-1, 1)"),
     "one-hot": (lambda: as_data((X, np.eye(3, dtype=int)[Y])), "give y.argmax(1)"),
     "no targets": (lambda: as_data(X), "an array of shape (60, 4) alone has no targets"),
@@ -303,6 +310,22 @@ BAD = {
         "data: IterableDataset has no length",
     ),
     "no split": (lambda: as_data({"test": hugging_face(x=X, label=Y)}), "none called 'train'"),
+    "columns of a worker": (
+        lambda: ps.data([FRAME, FRAME[FRAME.columns[::-1]]], target="kind").load(Streams(0)),
+        "has inputs called w, x, y, z, site, but worker 1 site, z, y, x, w",
+    ),
+    "inputs of a worker": (
+        lambda: as_data([({"a": X, "b": X}, Y), ({"b": X, "a": X}, Y)]).load(Streams(0)),
+        "has inputs called a, b, but worker 1 b, a",
+    ),
+    "other classes to validate on": (
+        lambda: as_data((Pairs(), Renamed())),
+        "those of the validation set ('b', 'a', 'c'), so that a number means another class",
+    ),
+    "a class twice": (
+        lambda: ps.data((X, KINDS[Y]), classes=["a", "b", "c", "a"]),
+        "classes has a name twice",
+    ),
     "name": (lambda: as_data("digitts"), "did you mean 'digits'?"),
     "options of a name": (lambda: ps.data(Digits(), classes=3), "has options of its own"),
 }

@@ -118,16 +118,40 @@ def bad(folder, frame, **options):
     return parquet(folder, **{"path": str(folder / "bad.parquet"), "keep": []} | options)
 
 
+def gaps(*values):
+    return list(values) * 500
+
+
 PLAIN = FRAME.drop(columns="site")
+
+
+@pytest.mark.parametrize("kind", [pd.Timestamp, lambda day: [day]])
+def test_labels_that_are_neither_numbers_nor_texts_are_classes(tmp_path, kind):
+    days = ["2026-01-02", "2026-01-01"]
+    data = bad(tmp_path, PLAIN.assign(kind=[kind(day) for day in days * 500])).load(Streams(0))
+    assert (len(data.classes), data.train_y[:3].tolist()) == (2, [1, 0, 1])
+
+
 BAD = {
     "text column": (lambda f: bad(f, FRAME), "column 'site' is not numeric"),
     "missing": (lambda f: bad(f, PLAIN.assign(b=[None, *FRAME["b"][1:]])), "row 0, column 'b'"),
+    "missing text": (lambda f: bad(f, PLAIN.assign(kind=gaps("x", None))), "row 1, column 'kind': "),
+    "missing kept": (lambda f: bad(f, PLAIN.assign(s=gaps("x", None)), keep=["s"]), "row 1, column 's': "),
+    "missing category": (
+        lambda f: bad(f, PLAIN.assign(kind=pd.Categorical(gaps("x", None)))),
+        "row 1, column 'kind': ",
+    ),
     "infinite": (lambda f: bad(f, PLAIN.assign(c=[*FRAME["c"][:-1], np.inf])), "row 999, column 'c'"),
     "fractions": (lambda f: bad(f, PLAIN, target="a"), "row 0: "),
     "target": (lambda f: bad(f, PLAIN, target="kid"), "did you mean 'kind'?"),
     "number": (lambda f: bad(f, PLAIN, target=4), "there are 4 columns"),
     "kept": (lambda f: bad(f, PLAIN, keep=["sight"]), "unknown column"),
     "kept target": (lambda f: bad(f, PLAIN, keep=["kind"]), "is the target"),
+    "no inputs": (lambda f: bad(f, PLAIN, keep=["a", "b", "c"]), "no column is left for inputs"),
+    "large classes": (
+        lambda f: bad(f, PLAIN.assign(kind=[2**24, 2**24 + 1] * 500)),
+        "row 0: the class is about 16777216, and 32-bit",
+    ),
     "one column": (lambda f: bad(f, PLAIN[["kind"]]), "one column only"),
     "no path": (lambda f: Parquet(), "no path given"),
     "no file": (lambda f: parquet(f, path=str(f / "part-3.parquet")), "did you mean"),

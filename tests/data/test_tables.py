@@ -77,6 +77,21 @@ def test_a_header_names_the_target(table, load, tmp_path):
     assert load(file, header=True, target="b", task="regression").train_x.shape == (800, 3)
 
 
+@pytest.mark.parametrize("head", ["kind,x\n", ""])
+def test_the_mark_that_spreadsheets_put_in_front_is_no_text(load, tmp_path, head):
+    (tmp_path / "a.csv").write_text(head + "10,5\n2,6\n", encoding="utf-8-sig")
+    data = load(tmp_path / "a.csv", target="kind" if head else 0, val_rows=0)
+    assert (data.classes, data.train_y.tolist()) == (("2", "10"), [1, 0])
+
+
+def test_a_file_is_read_whatever_its_name(load, tmp_path):
+    (tmp_path / "a1.csv").write_text("0,8\n1,9\n")
+    for name in ("a[1].csv", "é" * 120 + ".csv"):
+        (tmp_path / name).write_text("0,2\n1,3\n")
+        data = load(tmp_path / name, val_rows=0, standardise=False)
+        assert data.train_x.tolist() == [[2], [3]]
+
+
 def test_standardising_is_that_of_the_training_rows(table, load):
     path, rows = table
     data = load(path, target=3)
@@ -223,6 +238,8 @@ def test_labels_that_are_texts_are_those_of_a_frame(load, tmp_path):
         torch.testing.assert_close(found.train_x, expected.train_x)
         alike = found.columns.get("site", found.columns.get("column 3"))
         assert np.array_equal(alike == alike[0], expected.columns["site"] == expected.columns["site"][0])
+    (tmp_path / "none.csv").write_text("a,kind\n1,setosa\n2,NA\n3,None\n")
+    assert load(tmp_path / "none.csv", target="kind", val_rows=0).classes == ("NA", "None", "setosa")
     (tmp_path / "gap.csv").write_text("a,kind\n1,setosa\n2,ibis\n3,\n")
     with pytest.raises(DataError, match=r"line 4, column 1 \(kind\): '' stands where"):
         load(tmp_path / "gap.csv", target="kind")
@@ -280,6 +297,11 @@ def test_files_that_are_no_tables(load, tmp_path, content, options, message):
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(DataError, match=message):
         load(file, **options)
+
+
+def test_classes_are_called_by_all_their_digits(load, tmp_path):
+    (tmp_path / "a.csv").write_text("9000001,1\n9000002,2\n")
+    assert load(tmp_path / "a.csv", val_rows=0).classes == ("9000001", "9000002")
 
 
 def test_files_that_are_not_there(load, tmp_path):

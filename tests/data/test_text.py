@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -95,5 +97,10 @@ def test_a_file_that_is_no_text_is_refused(tmp_path, content, options, expected)
     with pytest.raises(DataError, match=expected):
         Text(path=str(path), **options).load(Streams(0))
     if content is None:
-        with pytest.raises(DataError, match="'#' does not occur"):
-            Text(path=str(tmp_path / "text.txt"), context=1).encode("a#")
+        text = Text(path=str(tmp_path / "text.txt"), context=1)
+        for strange in ("#", "\ud800"):
+            with pytest.raises(DataError, match=re.escape(f"{strange!a} does not occur")):
+                text.encode(f"a{strange}")
+        for token in (3, -1):
+            with pytest.raises(DataError, match=f"has tokens 0 to 2, and not {token}"):
+                text.decode([0, token])

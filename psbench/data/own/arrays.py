@@ -83,7 +83,7 @@ def _checked(array: Array, what: str, inputs: Inputs, names: Sequence[str] = (),
             f"data: {what} has shape {array.shape}; expected (samples, features) or more dimensions, "
             f"such as {what}.reshape(-1, 1)"
         )
-    if len(array) == 0:
+    if array.size == 0:
         raise DataError(f"data: {what} is empty: its shape is {array.shape}")
     if array.dtype.kind == "f":
         if inputs == "tokens":

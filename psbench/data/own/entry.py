@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from psbench.core.part import make_part
 from psbench.data.base import DataSource, Task
@@ -25,7 +25,7 @@ from psbench.data.own.readers import (
 from psbench.data.own.samples import NO_COLUMNS, is_loader, is_torch_dataset, read_dataset, read_mapping
 from psbench.data.own.targets import encode_targets
 from psbench.data.several import SampleLayout, Several, in_words, layout_of, without_lengths
-from psbench.errors import DataError, ParameterError
+from psbench.errors import DataError, ParameterError, UnknownName, in_short
 
 _KINDS = (
     "a name or a mapping with a name, (X, y), (X, y, X_val, y_val), a torch Dataset, ps.data(frame, "
@@ -151,6 +151,9 @@ def data(
     """
     if is_array(source) and target is not None:
         source, target = (source, target), None
+    for what, value, kinds in (("task", task, (None, *get_args(Task))), ("inputs", inputs, get_args(Inputs))):
+        if value not in kinds:
+            raise UnknownName(f"{what} of data", str(value), filter(None, kinds))
     columns = ColumnRoles(_column_name(target), None if features is None else tuple(features), tuple(keep))
 
     def wrapped(one: Any) -> DataSource:
@@ -267,6 +270,12 @@ def _content(
     numbers = train.classes and as_array(train.y, "y").dtype.kind in "iu"
     tokens = not isinstance(x, Several) and x.dtype.kind in "iu"
     largest = int(x.max()) if tokens else None
+    if numbers and val is not None and val.classes != train.classes[: len(val.classes)]:
+        raise DataError(
+            f"data: the classes of the training set are {in_short(train.classes)}, but those of the "
+            f"validation set {in_short(val.classes)}, so that a number means another class; give both the "
+            "same"
+        )
     if classes is None and numbers and task in (None, "classification"):
         classes = train.classes
     found = encode_targets(train.y, None if val is None else val.y, task, classes, largest)

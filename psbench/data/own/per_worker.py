@@ -12,7 +12,7 @@ from pydantic import SerializeAsAny
 
 from psbench.core.specification import parameter
 from psbench.data.base import Dataset, DataSource
-from psbench.data.several import in_words, joined
+from psbench.data.several import Several, in_words, joined
 from psbench.errors import DataError, ParameterError
 from psbench.seeds import Streams
 
@@ -34,7 +34,8 @@ class PerWorker(DataSource):
     Raises
     ------
     DataError
-        On loading, if they are of different tasks or shapes, or standardise their targets each by itself.
+        On loading, if they are of different tasks or shapes, have other names of inputs, or standardise their
+        targets each by itself.
     """
 
     name: ClassVar[str] = "per_worker"
@@ -88,6 +89,8 @@ def _check_alike(worker: int, first: Dataset, other: Dataset) -> None:
         ("the task", first.task, other.task),
         ("samples of shape", in_words(first.input_layout), in_words(other.input_layout)),
         ("inputs of type", _types(first), _types(other)),
+        # columns go by their place: where both have names, these have to be at the same places
+        ("inputs called", _called(first, other), _called(other, first)),
         ("targets of shape", tuple(first.train_y.shape[1:]), tuple(other.train_y.shape[1:])),
     ):
         if one != two:
@@ -103,6 +106,14 @@ def _check_alike(worker: int, first: Dataset, other: Dataset) -> None:
 
 def _types(data: Dataset) -> str:
     return ", ".join(str(dtype) for dtype, *_ in data.input_layout)
+
+
+def _called(data: Dataset, beside: Dataset) -> str:
+    """Return the names of a data set's inputs; empty where it, or the one beside it, has none."""
+    own, others = (
+        each.train_x.names if isinstance(each.train_x, Several) else each.features for each in (data, beside)
+    )
+    return ", ".join(own) if others else ""
 
 
 def _classes(found: Sequence[Dataset]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from psbench.arrays import Array
 from psbench.data.base import MOST_CLASSES, Task
 from psbench.data.own.arrays import as_array, check_finite
 from psbench.data.own.held import check_texts
-from psbench.errors import DataError, ParameterError
+from psbench.errors import DataError, ParameterError, in_short
 
 #: how torch's losses and other libraries' data mark a sample without a label
 _NO_LABEL = (-100, -1)
@@ -182,6 +182,8 @@ def _named(
     if isinstance(given, int):
         raise ParameterError("data: y holds texts, so classes must be their names, or left out")
     names = found if given is None else np.array([str(name) for name in given])
+    if len(set(names.tolist())) < len(names):
+        raise ParameterError(f"data: classes has a name twice: {in_short(names.tolist())}")
     unknown = np.setdiff1d(found, names)
     if len(unknown):
         raise DataError(f"data: y holds {str(unknown[0])!r}, which is not among classes")

@@ -33,7 +33,7 @@ def make_strategy(value: Any) -> AnyStrategy:
         raise ParameterError(f"strategy: expected a name or a mapping, got {in_short(value)}")
     values = dict(value)
     name = values.get("name")
-    if name in CATALOGUE:
+    if isinstance(name, str) and name in CATALOGUE:
         values.pop("name")
         return CATALOGUE[name](**values)
     if "consistency" in values:
