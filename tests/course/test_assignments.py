@@ -92,6 +92,9 @@ def test_a_student_s_edition_is_worked_through_graded_and_ranked(ada, monkeypatc
     assert [row[:2] for row in rows] == [["rank", "student"], ["1", "ada@uni"]]
     assert 0 < float(rows[1][2]) < 1
     by_otter_and_pytest(folder, monkeypatch, "assignment-1-bob", ["", "", "", "waiting = 0.1", ""])
+    for value in (float("nan"), float("inf"), 10**400, "0.5", None):
+        submission_of(folder / "assignment-1-bob").answer(slowest=0, waiting=value, times_as_fast=value)
+        assert [test["score"] for test in graded("assignment-1-bob")["tests"][3:]] == [0, 0]
 
 
 def by_otter_and_pytest(out, monkeypatch, folder, wrong):
