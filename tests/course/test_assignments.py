@@ -176,6 +176,31 @@ def test_what_does_not_compare_is_not_ranked(tmp_path, capsys):
         assert says in err
 
 
+SOLVED = "```python\nx = 1  # SOLUTION\n```\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "source", "says"),
+    [
+        ("build", None, "source.md: no such file"),
+        ("slides", None, "source.md: no such file"),
+        ("build", SOLVED, "has no line such as `mine = Submission("),
+        ("build", f"Submission(assignment=9)\n{SOLVED}", "there is no assignment 9; give one of 0"),
+        ("build", "Submission(assignment=1)\n", "has no block that begins with"),
+    ],
+)
+def test_a_source_that_cannot_be_is_a_line_and_leaves_no_file(command, source, says, tmp_path, capsys):
+    path = tmp_path / "source.md"
+    if source is not None:
+        path.write_text(source)
+    with pytest.raises(SystemExit, match="1"):
+        main([command, str(path), str(tmp_path / "out")])
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert says in err
+    assert not (tmp_path / "out").exists()
+
+
 def test_slides_begin_at_headings_and_show_figures_without_code(tmp_path):
     source = tmp_path / "slides.md"
     source.write_text(
