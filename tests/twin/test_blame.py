@@ -65,6 +65,14 @@ def test_waits_and_reasons():
     assert "begins 1 s later" in late.why
 
 
+def test_steps_that_differ_by_rounding_alone_say_nothing_of_chance():
+    """A worker is last by half of every step; what sums of times are off by grows along a trace."""
+    begin = np.tile(np.arange(14.0), (3, 1))
+    took = np.array([[0.25], [0.5], [1.0]]) + 1e-13 * np.arange(14)
+    (culprit,) = blame(Meetings(["a", "b", "c"], begin, begin + took)).culprits[:1]
+    assert (culprit.worker, culprit.last) == ("c", 1)
+
+
 def profiler(meetings, rank, ahead, drift=0.0, names=("nccl:all_reduce",)):
     """Return a rank's trace of torch's profiler, by a clock that is ahead and drifts."""
     events, done = [], meetings.end.max(axis=0) + 0.01
