@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import psbench as ps
@@ -69,6 +71,18 @@ def test_a_run_that_is_evaluated_too_seldom_is_said(runs):
     at_its_start = ps.compare([runs[4], seldom], equal="bytes")
     assert min(evaluations(run.log)["epoch"].iloc[-1] for run in at_its_start.runs) == 0
     assert at_its_start.chart("time_use", "val_accuracy")
+
+
+@pytest.mark.parametrize("baseline", ["asp", "bsp"])
+def test_runs_that_are_cut_at_their_start_have_no_speed_up(baseline, tmp_path):
+    """ASP makes three times as many updates an epoch, so it had made too many at its first evaluation."""
+    runs = [ps.run(toy_experiment(each)) for each in ("bsp", "asp")]
+    compared = ps.compare(runs, equal="updates", baseline=baseline)
+    assert compared.table()["time_s"].min() == 0
+    assert compared.table()["speed_up"].dropna().tolist() == ([1.0] if baseline == "bsp" else [])
+    json.dumps(compared.to_dict(), allow_nan=False)
+    page = compared.report(tmp_path / "report.html").read_text()
+    assert "cut at their start took no time" in page
 
 
 def test_what_is_not_equal_for_all_is_refused(runs):
