@@ -9,6 +9,7 @@ import pytest
 import psbench as ps
 from psbench.errors import ParameterError, UnknownName
 from psbench.metrics import evaluations, total_bytes
+from psbench.results.equal import cut_equal
 from psbench.testing import toy_experiment
 
 COLUMNS = {"bytes": "bytes", "time": "time_s", "samples": "epoch", "updates": "updates"}
@@ -92,8 +93,10 @@ def test_what_is_not_equal_for_all_is_refused(runs):
     with pytest.raises(ParameterError, match="virtual and wall-clock seconds do not compare"):
         ps.compare([runs[0], live], equal="time")
     timed = ps.run(toy_experiment("bsp", timing_only=True))
-    with pytest.raises(ParameterError, match="was never evaluated"):
+    with pytest.raises(ParameterError, match="is timing-only, and is never evaluated"):
         ps.compare([runs[0], timed], equal="bytes")
+    with pytest.raises(ParameterError, match="was never evaluated"):
+        cut_equal([timed], "bytes")
 
 
 @pytest.mark.parametrize("equal", ["bytes", "time", "samples"])

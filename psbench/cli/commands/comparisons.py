@@ -55,15 +55,15 @@ def compare_command(
     """  # noqa: D301
     from psbench.cli.batch import check_all, named
     from psbench.core.target import target_of
-    from psbench.results.equal import QUANTITIES
+    from psbench.results.equal import check_equal
     from psbench.runs.comparing import compare
 
     if test and seeds < 2:
         raise ParameterError("compare: --test pairs runs by their seed; give --seeds 2 or more")
-    if equal is not None and equal not in QUANTITIES:
-        raise UnknownName("quantity to compare at", equal, QUANTITIES)
     values = read_settings(settings)
     experiments = named(specs, [read_experiment(spec, values) for spec in specs])
+    if equal is not None:
+        check_equal(experiments, equal)
     if baseline is not None and baseline not in (titles := [one.title for one in experiments]):
         raise UnknownName("baseline", baseline, titles)
     if (aim := target_of(target)) is not None:
