@@ -73,7 +73,9 @@ def compare_command(
     check_all(experiments, [folder_of(one, out) for one in planned if out is not None], overwrite=overwrite)
     named_runs = [(f"{one.title} seed {one.seed}", one) for one in planned]
     done, interrupted = run_all(named_runs, out, overwrite=overwrite)
-    # an interrupted comparison may have no two seeds of each
+    # an interrupted comparison may have no two seeds of each, nor a run of the baseline
+    if interrupted and baseline not in [run.experiment.title for run in done]:
+        baseline = None
     comparison = compare(done, target=target, baseline=baseline, test=test and not interrupted, equal=equal)
     show(comparison, as_json)
     if out is not None:
