@@ -279,6 +279,7 @@ MISTAKES = {
         ["compare", "ssp.yaml", "live.yaml", "--equal", "time"],
         ("virtual and wall-clock seconds do not compare",),
     ),
+    "a curve over nothing": (["predict", "ssp.yaml", "--over", "=1,2"], ("--over =1: expected path=value",)),
     "a misspelt run to resume": (["resume", "fil"], ("did you mean file?",)),
     "a misspelt run to report": (["report", "fil"], ("did you mean file?",)),
     "a misspelt run to replay": (["replay", "fil"], ("did you mean file?",)),
