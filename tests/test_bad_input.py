@@ -255,6 +255,8 @@ FILES = {
     "ssp.yaml": "{strategy: ssp, stop: {updates: 1}}",
     "bsp.yaml": "{strategy: bsp, stop: {updates: 1}}",
     "misspelt.yaml": "strategy: spp",
+    "mixture.yaml": "{strategy: asp, data: mixture}",
+    "live.yaml": "{strategy: asp, backend: dask}",
     "file": "",
 }
 MISTAKES = {
@@ -264,6 +266,20 @@ MISTAKES = {
         ("misspelt.yaml: unknown strategy 'spp'",),
     ),
     "a misspelt baseline": (["compare", "ssp.yaml", "bsp.yaml", "--baseline", "bps"], ("mean 'bsp'?",)),
+    "an unknown amount": (["compare", "ssp.yaml", "--equal", "byte"], ("mean 'bytes'?",)),
+    "an equal amount of what is not evaluated": (
+        ["compare", "ssp.yaml", "--equal", "bytes", "--set", "timing_only=true", "--out", "out"],
+        ("equal = 'bytes': ssp is timing-only, and is never evaluated",),
+    ),
+    "an equal amount on different data": (
+        ["compare", "ssp.yaml", "mixture.yaml", "--equal", "samples"],
+        ("the runs are on different data (digits, mixture)",),
+    ),
+    "an equal time on two clocks": (
+        ["compare", "ssp.yaml", "live.yaml", "--equal", "time"],
+        ("virtual and wall-clock seconds do not compare",),
+    ),
+    "a curve over nothing": (["predict", "ssp.yaml", "--over", "=1,2"], ("--over =1: expected path=value",)),
     "a misspelt run to resume": (["resume", "fil"], ("did you mean file?",)),
     "a misspelt run to report": (["report", "fil"], ("did you mean file?",)),
     "a misspelt run to replay": (["replay", "fil"], ("did you mean file?",)),

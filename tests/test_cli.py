@@ -15,6 +15,7 @@ import yaml
 from psbench import Control, Experiment, Run, __version__
 from psbench.cli import main
 from psbench.cli.catalogue import KINDS
+from psbench.cli.execution import run_all
 from psbench.cli.monitor import Monitor
 from psbench.core.part import REGISTRY
 from psbench.strategies import CATALOGUE
@@ -220,6 +221,17 @@ def test_compare_as_json(compared, capsys):
     found = json.loads(out)
     assert [row["strategy"] for row in found["table"]] == ["asp", "bsp"]
     assert [row["updates"] for row in found["table"]] == [4, 4]
+
+
+def test_a_stopped_compare_shows_what_there_is_without_its_baseline(compared, capsys, monkeypatch):
+    def stopped(planned, *where, **options):
+        return run_all(planned[:1], *where, **options)[0], 130
+
+    monkeypatch.setattr("psbench.cli.commands.comparisons.run_all", stopped)
+    specs = [str(compared / "asp.yaml"), str(compared / "bsp.yaml")]
+    assert main(["compare", *specs, "--seeds", "1", "--baseline", "bsp", "--json"]) == 130
+    found = json.loads(capsys.readouterr().out)
+    assert (found["baseline"], [row["strategy"] for row in found["table"]]) == ("asp", ["asp"])
 
 
 def test_unnamed_specifications_of_one_strategy_are_named_by_their_files(tmp_path, capsys):

@@ -109,8 +109,11 @@ def _timelines(run: RunRecord) -> list[Figure]:
 
 
 def _times(run: RunRecord, grown: GrowingTables) -> list[Figure]:
+    figures = []
     use = pd.DataFrame(grown.totals("time_use"))
-    figures = [Figure(workers.time_use_chart(use), use, "From joining to leaving or the end.", "time_use")]
+    if len(use):  # else nothing was pushed: the run was stopped, or is cut, at its start
+        note = "From joining to leaving or the end."
+        figures.append(Figure(workers.time_use_chart(use), use, note, "time_use"))
     idle = pd.DataFrame(grown.totals("idle"))
     if len(idle):
         figures.append(Figure(workers.idle_chart(idle), idle, name="idle"))
@@ -128,15 +131,11 @@ def _steps(run: RunRecord) -> list[Figure]:
 
 
 def _counted(grown: GrowingTables, label: str, strategy: str) -> list[Figure]:
+    figures = []
     shares = pd.DataFrame(grown.totals("share"))
-    figures = [
-        Figure(
-            workers.share_chart(shares, strategies=[strategy]),
-            shares.drop(columns="equal"),
-            "Dashed: an equal share.",
-            "share",
-        )
-    ]
+    if len(shares):
+        chart = workers.share_chart(shares, strategies=[strategy])
+        figures.append(Figure(chart, shares.drop(columns="equal"), "Dashed: an equal share.", "share"))
     for quantity in ("staleness", "lead"):
         table = pd.DataFrame(grown.totals(quantity))
         if len(table) > 1:  # one bar says nothing

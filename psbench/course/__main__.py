@@ -11,6 +11,7 @@ from psbench.course.editions import assignment_of, solution_edition, student_edi
 from psbench.course.grading import grade, leaderboard, submission_of
 from psbench.course.slides import REVEAL, write_slides
 from psbench.errors import PsbenchError
+from psbench.system.files import check_new_file, write_text
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -34,18 +35,23 @@ def main(arguments: list[str] | None = None) -> None:
         _carry_out(given)
     except PsbenchError as error:
         parser.exit(1, f"{error}\n")
+    except OSError as error:  # a source that is not there
+        parser.exit(1, f"{error.filename}: {(error.strerror or 'cannot be read').lower()}\n")
 
 
 def _carry_out(given: argparse.Namespace) -> None:
     if given.command == "build":
         source = given.source.read_text(encoding="utf-8")
-        for name, edition in (("student", student_edition), ("solution", solution_edition)):
-            path = given.out / name / f"{given.source.stem}.ipynb"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(edition(source), indent=1), encoding="utf-8")
-        write_checks(assignment_of(source), given.source.stem, given.out)
+        assignment = assignment_of(source)
+        # all is made before anything is written: what cannot be leaves no half of an assignment
+        editions = {"student": student_edition(source), "solution": solution_edition(source)}
+        for name, edition in editions.items():
+            write_text(given.out / name / f"{given.source.stem}.ipynb", json.dumps(edition, indent=1))
+        write_checks(assignment, given.source.stem, given.out)
     elif given.command == "grade":
-        given.out.write_text(json.dumps(grade(submission_of(given.folder)), indent=1), encoding="utf-8")
+        submission = submission_of(given.folder)
+        check_new_file(given.out)
+        write_text(given.out, json.dumps(grade(submission), indent=1))
     elif given.command == "slides":
         write_slides(given.source, given.out, given.reveal)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from psbench.course.checks import CHECKS
 from psbench.errors import DataError
 
 _FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -37,12 +38,16 @@ def assignment_of(source: str) -> int:
     Raises
     ------
     DataError
-        If it makes no submission.
+        If it makes no submission, or one of an assignment that has no checks.
     """
     found = re.search(r"Submission\(assignment=(\d+)", source)
     if found is None:
         raise DataError("assignment: has no line such as `mine = Submission(assignment=1, student=...)`")
-    return int(found.group(1))
+    number = int(found.group(1))
+    if number not in CHECKS:
+        known = ", ".join(map(str, CHECKS))
+        raise DataError(f"assignment: there is no assignment {number}; give one of {known}")
+    return number
 
 
 def notebook_of(text: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from psbench.core.log import Kind
 from psbench.course.submission import Submission
-from psbench.errors import DataError
+from psbench.errors import DataError, in_short
 
 if TYPE_CHECKING:
     from psbench.experiment import Experiment
@@ -84,6 +84,8 @@ class Handed:
     def near(self, name: str, expected: float) -> str:
         """Return what is wrong with an answer that is a number."""
         value = self.answer(name)
-        if not isinstance(value, (int, float)) or abs(value - expected) > _NEAR * abs(expected):
-            return f"{name} = {value!r} is not what the event log says"
-        return ""
+        margin = _NEAR * abs(expected)
+        # in this order NaN is not near, and no whole number is too large for a float
+        if isinstance(value, (int, float)) and expected - margin <= value <= expected + margin:
+            return ""
+        return f"{name} = {in_short(value)} is not what the event log says"

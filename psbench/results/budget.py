@@ -63,8 +63,11 @@ def no_speed_up(runs: Sequence[Run], base: Sequence[Run], equal: str = "") -> st
     """
     if _test_bed(runs[0]) != _test_bed(base[0]):
         return "on another test bed"
+    if equal.startswith("equal time"):
+        return "they are cut at equal times"
     if equal:
-        return "they are cut at equal times" if equal.startswith("equal time") else ""
+        took_none = any(not any(end_of(run.log.rows()) for run in group) for group in (runs, base))
+        return "runs that are cut at their start took no time" if took_none else ""
     if budget_of(runs[0]) != budget_of(base[0]):
         return "of another budget"
     if not all(is_complete(run) for run in (*runs, *base)):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 import pandas as pd
 
 from psbench.core.log import Kind
 from psbench.errors import ParameterError, UnknownName
+from psbench.experiment import Experiment
 from psbench.metrics import clock_of, evaluations
 from psbench.metrics.rows import positions
 from psbench.results.run import Run
@@ -64,18 +65,45 @@ def cut_equal(runs: Sequence[Run], equal: str) -> tuple[list[Run], str, list[str
     return cut, f"equal {equal}: {amount / one:.4g} {unit}", warnings
 
 
-def _check(runs: Sequence[Run], equal: str) -> None:
-    clocks = {clock_of(run.meta) for run in runs}
-    if equal == "time" and len(clocks) > 1:
+def check_equal(experiments: Sequence[Experiment], equal: str) -> None:
+    """Refuse, before anything is run, what `cut_equal` would refuse of the runs.
+
+    Raises
+    ------
+    UnknownName, ParameterError
+    """
+    if equal not in QUANTITIES:
+        raise UnknownName("quantity to compare at", equal, QUANTITIES)
+    if equal == "time":
+        _check_clocks({experiment.backend for experiment in experiments})
+    _check_data(experiments, equal)
+    for experiment in experiments:
+        if experiment.timing_only:
+            raise ParameterError(
+                f"compare: equal = {equal!r}: {experiment.title} is timing-only, and is never evaluated"
+            )
+
+
+def _check_clocks(clocks: Set[str]) -> None:
+    if len(clocks) > 1:
         raise ParameterError(
             "compare: equal = 'time': virtual and wall-clock seconds do not compare; compare by samples, "
             "updates or bytes"
         )
-    data = {run.experiment.spec()["data"]["name"] for run in runs}
+
+
+def _check_data(experiments: Sequence[Experiment], equal: str) -> None:
+    data = {experiment.spec()["data"]["name"] for experiment in experiments}
     if len(data) > 1:
         raise ParameterError(
             f"compare: equal = {equal!r}: the runs are on different data ({', '.join(sorted(data))})"
         )
+
+
+def _check(runs: Sequence[Run], equal: str) -> None:
+    if equal == "time":
+        _check_clocks({clock_of(run.meta) for run in runs})
+    _check_data([run.experiment for run in runs], equal)
     for run in runs:
         if not len(positions(run.log.rows(), Kind.EVALUATED)):
             raise ParameterError(

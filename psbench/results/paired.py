@@ -36,6 +36,8 @@ def paired_tests(
 ) -> pd.DataFrame:
     """Return one row for each strategy but the baseline and each number that all of both's seeds have.
 
+    Of times that are 0 there is no ratio, and no row.
+
     Parameters
     ----------
     measured : mapping of label to (mapping of seed to numbers)
@@ -70,6 +72,8 @@ def paired_tests(
         for name, ratio, words, _ in (*_TESTED, *own):
             pairs = [(measured[label][seed][name], measured[baseline][seed].get(name)) for seed in seeds]
             if (ratio and label in without_times) or any(None in pair for pair in pairs):
+                continue
+            if ratio and any(0 in pair for pair in pairs):  # a target that was met before the first step
                 continue
             rows.append({"strategy": label, "measure": words, "seeds": len(seeds), **_test(pairs, ratio)})
     names = ("strategy", "measure", "seeds", "difference", "low", "high", "p")

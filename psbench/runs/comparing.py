@@ -8,6 +8,7 @@ from psbench.core.target import Aim, target_of
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.results.comparison import Comparison, comparison_of
+from psbench.results.equal import check_equal
 from psbench.results.run import Run
 
 
@@ -64,6 +65,8 @@ def compare(
             item.check_target(aim, "compare's target")
     if test and seeds < 2 and any(isinstance(item, Experiment) for item in runs):
         raise ParameterError(f"compare: a test pairs runs by their seed; give seeds >= 2, not {seeds}")
+    if equal is not None:
+        check_equal([item.experiment if isinstance(item, Run) else item for item in runs], equal)
     finished = []
     for item in runs:
         if isinstance(item, Run):

@@ -14,6 +14,8 @@ from psbench.seeds import Streams
 
 #: draws of the test, the false alarms that it allows, and the share of all time below which nothing is said
 _DRAWS, _ALPHA, _LEAST = 400, 0.01, 0.005
+#: of the longest step, below which a difference is that of floating-point sums
+_ROUNDING = 1e-9
 #: steps that a trace needs for a test
 _FEWEST = 8
 
@@ -158,6 +160,8 @@ def _worst(meetings: Meetings, left: list[int]) -> tuple[int, Culprit] | None:
 def _stretch(took: Doubles) -> int:
     """Return for how many steps a worker's times depend on each other: (1 + rho) / (1 - rho), of an AR(1)."""
     around = took - np.median(took, axis=1, keepdims=True)
+    # what differs by no more than sums of times are rounded is equal, and depends on nothing
+    around[np.abs(around) < _ROUNDING * np.abs(took).max()] = 0.0
     size = float((around**2).sum())
     rho = float((around[:, 1:] * around[:, :-1]).sum()) / size if size else 0.0
     rho = min(0.8, max(0.0, rho))

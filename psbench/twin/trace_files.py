@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
@@ -19,6 +20,9 @@ from psbench.system.files import write_text
 from psbench.twin.blame import Meetings
 from psbench.twin.exchanges import SHORTEST_S, exchanges_of
 from psbench.twin.variation import kept
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: seconds of begin and end, by worker and step
 StepSpans = dict[str, dict[int, tuple[float, float]]]
@@ -43,6 +47,9 @@ def read_meetings(paths: Sequence[str | Path]) -> Meetings:
     found = [Path(path) for path in paths]
     if not found:
         raise DataError("diagnose: give a file, or one for each rank")
+    alone = [path for path in found if path.is_dir() or path.suffix.lower() == ".csv"]
+    if alone and len(found) > 1:
+        raise DataError(f"{alone[0]}: has all workers, and is read alone; leave out the other files")
     if found[0].is_dir():
         return _of_run(found[0])
     if found[0].suffix.lower() == ".csv":
@@ -68,6 +75,8 @@ def _json(path: Path) -> dict[str, Any]:
         raise DataError(f"{path}: {getattr(error, 'strerror', None) or 'is no text'}") from None
     except json.JSONDecodeError as error:
         raise DataError(f"{path}: is no JSON, or cut off, at line {error.lineno}") from None
+    except (ValueError, RecursionError):  # a number of 5,000 digits, a list in a list in a list
+        raise DataError(f"{path}: is no trace of torch's: its numbers or lists have no end") from None
     if not isinstance(plain, dict):
         raise DataError(f"{path}: is a list, and no trace of torch's")
     return plain
@@ -82,19 +91,41 @@ def _rank_of(given: Any, path: Path) -> str:
     return number[1]
 
 
+def _mappings(plain: Mapping[str, Any], name: str, path: Path) -> list[dict[str, Any]]:
+    """Return the mappings in a list of a trace; what else is in it says nothing of steps."""
+    if not isinstance(plain[name], list):
+        raise DataError(f"{path}: {name} is no list")
+    return [each for each in plain[name] if isinstance(each, dict)]
+
+
+def _finite(value: Any) -> float:
+    """Return a number of a trace.
+
+    Raises
+    ------
+    TypeError, ValueError, OverflowError
+        If it is none.
+    """
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(number)
+    return number
+
+
 def _of_profiler(
     plain: Mapping[str, Any], path: Path
 ) -> tuple[str, dict[int, tuple[float, float]], dict[int, float]]:
     """Return a rank, its steps until their last collective begins, and when that ended."""
-    rank = _rank_of(plain.get("distributedInfo", {}).get("rank"), path)
+    about = plain.get("distributedInfo")
+    rank = _rank_of(about.get("rank") if isinstance(about, dict) else None, path)
     steps, collectives = {}, []
-    for event in plain["traceEvents"]:
-        if not isinstance(event, dict) or event.get("ph") != "X":
+    for event in _mappings(plain, "traceEvents", path):
+        if event.get("ph") != "X":
             continue
         name = str(event.get("name", ""))
         try:
-            begin, length = float(event["ts"]) * 1e-6, float(event["dur"]) * 1e-6
-        except (KeyError, TypeError, ValueError):
+            begin, length = _finite(event["ts"]) * 1e-6, _finite(event["dur"]) * 1e-6
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise DataError(f"{path}: event {name!r} has no ts and dur; is the trace cut off?") from None
         if step := _STEP.search(name):
             steps[int(step[1])] = begin, begin + length
@@ -119,17 +150,18 @@ def _of_recorder(
     """Return a rank, from when it was done with a collective until it asked for the next, and those ends."""
     rank = _rank_of(plain.get("rank"), path)
     rows = []
-    for each in plain["entries"]:
+    for each in _mappings(plain, "entries", path):
         if not _COLLECTIVE.search(str(each.get("profiling_name", ""))):
             continue
         try:
             done = each.get("time_discovered_completed_ns")
             if done is not None:  # else it is still under way
                 number = int(each["collective_seq_id"])
-                rows.append((number, float(each["time_created_ns"]) * 1e-9, float(done) * 1e-9))
-        except (KeyError, TypeError, ValueError) as error:
+                rows.append((number, _finite(each["time_created_ns"]) * 1e-9, _finite(done) * 1e-9))
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise DataError(
-                f"{path}: an entry has no {error} that is a number; is the dump cut off?"
+                f"{path}: an entry has no collective_seq_id and times in ns that are numbers; is the dump "
+                "cut off?"
             ) from None
     rows.sort()
     spans = {number: (before[2], max(asked, before[2])) for before, (number, asked, _) in pairwise(rows)}
@@ -150,16 +182,25 @@ def _of_csv(path: Path) -> StepSpans:
         raise DataError(f"{path}: is no CSV file ({str(error).splitlines()[0]})") from None
     if missing := [name for name in columns if name not in frame.columns]:
         raise DataError(f"{path}: has no column {missing[0]!r}; expected {', '.join(columns)}")
+    if frame.empty:
+        raise DataError(f"{path}: has no rows below its head")
+    _refuse_rows(path, frame["worker"].isna(), "worker has no name")
     for name in columns[1:]:
         frame[name] = pd.to_numeric(frame[name], errors="coerce")
-        if (wrong := frame[name].isna()).any():
-            raise DataError(f"{path}: row {int(np.argmax(wrong.to_numpy()))}: {name} is no number")
+        _refuse_rows(path, frame[name].isna(), f"{name} is no number")
+    _refuse_rows(path, frame["step"] % 1 != 0, "step is no whole number")
     spans: StepSpans = defaultdict(dict)
     for worker, step, begin, end in frame[columns].itertuples(index=False):
         if int(step) in spans[str(worker)]:
             raise DataError(f"{path}: worker {worker} has step {int(step)} twice")
         spans[str(worker)][int(step)] = float(begin), float(end)
     return spans
+
+
+def _refuse_rows(path: Path, wrong: pd.Series[bool], what: str) -> None:
+    """Refuse the first row in which something is wrong."""
+    if wrong.any():
+        raise DataError(f"{path}: row {int(np.argmax(wrong.to_numpy()))}: {what}")
 
 
 def _of_run(folder: Path) -> Meetings:
@@ -186,7 +227,8 @@ def _one_clock(spans: StepSpans, ends: Mapping[str, Mapping[int, float]]) -> Ste
             raise DataError(f"rank {rank} has no step in common with rank {first}")
         ahead = np.array([ends[rank][step] - ends[first][step] for step in common])
         times = np.array([ends[rank][step] for step in common])
-        drift, offset = np.polyfit(times - times[0], ahead, 1) if len(common) > 2 else (0.0, ahead.mean())
+        is_line = len(common) > 2 and np.ptp(times) > 0
+        drift, offset = np.polyfit(times - times[0], ahead, 1) if is_line else (0.0, ahead.mean())
         left = ahead - offset - drift * (times - times[0])
         whole = float(np.median(np.diff(times))) if len(times) > 1 else 1.0
         if np.median(np.abs(left)) > _APART * whole:

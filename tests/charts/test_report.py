@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from psbench.core.log import EventLog
+from psbench.core.log import EventLog, Kind
 from psbench.errors import ParameterError, SpecError
 from psbench.metrics import interval, repeatability
 from psbench.results import page as results_page
@@ -82,6 +82,15 @@ def test_the_table_has_means_intervals_and_speed_up(comparison):
 def test_a_report_of_two_strategies_has_figures_of_their_waiting(runs, monkeypatch):
     monkeypatch.setattr(results_page, "page", lambda _, **given: bool(given["between"]))
     assert [results_page._page(compare(some)) for some in (runs[:1], runs[:3])] == [False, True]
+
+
+@pytest.mark.parametrize("kept", [0, 1, 4])
+def test_a_run_that_ended_before_its_first_push_has_a_report(runs, kept, tmp_path):
+    run = runs[0]
+    stopped = Run(run.experiment, run.log.excerpt(run.log.rows()[:kept]), run.meta)
+    assert not len(stopped.log.of_kind(Kind.PUSH)["time_s"])
+    assert "<h1>" in write_report(tmp_path / "report.html", stopped).read_text()
+    assert stopped.chart()
 
 
 def test_text_states_the_budget_the_rates_and_the_doubts(comparison, runs):

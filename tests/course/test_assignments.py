@@ -92,6 +92,9 @@ def test_a_student_s_edition_is_worked_through_graded_and_ranked(ada, monkeypatc
     assert [row[:2] for row in rows] == [["rank", "student"], ["1", "ada@uni"]]
     assert 0 < float(rows[1][2]) < 1
     by_otter_and_pytest(folder, monkeypatch, "assignment-1-bob", ["", "", "", "waiting = 0.1", ""])
+    for value in (float("nan"), float("inf"), 10**400, "0.5", None):
+        submission_of(folder / "assignment-1-bob").answer(slowest=0, waiting=value, times_as_fast=value)
+        assert [test["score"] for test in graded("assignment-1-bob")["tests"][3:]] == [0, 0]
 
 
 def by_otter_and_pytest(out, monkeypatch, folder, wrong):
@@ -171,6 +174,31 @@ def test_what_does_not_compare_is_not_ranked(tmp_path, capsys):
         out, err = capsys.readouterr()
         assert (out, err.count("\n")) == ("", 1)
         assert says in err
+
+
+SOLVED = "```python\nx = 1  # SOLUTION\n```\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "source", "says"),
+    [
+        ("build", None, "source.md: no such file"),
+        ("slides", None, "source.md: no such file"),
+        ("build", SOLVED, "has no line such as `mine = Submission("),
+        ("build", f"Submission(assignment=9)\n{SOLVED}", "there is no assignment 9; give one of 0"),
+        ("build", "Submission(assignment=1)\n", "has no block that begins with"),
+    ],
+)
+def test_a_source_that_cannot_be_is_a_line_and_leaves_no_file(command, source, says, tmp_path, capsys):
+    path = tmp_path / "source.md"
+    if source is not None:
+        path.write_text(source)
+    with pytest.raises(SystemExit, match="1"):
+        main([command, str(path), str(tmp_path / "out")])
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert says in err
+    assert not (tmp_path / "out").exists()
 
 
 def test_slides_begin_at_headings_and_show_figures_without_code(tmp_path):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import psbench as ps
 from psbench.errors import ParameterError, UnknownName
 from psbench.metrics import evaluations, total_bytes
+from psbench.results.equal import cut_equal
 from psbench.testing import toy_experiment
 
 COLUMNS = {"bytes": "bytes", "time": "time_s", "samples": "epoch", "updates": "updates"}
@@ -71,6 +74,18 @@ def test_a_run_that_is_evaluated_too_seldom_is_said(runs):
     assert at_its_start.chart("time_use", "val_accuracy")
 
 
+@pytest.mark.parametrize("baseline", ["asp", "bsp"])
+def test_runs_that_are_cut_at_their_start_have_no_speed_up(baseline, tmp_path):
+    """ASP makes three times as many updates an epoch, so it had made too many at its first evaluation."""
+    runs = [ps.run(toy_experiment(each)) for each in ("bsp", "asp")]
+    compared = ps.compare(runs, equal="updates", baseline=baseline)
+    assert compared.table()["time_s"].min() == 0
+    assert compared.table()["speed_up"].dropna().tolist() == ([1.0] if baseline == "bsp" else [])
+    json.dumps(compared.to_dict(), allow_nan=False)
+    page = compared.report(tmp_path / "report.html").read_text()
+    assert "cut at their start took no time" in page
+
+
 def test_what_is_not_equal_for_all_is_refused(runs):
     with pytest.raises(UnknownName, match="did you mean 'bytes'"):
         ps.compare(runs, equal="byte")
@@ -78,8 +93,10 @@ def test_what_is_not_equal_for_all_is_refused(runs):
     with pytest.raises(ParameterError, match="virtual and wall-clock seconds do not compare"):
         ps.compare([runs[0], live], equal="time")
     timed = ps.run(toy_experiment("bsp", timing_only=True))
-    with pytest.raises(ParameterError, match="was never evaluated"):
+    with pytest.raises(ParameterError, match="is timing-only, and is never evaluated"):
         ps.compare([runs[0], timed], equal="bytes")
+    with pytest.raises(ParameterError, match="was never evaluated"):
+        cut_equal([timed], "bytes")
 
 
 @pytest.mark.parametrize("equal", ["bytes", "time", "samples"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -42,6 +44,13 @@ def test_a_difference_that_never_varies_is_certain():
     assert found["p"].to_dict() == {"time": 0.0, "validation accuracy": 1.0}
     for measure, difference in (("time", 2.0), ("validation accuracy", 0.0)):
         assert found.loc[measure, ["difference", "low", "high"]].tolist() == pytest.approx([difference] * 3)
+
+
+def test_a_target_that_is_met_at_the_start_has_no_ratio():
+    runs = [ps.run(toy_experiment(each, seed=seed)) for each in ("bsp", "asp") for seed in (0, 1)]
+    compared = ps.compare(runs, test=True, target=0.1)
+    assert set(compared.tests()["measure"]) == {"time", "validation accuracy", "validation loss"}
+    assert "nan" not in json.dumps(compared.to_dict(), allow_nan=False)
 
 
 def test_each_row_is_that_of_scipy(drawn):

@@ -65,6 +65,14 @@ def test_waits_and_reasons():
     assert "begins 1 s later" in late.why
 
 
+def test_steps_that_differ_by_rounding_alone_say_nothing_of_chance():
+    """A worker is last by half of every step; what sums of times are off by grows along a trace."""
+    begin = np.tile(np.arange(14.0), (3, 1))
+    took = np.array([[0.25], [0.5], [1.0]]) + 1e-13 * np.arange(14)
+    (culprit,) = blame(Meetings(["a", "b", "c"], begin, begin + took)).culprits[:1]
+    assert (culprit.worker, culprit.last) == ("c", 1)
+
+
 def profiler(meetings, rank, ahead, drift=0.0, names=("nccl:all_reduce",)):
     """Return a rank's trace of torch's profiler, by a clock that is ahead and drifts."""
     events, done = [], meetings.end.max(axis=0) + 0.01
@@ -141,10 +149,17 @@ def test_a_run_of_psbench_and_a_csv_are_read(tmp_path):
         "\n".join(["worker,step,begin", *rows]): "has no column 'end'",
         "\n".join(["worker,step,begin,end", *rows, rows[0]]): "has step 0 twice",
         "\n".join(["worker,step,begin,end", "a,0,x,1"]): "row 0: begin is no number",
+        "worker,step,begin,end": "has no rows below its head",
+        "\n".join(["worker,step,begin,end", rows[0], "a,1.5,0,1"]): "row 1: step is no whole number",
+        "\n".join(["worker,step,begin,end", rows[0], "a,inf,0,1"]): "row 1: step is no whole number",
+        "\n".join(["worker,step,begin,end", rows[0], ",0,0,1"]): "row 1: worker has no name",
     }.items():
         file.write_text(broken)
         with pytest.raises(ps.DataError, match=problem):
             read_meetings([file])
+    for paths in ([file, tmp_path / "run"], [tmp_path / "run", file], [file, file]):
+        with pytest.raises(ps.DataError, match="has all workers, and is read alone"):
+            read_meetings(paths)
     ps.run(experiment.but(strategy="asp")).save(tmp_path / "asp")
     with pytest.raises(ps.DataError, match="do not meet"):
         read_meetings([tmp_path / "asp"])
@@ -158,6 +173,9 @@ def test_broken_traces_of_torch_are_one_line(write):
     for place, event in enumerate(jumping["traceEvents"][:-1]):
         event["ts"] += 1e6 * (place // 2 % 3)
     text = whole[0].read_text()
+    still = [event | {"ts": 0} if "ts" in event else event for event in made[0]["traceEvents"]]
+    done = {"collective_seq_id": 1, "time_created_ns": float("inf"), "time_discovered_completed_ns": 2}
+    endless = {"rank": 0, "entries": [{"profiling_name": "nccl:all_reduce", **done}]}
     for spoilt, problem in [
         (text[: len(text) // 2], "no JSON, or cut off"),
         ("[]", "is a list"),
@@ -165,6 +183,13 @@ def test_broken_traces_of_torch_are_one_line(write):
         (json.dumps({"distributedInfo": {"rank": 0}, "traceEvents": []}), "no ProfilerStep"),
         (json.dumps(made[1]), "is of rank 1, as a file before it"),
         (json.dumps(jumping), "clocks of rank 1 and rank 0 run apart"),
+        (json.dumps(made[0] | {"traceEvents": still}), "ends before it begins|no collective|run apart"),
+        (json.dumps({"distributedInfo": None, "traceEvents": None}), "traceEvents is no list"),
+        (json.dumps({"rank": 0, "entries": {"a": 1}}), "entries is no list"),
+        (json.dumps({"rank": 0, "entries": [3]}), "fewer than two completed collectives"),
+        (json.dumps(endless), "an entry has no collective_seq_id and times"),
+        (text.replace('"dur": ', '"dur": 1e999, "was": '), "has no ts and dur"),
+        ("[" * 100_000, "numbers or lists have no end"),
     ]:
         whole[0].write_text(spoilt)
         with pytest.raises(ps.DataError, match=problem) as error:

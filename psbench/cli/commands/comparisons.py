@@ -55,15 +55,15 @@ def compare_command(
     """  # noqa: D301
     from psbench.cli.batch import check_all, named
     from psbench.core.target import target_of
-    from psbench.results.equal import QUANTITIES
+    from psbench.results.equal import check_equal
     from psbench.runs.comparing import compare
 
     if test and seeds < 2:
         raise ParameterError("compare: --test pairs runs by their seed; give --seeds 2 or more")
-    if equal is not None and equal not in QUANTITIES:
-        raise UnknownName("quantity to compare at", equal, QUANTITIES)
     values = read_settings(settings)
     experiments = named(specs, [read_experiment(spec, values) for spec in specs])
+    if equal is not None:
+        check_equal(experiments, equal)
     if baseline is not None and baseline not in (titles := [one.title for one in experiments]):
         raise UnknownName("baseline", baseline, titles)
     if (aim := target_of(target)) is not None:
@@ -73,7 +73,9 @@ def compare_command(
     check_all(experiments, [folder_of(one, out) for one in planned if out is not None], overwrite=overwrite)
     named_runs = [(f"{one.title} seed {one.seed}", one) for one in planned]
     done, interrupted = run_all(named_runs, out, overwrite=overwrite)
-    # an interrupted comparison may have no two seeds of each
+    # an interrupted comparison may have no two seeds of each, nor a run of the baseline
+    if interrupted and baseline not in [run.experiment.title for run in done]:
+        baseline = None
     comparison = compare(done, target=target, baseline=baseline, test=test and not interrupted, equal=equal)
     show(comparison, as_json)
     if out is not None:

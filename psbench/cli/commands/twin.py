@@ -10,7 +10,7 @@ import typer
 from psbench.cli.app import FAILED, app, as_json_text, check_there, read_live, read_settings, say
 from psbench.cli.options import AsJson, Scheduler, Settings, Spec
 from psbench.cli.starting import starting
-from psbench.errors import ParameterError
+from psbench.errors import ParameterError, SpecError
 from psbench.specfile import parse_setting, parse_yaml
 
 
@@ -100,7 +100,10 @@ def predict_command(
         path, _, texts = over.partition("=")
         if not texts:
             raise ParameterError(f"--over: expected PATH=V,V,..., got {over!r}")
-        curve = path, [parse_setting(f"{path}={text}")[1] for text in texts.split(",")]
+        try:
+            curve = path, [parse_setting(f"{path}={text}")[1] for text in texts.split(",")]
+        except SpecError as error:
+            raise SpecError(str(error).replace("--set", "--over", 1)) from None
     asked = [
         parse_yaml(text, f"--strategy {text}") for text in strategies or ("bsp", "asp", "ssp", "all_reduce")
     ]

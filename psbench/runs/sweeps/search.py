@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -212,9 +213,10 @@ def bisect(
     >>> [point.fraction for point in found.points], found.fraction
     ([1.0, 0.5, 0.25, 0.125, 0.0625], 0.125)
     """
-    if runs < 1 or halvings < 0 or not tolerance >= 0:
+    if runs < 1 or halvings < 0 or not 0 <= tolerance < math.inf:
         raise ParameterError(
-            f"search: runs = {runs}, halvings = {halvings}, tolerance = {tolerance}; give at least 1, 0 and 0"
+            f"search: runs = {runs}, halvings = {halvings}, tolerance = {tolerance}; give at least "
+            "1, 0 and 0, and a tolerance that is finite"
         )
 
     def look(fraction: float, target: float | None) -> Point:

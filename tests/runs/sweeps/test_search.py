@@ -75,7 +75,8 @@ def test_there_must_be_an_accuracy_to_compare_with():
 
 
 @pytest.mark.parametrize(
-    "options", [{"runs": 0}, {"halvings": -1}, {"tolerance": -0.1}, {"tolerance": math.nan}]
+    "options",
+    [{"runs": 0}, {"halvings": -1}, {"tolerance": -0.1}, {"tolerance": math.nan}, {"tolerance": math.inf}],
 )
 def test_impossible_searches_are_refused(options):
     with pytest.raises(ParameterError, match="give at least 1, 0 and 0"):
