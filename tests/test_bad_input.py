@@ -290,6 +290,10 @@ MISTAKES = {
     "a misspelt profile": (["predict", "sps.yaml"], ("did you mean ssp.yaml?",)),
     "a misspelt folder of runs": (["verify", "hermes", "--out", "fil"], ("did you mean file?",)),
     "no scheduler": (["sweep", "--grid", "strategy=[bsp]", "--scheduler", "here"], ("is not an address",)),
+    "a grid twice": (
+        ["sweep", "--grid", "strategy=[bsp]", "--grid", "strategy=[asp]"],
+        ("--grid strategy: is given twice",),
+    ),
     "a file as output folder": (["reproduce", "hermes", "--out", "file"], ("file: cannot be written",)),
     "a profile below a file": (["calibrate", "--out", "file/a.yaml"], ("file: cannot be written",)),
     "a cluster below a file": (["doctor", "--out", "file/a.yaml"], ("file: cannot be written",)),

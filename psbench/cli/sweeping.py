@@ -29,7 +29,12 @@ def read_sweep(
     own = {name: values.pop(name) for name in _OWN if name in values}
     where = "experiment" if spec is None else str(spec)
     experiment = Experiment.from_spec(values, settings, where=where)
-    given = dict(_parsed(text) for text in grid or ())
+    listed = [_parsed(text) for text in grid or ()]
+    given = dict(listed)
+    if twice := [path for path in given if [name for name, _ in listed].count(path) > 1]:
+        raise SpecError(
+            f"--grid {twice[0]}: is given twice; give one list, as --grid '{twice[0]}=[..., ...]'"
+        )
     grids = _joined(own.get("sweep"), given, where)
     if not grids:
         raise ParameterError(

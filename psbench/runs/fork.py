@@ -138,8 +138,14 @@ def _check(experiment: Experiment, change: Fork) -> None:
         raise ParameterError(f"fork: at_s must be zero or more, got {change.at_s:g}")
     if change.momentum not in _MOMENTUM:
         raise ParameterError(f"fork: momentum is 'keep' or 'zero', got {change.momentum!r}")
-    if (change.kill or change.back or any(given[1:])) and change.worker is None:
-        raise ParameterError("fork: say which worker")
+    is_of_worker = change.kill or change.back or any(given[1:])
+    if is_of_worker != (change.worker is not None):
+        said = (
+            "say which worker" if is_of_worker else "a worker is for speed, link, kill and back; leave it out"
+        )
+        raise ParameterError(f"fork: {said}")
+    if change.momentum != "keep" and change.strategy is None:
+        raise ParameterError("fork: momentum is for a change of the strategy; leave it out")
     for name, value in numbers.items():
         if value is not None and value <= 0:
             raise ParameterError(f"fork: {name} must be positive, got {value:g}")

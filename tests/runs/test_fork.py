@@ -306,6 +306,8 @@ def test_a_worker_that_is_gone_comes_back():
         (Fork(1.0, strategy="asp", worker=1, kill=True), "exactly one"),
         (Fork(1.0, worker=9, kill=True), "there is no worker 9; the workers are 0 to 3"),
         (Fork(1.0, kill=True), "which worker"),
+        (Fork(1.0, strategy="asp", worker=1), "a worker is for speed, link, kill and back"),
+        (Fork(1.0, worker=1, kill=True, momentum="zero"), "momentum is for a change of the strategy"),
         (Fork(1.0, strategy="strategy_switch"), "which switches"),
         (Fork(1.0, worker=1, speed=0.0), "positive"),
         (Fork(1.0, worker=1, link=-1.0), "link must be positive"),
