@@ -30,6 +30,7 @@ from psbench.metrics import (
     training_loss,
     unused_workers,
 )
+from psbench.metrics.pushes import BatchSizes
 from psbench.metrics.rows import Absences, with_membership
 
 
@@ -153,6 +154,13 @@ def test_batch_sizes_are_kept_where_they_change():
         log.add(Kind.PUSH, float(at), 1, at, 0, samples, 1)
     assert batch_sizes(log)["time_s"].tolist() == [0.0, 3.0, 4.0]
     assert batch_sizes(log)["batch_size"].tolist() == [8.0, 4.0, 4.0]
+    growing = EventLog()
+    for at in range(10):
+        growing.add(Kind.PUSH, float(at), 0, at, 0, at + 1, 1)
+    sizes = BatchSizes()
+    sizes.read(growing.rows())
+    assert [time_s for time_s, *_ in sizes.seen(4)] == [0, 3, 6, 9]
+    assert len(sizes.seen(20)) == 10
 
 
 def test_a_wait_is_cut_where_its_reason_changes():
@@ -222,10 +230,11 @@ def test_the_rule_s_values_are_read_from_its_notes():
 
 
 def test_a_log_without_its_beginning_is_refused():
-    log = EventLog()
-    log.add(Kind.APPLY, 1.0, 0, 17, 1, 4, 1)
-    with pytest.raises(DataError, match="push 17, which never arrived"):
-        staleness(log)
+    for push in (0, 17):
+        log = EventLog()
+        log.add(Kind.APPLY, 1.0, 0, push, 1, 4, 1)
+        with pytest.raises(DataError, match=f"push {push}, which never arrived"):
+            staleness(log)
     log.add(Kind.PUSH, 1.0, 0, 17, 0, 4, 1)
     log.add(Kind.PUSH, 1.0, 0, 17, 0, 4, 1)
     with pytest.raises(DataError, match="same id"):

@@ -9,6 +9,7 @@ import pytest
 import psbench as ps
 from psbench.core.log import EventLog, Kind
 from psbench.metrics import never_switched
+from psbench.metrics.warnings import whole_rates
 from psbench.results.run import Run
 from psbench.testing import toy_experiment
 
@@ -45,6 +46,25 @@ def test_too_few_epochs():
     assert warning(log_of(MOVING[:5]), rule) == (
         "never switched: the rule needs the validation losses of 6 epochs, and the run ended after 5 epochs"
     )
+
+
+def test_rules_are_not_shown_the_loss_before_the_first_step_or_at_the_end():
+    log = log_of(MOVING[:5])
+    for number, epoch in ((0, 0.0), (-1, 5.0)):
+        values = {"epoch": epoch, "val_loss": 9.0}
+        log.add(Kind.EVALUATED, 6.0, id=number, text=json.dumps(values))
+    rule = {"name": "empirical", "window": 5, "threshold": 0.01}
+    assert "losses of 6 epochs, and the run ended after 5" in warning(log, rule)
+
+
+@pytest.mark.parametrize(("workers", "count"), [([0, 0], 0), ([0, 1], 1)], ids=str)
+def test_two_workers_are_several_whose_pushes_have_the_whole_rate(workers, count):
+    log = EventLog()
+    for number, worker in enumerate(workers):
+        log.add(Kind.APPLY, float(number), worker, number, number + 1, 4, 1)
+    found = whole_rates(log, {"whole_rate": [True], "compositions": ["asp"]})
+    assert len(found) == count
+    assert all(each.startswith("every update of asp is of one push") for each in found)
 
 
 def test_the_epochs_count_and_not_the_evaluations():
