@@ -11,6 +11,7 @@ from psbench.core.log import EventLog, Kind
 from psbench.metrics import never_switched
 from psbench.metrics.warnings import whole_rates
 from psbench.results.run import Run
+from psbench.strategies.switching.empirical import Empirical
 from psbench.testing import toy_experiment
 
 MOVING = [0.500, 0.450, 0.420, 0.415, 0.413, 0.412]  # thesis, example 4.1: 3.7162 %
@@ -48,13 +49,15 @@ def test_too_few_epochs():
     )
 
 
-def test_rules_are_not_shown_the_loss_before_the_first_step_or_at_the_end():
-    log = log_of(MOVING[:5])
-    for number, epoch in ((0, 0.0), (-1, 5.0)):
-        values = {"epoch": epoch, "val_loss": 9.0}
-        log.add(Kind.EVALUATED, 6.0, id=number, text=json.dumps(values))
-    rule = {"name": "empirical", "window": 5, "threshold": 0.01}
-    assert "losses of 6 epochs, and the run ended after 5" in warning(log, rule)
+def test_rules_are_not_shown_what_was_evaluated_before_all_steps_or_after_them(monkeypatch):
+    """Neither is a rule told of in a run, whatever it would make of them."""
+    log = log_of([0.5, 0.25])
+    for number in (0, -1):
+        log.add(Kind.EVALUATED, 3.0, id=number, text=json.dumps({"epoch": 2.0, "val_loss": 9.0}))
+    monkeypatch.setattr(
+        Empirical, "why_not", lambda rule, shown, *_: str([event.values["val_loss"] for event in shown])
+    )
+    assert warning(log, {"name": "empirical"}) == "never switched: [0.5, 0.25]"
 
 
 @pytest.mark.parametrize(("workers", "count"), [([0, 0], 0), ([0, 1], 1)], ids=str)
