@@ -49,7 +49,7 @@ def test_too_few_epochs():
     )
 
 
-def test_rules_are_not_shown_what_was_evaluated_before_all_steps_or_after_them(monkeypatch):
+def test_rules_are_not_shown_evaluations_before_all_steps_or_after_them(monkeypatch):
     """Neither is a rule told of in a run, whatever it would make of them."""
     log = log_of([0.5, 0.25])
     for number in (0, -1):

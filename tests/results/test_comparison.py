@@ -198,7 +198,7 @@ class TestGroups:
         ]
         assert "mine (strategy=k_asp)" in compared.chart("idle").to_dict()["datasets"].__repr__()
 
-    def test_the_name_of_a_part_comes_first_and_what_tells_nothing_more_is_left_out(self):
+    def test_labels_name_parts_first_and_leave_out_what_tells_no_more(self):
         runs = [("bsp", 8), ("asp", 8), ("asp", 16)]
         specs = [{"batch_size": size, "strategy": {"name": name}} for name, size in runs]
         assert labels_of(["mine"] * 3, specs) == [
