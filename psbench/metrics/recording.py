@@ -488,11 +488,11 @@ def _stacked(parts: Sequence[Table], **types: type) -> Table:
 def _packed(values: Array) -> dict[str, str]:
     """Return a column as `{"as": type, "data": base64}`, in as few bytes as hold it exactly."""
     if values.dtype.kind == "f":
-        kind, small = "f8", values.astype("<f8")
+        kind = "f8"
     else:
-        low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
-        kind = "u1" if low >= 0 and high < 256 else "u2" if low >= 0 and high < 65536 else "i4"
-        small = values.astype(f"<{kind}")
+        held = (small for small in ("u1", "u2") if np.array_equal(values.astype(small), values))
+        kind = next(held, "i4")
+    small = values.astype(f"<{kind}")
     return {"as": kind, "data": base64.b64encode(small.tobytes()).decode("ascii")}
 
 

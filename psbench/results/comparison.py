@@ -98,8 +98,8 @@ def _mean_time(runs: Sequence[Run]) -> float:
 
 def _common(runs: Sequence[Run]) -> Target | None:
     """Return the target that all were given, or the highest accuracy that all reached, of three digits."""
-    given = runs[0].experiment.stop.target
-    if given is not None and all(run.experiment.stop.target == given for run in runs):
+    given = runs[0].experiment.stop.aim
+    if given is not None and all(run.experiment.stop.aim == given for run in runs):
         return given
     frames = [evaluations(run.log) for run in runs]
     if any("val_accuracy" not in frame or frame["val_accuracy"].isna().all() for frame in frames):

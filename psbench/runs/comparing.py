@@ -32,8 +32,8 @@ def compare(
     seeds : int, >= 1
     target : float, mapping or text, optional
         For the time to target: a validation accuracy, 0 to 1, or `{"metric": "f1", "at_least": 0.9}`, as a
-        text "f1 >= 0.9". By default what all were to reach (`stop.target`), else the highest accuracy that
-        every run reached, if all have the same data.
+        text "f1 >= 0.9". By default what all were to reach (`stop.target` or `target_accuracy`), else
+        the highest accuracy that every run reached, if all have the same data.
     baseline : str, optional
         Label that speed-ups refer to; by default the slowest of All-Reduce and BSP, or the first.
     test : bool

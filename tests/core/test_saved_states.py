@@ -8,6 +8,7 @@ from psbench.core.engine import Engine
 from psbench.core.log import EventLog, Kind
 from psbench.core.view import ClusterView
 from psbench.core.worker_loop import WorkerLoop
+from psbench.errors import DataError
 from psbench.results.storage import read_log, write_log
 from psbench.strategies import make_strategy
 from psbench.testing import random_cluster
@@ -73,3 +74,6 @@ def test_a_log_with_the_old_names_of_kinds_is_read(tmp_path):
     assert '"asked", "wake"' in old
     path.write_text(old)
     assert read_log(path).digest() == log.digest()
+    path.write_text(old.replace('"format": 1', '"format": 2'))
+    with pytest.raises(DataError, match="format 2, expected 1"):
+        read_log(path)

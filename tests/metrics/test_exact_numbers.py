@@ -19,6 +19,7 @@ from psbench.metrics import (
     messages,
     pushes,
     rule_values,
+    sends_beside,
     share_of_applied,
     staleness,
     summarise,
@@ -30,6 +31,8 @@ from psbench.metrics import (
     training_loss,
     unused_workers,
 )
+from psbench.metrics.pushes import BatchSizes
+from psbench.metrics.recording import STAGES, recording
 from psbench.metrics.rows import Absences, with_membership
 
 
@@ -153,6 +156,13 @@ def test_batch_sizes_are_kept_where_they_change():
         log.add(Kind.PUSH, float(at), 1, at, 0, samples, 1)
     assert batch_sizes(log)["time_s"].tolist() == [0.0, 3.0, 4.0]
     assert batch_sizes(log)["batch_size"].tolist() == [8.0, 4.0, 4.0]
+    growing = EventLog()
+    for at in range(10):
+        growing.add(Kind.PUSH, float(at), 0, at, 0, at + 1, 1)
+    sizes = BatchSizes()
+    sizes.read(growing.rows())
+    assert [time_s for time_s, *_ in sizes.seen(4)] == [0, 3, 6, 9]
+    assert len(sizes.seen(20)) == 10
 
 
 def test_a_wait_is_cut_where_its_reason_changes():
@@ -196,6 +206,36 @@ def test_a_wait_is_cut_where_its_reason_changes():
     assert switches(log, 8)[0]["from"] == "composition 0"
 
 
+def test_a_wait_that_begins_at_a_hand_over_is_not_one_for_the_switch():
+    log = EventLog()
+    for kind in (Kind.JOIN, Kind.RELEASE):
+        for worker in (0, 1):
+            log.add(kind, 0.0, worker)
+    log.add(Kind.PUSH, 1.0, 0, 0, 0, 4, 1, compute_s=1.0)
+    log.add(Kind.HOLD, 1.0, 0, text="barrier")
+    log.add(Kind.SWITCH_REQUESTED, 2.0, id=1)
+    log.add(Kind.PUSH, 4.0, 1, 1, 0, 4, 1, compute_s=4.0)
+    log.add(Kind.HANDOVER, 4.0, id=1, text="asked by hand")
+    log.add(Kind.RELEASE, 4.0, 0)
+    log.add(Kind.HOLD, 4.0, 1, text="barrier")
+    log.add(Kind.RELEASE, 5.0, 1)
+    spans = recording(log).spans
+    found = zip(spans["worker"], spans["phase"], spans["start_s"], spans["end_s"], strict=True)
+    waits = [(worker, STAGES[phase], *times) for worker, phase, *times in found if STAGES[phase] != "compute"]
+    assert waits == [(0, "wait", 1.0, 2.0), (0, "switching", 2.0, 4.0), (1, "wait", 4.0, 5.0)]
+
+
+def test_what_is_sent_beside_steps_ends_with_them_or_with_its_arrival():
+    """The steps beside a push are those of the same worker's next one; of the last none are known."""
+    log = EventLog()
+    pushes = [(3.0, 0, 1.0, 2.0), (4.0, 1, 1.0, 3.0), (5.0, 0, 0.5, 3.0)]
+    for number, (at, worker, compute_s, send_s) in enumerate(pushes):
+        times = {"compute_s": compute_s, "send_s": send_s}
+        log.add(Kind.PUSH, at, worker, number, 0, 4, 1, **times, text='{"goes_on": 1.0}')
+    beside = sends_beside(log)[["worker", "start_s", "end_s"]]
+    assert beside.to_numpy().tolist() == [[0, 1.0, 1.5], [0, 2.0, 5.0], [1, 1.0, 4.0]]
+
+
 def test_votes_are_compute_and_what_follows_them_is_send():
     log = EventLog()
     log.add(Kind.JOIN, 0.0, 0)
@@ -222,10 +262,11 @@ def test_the_rule_s_values_are_read_from_its_notes():
 
 
 def test_a_log_without_its_beginning_is_refused():
-    log = EventLog()
-    log.add(Kind.APPLY, 1.0, 0, 17, 1, 4, 1)
-    with pytest.raises(DataError, match="push 17, which never arrived"):
-        staleness(log)
+    for push in (0, 17):
+        log = EventLog()
+        log.add(Kind.APPLY, 1.0, 0, push, 1, 4, 1)
+        with pytest.raises(DataError, match=f"push {push}, which never arrived"):
+            staleness(log)
     log.add(Kind.PUSH, 1.0, 0, 17, 0, 4, 1)
     log.add(Kind.PUSH, 1.0, 0, 17, 0, 4, 1)
     with pytest.raises(DataError, match="same id"):

@@ -9,7 +9,9 @@ import pytest
 import psbench as ps
 from psbench.core.log import EventLog, Kind
 from psbench.metrics import never_switched
+from psbench.metrics.warnings import whole_rates
 from psbench.results.run import Run
+from psbench.strategies.switching.empirical import Empirical
 from psbench.testing import toy_experiment
 
 MOVING = [0.500, 0.450, 0.420, 0.415, 0.413, 0.412]  # thesis, example 4.1: 3.7162 %
@@ -45,6 +47,27 @@ def test_too_few_epochs():
     assert warning(log_of(MOVING[:5]), rule) == (
         "never switched: the rule needs the validation losses of 6 epochs, and the run ended after 5 epochs"
     )
+
+
+def test_rules_are_not_shown_evaluations_before_all_steps_or_after_them(monkeypatch):
+    """Neither is a rule told of in a run, whatever it would make of them."""
+    log = log_of([0.5, 0.25])
+    for number in (0, -1):
+        log.add(Kind.EVALUATED, 3.0, id=number, text=json.dumps({"epoch": 2.0, "val_loss": 9.0}))
+    monkeypatch.setattr(
+        Empirical, "why_not", lambda rule, shown, *_: str([event.values["val_loss"] for event in shown])
+    )
+    assert warning(log, {"name": "empirical"}) == "never switched: [0.5, 0.25]"
+
+
+@pytest.mark.parametrize(("workers", "count"), [([0, 0], 0), ([0, 1], 1)], ids=str)
+def test_two_workers_are_several_whose_pushes_have_the_whole_rate(workers, count):
+    log = EventLog()
+    for number, worker in enumerate(workers):
+        log.add(Kind.APPLY, float(number), worker, number, number + 1, 4, 1)
+    found = whole_rates(log, {"whole_rate": [True], "compositions": ["asp"]})
+    assert len(found) == count
+    assert all(each.startswith("every update of asp is of one push") for each in found)
 
 
 def test_the_epochs_count_and_not_the_evaluations():

@@ -16,6 +16,7 @@ from psbench.core.target import Target
 from psbench.errors import Interrupted
 from psbench.results.comparison import Comparison
 from psbench.results.comparison_table import as_text, text_cells
+from psbench.results.labels import labels_of
 from psbench.results.remarks import of_target
 from psbench.results.run import Run
 from psbench.results.text import table_text, two_digits
@@ -197,6 +198,15 @@ class TestGroups:
         ]
         assert "mine (strategy=k_asp)" in compared.chart("idle").to_dict()["datasets"].__repr__()
 
+    def test_labels_name_parts_first_and_leave_out_what_tells_no_more(self):
+        runs = [("bsp", 8), ("asp", 8), ("asp", 16)]
+        specs = [{"batch_size": size, "strategy": {"name": name}} for name, size in runs]
+        assert labels_of(["mine"] * 3, specs) == [
+            "mine (strategy=bsp)",
+            "mine (strategy=asp, batch_size=8)",
+            "mine (strategy=asp, batch_size=16)",
+        ]
+
 
 def test_the_first_ctrl_c_ends_a_loop_over_runs(tmp_path):
     begun, sent = [], []
@@ -234,6 +244,8 @@ def test_a_result_has_its_interval_unless_that_is_only_rounding():
     assert shown == {0.5: "2.5 ± 0.5", 2.5e-12: "2.5"}
     assert as_text({"time_s": 2.5, "time_s_ci": 0.0, "time_s_sd": 0.0}, "time_s") == "2.5 ± 0 (0)"
     assert as_text({"time_to_target_at_least_s": float("nan")}, "time_to_target_s") == "–"
+    own = {"val_f1": 0.75, "val_f1_ci": 0.25, "val_f1_sd": 0.125}  # a metric of one's own is shown as it is
+    assert as_text(own, "val_f1") == "0.75 ± 0.25 (0.12)"
 
 
 def test_the_baseline_is_the_slowest_however_many_seeds_it_has():
@@ -264,8 +276,19 @@ def test_the_loss_is_shown_unless_all_have_an_accuracy():
 
 
 def test_runs_that_are_compared_with_none_are_not_too_few():
-    assert ps.compare([made("bsp")]).warnings == []
+    alone = ps.compare([made("bsp")])
+    assert (alone.warnings, alone.aim) == ([], None)
     assert any("seeds" in each for each in ps.compare([made("bsp"), made("asp")]).warnings)
+
+
+@pytest.mark.parametrize(
+    "given", [{"target_accuracy": 0.4}, {"target": {"metric": "accuracy", "at_least": 0.4}}], ids=str
+)
+def test_the_target_that_all_were_given_is_the_one_of_the_table(given):
+    """It is far below what both have reached by their first evaluation, which is the target otherwise."""
+    runs = [made(each, stop={"epochs": 2} | given) for each in ("bsp", "asp")]
+    assert ps.compare(runs).target == 0.4
+    assert ps.compare([runs[0], made("asp")]).target > 0.4
 
 
 def test_rates_of_one_strategy_that_differ_name_their_runs() -> None:

@@ -47,6 +47,8 @@ def test_runs_count_until_the_least_amount_that_one_used(runs, equal):
     assert compared.budget.startswith(f"equal {equal}: ")
     shorter = any(len(cut.log) < len(run.log) for cut, run in zip(compared.runs, runs, strict=True))
     assert shorter == (equal != "samples")  # all had the same epochs
+    # who used the least is compared as it is, with its model
+    assert any(cut is run for cut, run in zip(compared.runs, runs, strict=True))
     assert bool(compared.no_speed_up) == (equal == "time")
     assert compared.renamed({"asp": "ours"}).budget == compared.budget
 
@@ -92,6 +94,9 @@ def test_what_is_not_equal_for_all_is_refused(runs):
     live = ps.Run(runs[0].experiment, runs[0].log, runs[0].meta | {"backend": "dask"})
     with pytest.raises(ParameterError, match="virtual and wall-clock seconds do not compare"):
         ps.compare([runs[0], live], equal="time")
+    elsewhere = ps.run(toy_experiment("bsp", data="digits"))
+    with pytest.raises(ParameterError, match=r"the runs are on different data \(digits, mixture\)"):
+        ps.compare([runs[0], elsewhere], equal="samples")
     timed = ps.run(toy_experiment("bsp", timing_only=True))
     with pytest.raises(ParameterError, match="is timing-only, and is never evaluated"):
         ps.compare([runs[0], timed], equal="bytes")

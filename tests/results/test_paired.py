@@ -114,6 +114,20 @@ def test_a_metric_of_one_s_own_called_time_is_another_measure():
     assert " x (" not in next(line for line in in_words(found.reset_index(), "bsp") if "val_time" in line)
 
 
+def test_words_have_the_unit_of_what_they_measure():
+    """A ratio of times, points of accuracy, and a plain difference of losses; two seeds are enough."""
+    numbers = {
+        "bsp": {"time_s": 2.0, "time_to_target_s": None, "val_accuracy": 0.5, "val_loss": 1.5},
+        "asp": {"time_s": 1.0, "time_to_target_s": None, "val_accuracy": 0.625, "val_loss": 1.25},
+    }
+    found = paired_tests({label: {0: own, 1: own} for label, own in numbers.items()}, "bsp", {})
+    assert in_words(found, "bsp")[:-1] == [
+        "asp against bsp, time: 0.5 x (0.5 to 0.5), p = 0: a difference",
+        "asp against bsp, validation accuracy: +12.50 points (+12.50 to +12.50), p = 0: a difference",
+        "asp against bsp, validation loss: -0.25 (-0.25 to -0.25), p = 0: a difference",
+    ]
+
+
 def test_runs_without_common_seeds_are_refused():
     runs = {"bsp": _runs([1, 2], [0, 0]), "asp": _runs([1, 2], [0, 0], first=1)}
     with pytest.raises(ParameterError, match=r"asp shares 1 with bsp \(seeds 1, 2; seeds 0, 1\)"):
