@@ -94,7 +94,7 @@ def common_target(runs: Sequence[RunRecord]) -> Target | None:
     """Return the target that all runs were to reach; None without one, and if it is of the loss."""
     # a run that is not over is a record without its experiment
     experiments = [getattr(run, "experiment", None) for run in runs]
-    targets = [None if each is None else each.stop.target for each in experiments]
+    targets = [None if each is None else each.stop.aim for each in experiments]
     only: Target | None = targets[0] if len({str(each) for each in targets}) == 1 else None
     return None if only is None or only.bare == "loss" else only
 

@@ -81,6 +81,10 @@ def test_with_a_target_it_goes_by_that_metric_and_its_direction(groups):
         assert row["front_bytes"] == (not beaten.any())
     figures = {each.name: each for each in comparison_figures(runs, {name: name for name in runs})}
     assert figures["pareto_bytes"].chart.to_dict()["title"] == "Bytes against size"
+    short = {"stop": {"epochs": 1, "target_accuracy": 0.999}}
+    assert "val_accuracy" in pareto_table(
+        {n: [ps.run(r.experiment.but(**short))] for n, (r,) in groups.items()}
+    )
     mixed = runs | {"bsp": groups["bsp"]}  # which has another target
     assert "loss" in pareto_table(mixed)
     assert "val_size" in [figure.name for figure in curves([run for (run,) in mixed.values()], [*mixed])]
