@@ -1,4 +1,4 @@
-"""What a student is told by `check`, grades as Gradescope reads them, and a leaderboard."""
+"""Feedback for students (`check`), grades as Gradescope reads them, and a leaderboard."""
 
 from __future__ import annotations
 
