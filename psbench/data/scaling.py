@@ -32,48 +32,64 @@ class Moments:
 
     def __init__(self) -> None:
         self.count = 0
-        self.mean: Any = 0.0
+        self._mean: Any = 0.0
         self._squares: Any = 0.0
+        self._least: Any = np.inf
+        self._largest: Any = -np.inf
 
-    def add(self, block: Floats) -> None:
+    def add(self, block: Floats | Doubles) -> None:
         """Take in some rows, (rows, columns) or (rows,)."""
         values = block.astype(np.float64)
+        self._least = np.minimum(self._least, values.min(axis=0))
+        self._largest = np.maximum(self._largest, values.max(axis=0))
         mean = values.mean(axis=0)
         values -= mean
         total = self.count + len(block)
-        apart = mean - self.mean
+        apart = mean - self._mean
         self._squares = self._squares + (values**2).sum(axis=0) + apart**2 * (self.count * len(block) / total)
-        self.mean = self.mean + apart * (len(block) / total)
+        self._mean = self._mean + apart * (len(block) / total)
         self.count = total
+
+    @property
+    def mean(self) -> Any:
+        """The mean of each column: its value, exactly, where a column never changes."""
+        return np.where(self._varies, self._mean, self._least)
 
     @property
     def deviation(self) -> Any:
         """The standard deviation of each column; 1 where a column never changes."""
-        deviation = np.sqrt(self._squares / self.count)
-        return np.where(deviation > 0, deviation, 1.0)
+        return np.where(self._varies, np.sqrt(self._squares / self.count), 1.0)
+
+    @property
+    def _varies(self) -> Any:
+        # a sum of squares does not say it: the mean of equal 64-bit floats may differ from them in the last bit
+        return (self._least < self._largest) & (self._squares > 0)
 
 
-def standardise(numbers: Floats, train: int) -> tuple[Doubles, Doubles]:
-    """Bring each column to mean 0 and deviation 1 over the first `train` rows, in place, block by block.
+def standardise(numbers: Floats | Doubles, train: int, to: Floats | None = None) -> tuple[Doubles, Doubles]:
+    """Bring each column to mean 0 and deviation 1 over the first `train` rows, block by block.
 
     Parameters
     ----------
-    numbers : ndarray of float32, (N, columns) or (N,)
+    numbers : ndarray of float32 or float64, (N, columns) or (N,)
         May be a file that is mapped to memory.
     train : int
         Rows that means and deviations are taken over.
+    to : ndarray of float32, of the same shape, or None
+        Receives the result; None: `numbers` is changed in place.
 
     Returns
     -------
     (means, deviations) : two ndarrays of float64, (columns,) or ()
-        What was subtracted, and then divided by.
+        The means were subtracted, and the deviations then divided by.
     """
     moments = Moments()
     for begin, end in blocks(train):
         moments.add(numbers[begin:end])
     mean, deviation = np.asarray(moments.mean), np.asarray(moments.deviation)
+    result = numbers if to is None else to
     for begin, end in blocks(len(numbers)):
-        numbers[begin:end] = (numbers[begin:end] - mean) / deviation
+        result[begin:end] = (numbers[begin:end] - mean) / deviation
     return mean, deviation
 
 
