@@ -284,7 +284,12 @@ def _parts(file: Path, columns: Columns, header: bool, block_size: int) -> Any:
     *names, spare = (str(number) for number in range(len(columns.names) + 1))
     # blank lines before the header are skipped with it
     skipped = next(_rows(file))[0] if header else 0
-    options: dict[str, Any] = {"header": None, "skiprows": skipped, "names": [*names, spare], "index_col": False}
+    options: dict[str, Any] = {
+        "header": None,
+        "skiprows": skipped,
+        "names": [*names, spare],
+        "index_col": False,
+    }
     # what pandas sees to guess at types, which are given: a small part, but all of the first line
     options["sample"] = min(2**18, block_size)
     # among texts NA and None are such as any, and not what is missing
@@ -572,7 +577,9 @@ def _parquet_block(where: str, rows: int, batch: Any, columns: Columns) -> Block
         # of the first row with a fault the first column
         wrong = [~(np.abs(each) <= LARGEST) for each in (*inputs.T, *others.values())]
         places = (*columns.inputs, *columns.others)
-        row, place = min((int(np.argmax(each)), at) for each, at in zip(wrong, places, strict=True) if each.any())
+        row, place = min(
+            (int(np.argmax(each)), at) for each, at in zip(wrong, places, strict=True) if each.any()
+        )
         raise DataError(
             f"{where} {rows + row}, column {columns.names[place]!r}: {batch.column(place)[row].as_py()!r} is not "
             "a finite number; correct it or leave the row out"

@@ -79,7 +79,12 @@ class TableFile(DataSource):
         return self
 
     def _table_of(
-        self, files: list[Path], known: TableLayout, header: bool = True, index: Sequence[int] = (), **kind: Any
+        self,
+        files: list[Path],
+        known: TableLayout,
+        header: bool = True,
+        index: Sequence[int] = (),
+        **kind: Any,
     ) -> Conversion:
         """Return what is to be made of files with known columns; those of `index` hold a frame's index."""
         names = known.columns
@@ -144,7 +149,9 @@ class TableFile(DataSource):
             try:
                 return Converted.open(folder)
             except DataError as error:
-                warnings.warn(f"data {self.name!r}: {error}; the table is read again", UserWarning, stacklevel=2)
+                warnings.warn(
+                    f"data {self.name!r}: {error}; the table is read again", UserWarning, stacklevel=2
+                )
                 shutil.rmtree(folder, ignore_errors=True)
         self._check_room(table, folder.parent)
         convert(table, folder)
