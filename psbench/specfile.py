@@ -31,8 +31,8 @@ def _error(problem: str, node: yaml.Node) -> yaml.YAMLError:
 class _Loader(yaml.SafeLoader):
     """Plain data only; a key given twice is an error, and numbers are those of YAML 1.2.
 
-    YAML 1.1, which PyYAML follows, reads 010 as eight, 1:30 as ninety, 1_0 as ten, 1e-3 as a text and 2026-01-02
-    as a date. Here 010 is ten, and 1e-3 a number; the others are texts, which no number accepts.
+    YAML 1.1, which PyYAML follows, reads 010 as eight, 1:30 as ninety, 1_0 as ten, 1e-3 as a text and
+    2026-01-02 as a date. Here 010 is ten, and 1e-3 a number; the others are texts, which no number accepts.
 
     How deep and how large a document may be is limited, so that neither reading it nor what is made of it
     runs out of stack or memory.
@@ -123,10 +123,10 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _Loader.number)
 
 
 def dump_yaml(values: Any, **layout: Any) -> str:
-    """Return plain data as YAML, in the order that it has; `layout` are options of PyYAML's `dump`.
+    r"""Return plain data as YAML, in the order that it has; `layout` are options of PyYAML's `dump`.
 
     >>> dump_yaml({"seed": 8, "path": "008"})
-    "seed: 8\\npath: '008'\\n"
+    "seed: 8\npath: '008'\n"
     """
     text: str = yaml.dump(values, Dumper=_Dumper, sort_keys=False, **layout)
     return text

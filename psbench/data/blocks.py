@@ -40,7 +40,7 @@ _SAMPLE = 2**16
 #: the largest 32-bit float, which inputs and targets become
 LARGEST = float(np.finfo(np.float32).max)
 
-#: names that pandas gives the index of a frame in a file: none in CSV, "Unnamed: 0" if that was read and saved
+#: names that pandas gives a frame's index in a file: none in CSV, "Unnamed: 0" if that was read and saved
 _INDEX_NAME = re.compile(r"(unnamed: \d+(\.\d+)*)?|__index_level_\d+__", re.IGNORECASE)
 
 #: by column, the number of each text: how texts are held among numbers
@@ -413,7 +413,7 @@ def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
             except UnicodeEncodeError as error:
                 byte = ord(text[error.start]) - 0xDC00
                 raise DataError(
-                    f"{file}: line {number} is not UTF-8 (it has the byte {byte:#04x}); save the file as UTF-8"
+                    f"{file}: line {number} is not UTF-8 (byte {byte:#04x}); save the file as UTF-8"
                 ) from None
             except csv.Error as error:
                 raise DataError(f"{file}: line {number}: {error}; correct it or leave the line out") from None
@@ -480,7 +480,7 @@ def _reading(file: Path) -> Iterator[None]:
 
 @contextmanager
 def _opened(file: Path, texts: Sequence[str] = ()) -> Iterator[Any]:
-    """Open a Parquet file whose numbers of rows and bytes go with its size; texts are read as dictionaries."""
+    """Open a Parquet file, after checking its metadata; columns of `texts` are read as dictionaries."""
     import pyarrow.parquet as pq
 
     with _reading(file):
@@ -581,8 +581,8 @@ def _parquet_block(where: str, rows: int, batch: Any, columns: Columns) -> Block
             (int(np.argmax(each)), at) for each, at in zip(wrong, places, strict=True) if each.any()
         )
         raise DataError(
-            f"{where} {rows + row}, column {columns.names[place]!r}: {batch.column(place)[row].as_py()!r} is not "
-            "a finite number; correct it or leave the row out"
+            f"{where} {rows + row}, column {columns.names[place]!r}: {batch.column(place)[row].as_py()!r} "
+            "is not a finite number; correct it or leave the row out"
         )
     return block
 

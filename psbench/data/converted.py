@@ -362,7 +362,7 @@ def _classes_in(table: Conversion, file: Path, rows: int, target: Array) -> set[
 
 
 def _ranked(column: Growing, codes: dict[str, int]) -> tuple[str, ...]:
-    """Number a column's texts as frames have them: in alphabetical order, and no longer as they occur."""
+    """Renumber a column's texts in alphabetical order, as frames have them; return the texts."""
     names = sorted(codes)
     ranks = np.argsort([codes[name] for name in names])
     values = column.values()

@@ -62,7 +62,7 @@ class Moments:
 
     @property
     def _varies(self) -> Any:
-        # a sum of squares does not say it: the mean of equal 64-bit floats may differ from them in the last bit
+        # a sum of squares does not tell: the mean of equal 64-bit floats may differ from them in the last bit
         return (self._least < self._largest) & (self._squares > 0)
 
 

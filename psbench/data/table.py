@@ -90,9 +90,10 @@ class TableFile(DataSource):
         names = known.columns
         target = self.place_of_target(names, named=header)
         if target in index and self.target not in names:
+            there = ", ".join(name for place, name in enumerate(names) if place not in index)
             raise ParameterError(
                 f"data {self.name!r}: target {self.target} is the index of a frame that was saved; name the "
-                f"column to learn ({', '.join(name for place, name in enumerate(names) if place not in index)})"
+                f"column to learn: {there}"
             )
         return Conversion(
             files=files,
@@ -294,8 +295,8 @@ class CSV(TableFile):
         known = LAYOUTS.get(self.layout)
         if known is None and self.header is None and numbers_columns(first):
             raise DataError(
-                f"{files[0]}: line 1 ({','.join(first)[:40]}) may be names that pandas gives columns, or numbers; "
-                "say which: header: true, or header: false"
+                f"{files[0]}: line 1 ({','.join(first)[:40]}) may be names that pandas gives columns, or "
+                "numbers; say which: header: true, or header: false"
             )
         header = known is None and (names_header(first) if self.header is None else self.header)
         if known is None:
@@ -374,7 +375,7 @@ class Parquet(TableFile):
         for place in found.texts:
             if place in table.inputs or (place == table.target and not learned):
                 raise DataError(
-                    f"{files[0]}: column {names[place]!r} is not numeric; leave it out of the file, or keep it "
-                    f"for a sharding: keep: [{names[place]}]"
+                    f"{files[0]}: column {names[place]!r} is not numeric; leave it out of the file, or keep "
+                    f"it for a sharding: keep: [{names[place]}]"
                 )
         return replace(table, texts=tuple(at for at in (*learned, *table.keep) if at in found.texts))

@@ -196,7 +196,9 @@ CACHE_DAMAGE = {
     "gone": lambda folder: (folder / "targets.npy").unlink(),
     # an unclosed bracket, a shape of 10**12 rows, another type: none is parsed
     "header": lambda folder: _rewrite(folder / "features.npy", lambda raw: raw.replace(b"}", b"(", 1)),
-    "shape": lambda folder: _rewrite(folder / "features.npy", lambda raw: raw.replace(b"(1000,", b"(10**12", 1)),
+    "shape": lambda folder: _rewrite(
+        folder / "features.npy", lambda raw: raw.replace(b"(1000,", b"(10**12", 1)
+    ),
     "type": lambda folder: _rewrite(folder / "targets.npy", lambda raw: raw.replace(b"<i8", b"<f8", 1)),
     "labels": lambda folder: _rewrite(folder / "targets.npy", lambda raw: raw[:-8] + b"\xff" * 8),
     "about": lambda folder: _rewrite(folder / "about.json", lambda raw: raw[:-9]),
