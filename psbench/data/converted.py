@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from psbench.arrays import Array, Doubles, Floats
 from psbench.data.base import MOST_CLASSES, Task
 from psbench.data.blocks import Block, Codes, Columns, line_of, numbers_in, parquet_numbers_in
-from psbench.data.scaling import blocks, standardise
+from psbench.data.scaling import blocks, standardise, warn_of_coarse
 from psbench.errors import DataError, ParameterError, SpecError
 from psbench.progress_events import tell
 from psbench.system.files import temporary_name
@@ -298,6 +298,7 @@ def _copy(table: Conversion, part: Path, codes: Codes) -> _Read:
     kept = {place: part / _KEPT.format(number) for number, place in enumerate(table.keep)}
     # float64 where they are still to be standardised
     inputs = (part / _READ.format("features"), "<f8") if table.standardise else (part / _FEATURES, "<f4")
+    least, most = np.full(len(table.inputs), np.inf), np.full(len(table.inputs), -np.inf)
     with ExitStack() as files:
         features = files.enter_context(Growing(*inputs, (len(table.inputs),)))
         numbers = table.target if table.task == "regression" else None
@@ -313,6 +314,8 @@ def _copy(table: Conversion, part: Path, codes: Codes) -> _Read:
             if table.task == "classification":
                 classes |= _classes_in(table, file, before, block.others[table.target])
             features.add(block.inputs)
+            least = np.minimum(least, block.inputs.min(axis=0, initial=np.inf))
+            most = np.maximum(most, block.inputs.max(axis=0, initial=-np.inf))
             for place, values in block.others.items():
                 largest[place] = max(largest[place], _magnitude(values))
                 if others[place].kind == "<i8" and values.dtype.kind == "f":
@@ -327,6 +330,9 @@ def _copy(table: Conversion, part: Path, codes: Codes) -> _Read:
             rows[file] = before + len(block.inputs)
     if not any(rows.values()):
         raise DataError(f"{table.files[0]}: has no rows")
+    if not table.standardise:
+        names = [table.columns[place] for place in table.inputs]
+        warn_of_coarse(str(table.files[0]), least, most, names)
     if table.task == "classification" and not table.classes and len(classes) < 2:
         only = next(iter(codes.get(table.target) or {}), _in_full(classes.pop()))
         raise DataError(f"{table.files[0]}: all rows have the same target, {only}; check target")

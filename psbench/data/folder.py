@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -120,7 +119,7 @@ class Folder(ImageSource):
             return self._read(paths)
         order = sorted(paths)  # the same for every split into training and validation
         decoded = Decoded(data_folder(self.cache), order, [self.image_size, self.grayscale])
-        pixels = decoded.pixels()
+        pixels = decoded.pixels(self._read_one(order[0]).shape)
         if pixels is None:
             pixels = self._read(order)
             decoded.keep(pixels)
@@ -128,9 +127,12 @@ class Folder(ImageSource):
         found: Pixels = pixels[[place[path] for path in paths]]
         return found
 
+    def _read_one(self, path: Path) -> NDArray[np.uint8]:
+        return read_image(path, "L" if self.grayscale else "RGB", self.image_size)
+
     def _read(self, paths: list[Path]) -> Pixels:
         """Return the images, (N, channels, height, width), decoded by as many threads as there are cores."""
-        read = partial(read_image, mode="L" if self.grayscale else "RGB", size=self.image_size)
+        read = self._read_one
         if self.image_size is not None:
             self._check_memory(len(paths), self.image_size, self.image_size)
         first = read(paths[0])

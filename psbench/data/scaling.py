@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from psbench.arrays import Doubles, Floats
 #: rows that are looked at at a time: 2 MB of 28 columns as 64-bit floats. Results depend on it in their last
 #: bits, which is why it is no parameter
 ROWS = 8192
+#: values that 32-bit floats should have between the ends of a column
+_FEWEST = 1000
 
 
 class Moments:
@@ -91,6 +94,35 @@ def standardise(numbers: Floats | Doubles, train: int, to: Floats | None = None)
     for begin, end in blocks(len(numbers)):
         result[begin:end] = (numbers[begin:end] - mean) / deviation
     return mean, deviation
+
+
+def warn_of_coarse(
+    where: str, least: Doubles | float, largest: Doubles | float, names: Sequence[str] = ()
+) -> None:
+    """Warn of the first column that lies so far from 0 that 32-bit floats have few values between its ends.
+
+    Parameters
+    ----------
+    where : str
+        Begins the message.
+    least, largest : float64, (columns,)
+        The ends of each column.
+    names : sequence of str
+        Of the columns; may be empty.
+    """
+    least, largest = (np.atleast_1d(np.asarray(each, dtype=np.float64)) for each in (least, largest))
+    with np.errstate(over="ignore"):
+        steps = np.spacing(np.maximum(np.abs(least), np.abs(largest)).astype(np.float32)).astype(np.float64)
+    coarse = (largest > least) & (largest - least < _FEWEST * steps)
+    if coarse.any():
+        place = int(np.argmax(coarse))
+        column = f"column {names[place]!r}" if names else f"column {place}"
+        warnings.warn(
+            f"{where}, {column}: runs from {least[place]:.10g} to {largest[place]:.10g}, where 32-bit floats "
+            f"are {steps[place]:g} apart; subtract its mean, or set standardise: true",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 def blocks(rows: int) -> Iterator[tuple[int, int]]:
