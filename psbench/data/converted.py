@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from psbench.arrays import Array, Doubles, Floats
 from psbench.data.base import MOST_CLASSES, Task
-from psbench.data.blocks import Block, Codes, Columns, line_of, numbers_in, parquet_numbers_in
+from psbench.data.blocks import Block, Codes, Columns, is_text, line_of, numbers_in, parquet_numbers_in
 from psbench.data.scaling import blocks, standardise, warn_of_coarse
 from psbench.errors import DataError, ParameterError, SpecError
 from psbench.progress_events import tell
@@ -330,6 +330,8 @@ def _copy(table: Conversion, part: Path, codes: Codes) -> _Read:
             rows[file] = before + len(block.inputs)
     if not any(rows.values()):
         raise DataError(f"{table.files[0]}: has no rows")
+    if table.kind == "csv" and not table.header:
+        _check_header(table, codes)
     if not table.standardise:
         names = [table.columns[place] for place in table.inputs]
         warn_of_coarse(str(table.files[0]), least, most, names)
@@ -337,6 +339,17 @@ def _copy(table: Conversion, part: Path, codes: Codes) -> _Read:
         only = next(iter(codes.get(table.target) or {}), _in_full(classes.pop()))
         raise DataError(f"{table.files[0]}: all rows have the same target, {only}; check target")
     return _Read(sum(rows.values()), features, others, classes)
+
+
+def _check_header(table: Conversion, codes: Codes) -> None:
+    """Refuse a column with one text, in the first line, above numbers: it is the column's name."""
+    for place, known in codes.items():
+        first, *others = known
+        if others and not any(map(is_text, others)):
+            raise DataError(
+                f"{table.files[0]}: line 1, column {place}: {first!r} stands above numbers; if it is the "
+                "column's name, set header: true"
+            )
 
 
 def _magnitude(values: Array) -> int:
@@ -456,4 +469,5 @@ class Growing:
 
     def values(self) -> Array:
         """Return all rows, mapped to memory; writing to them changes the file."""
-        return np.load(self._path, mmap_mode="r+")
+        found: Array = np.load(self._path, mmap_mode="r+")
+        return found

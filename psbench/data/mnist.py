@@ -61,13 +61,8 @@ class MNIST(ImageSource):
     def _read(self, part: str) -> tuple[Pixels, Integers]:
         image_file = self._find(f"{part}-images-idx3-ubyte")
         label_file = self._find(f"{part}-labels-idx1-ubyte")
-        images, labels = read_idx(image_file, 3), read_idx(label_file, 1)
-        if len(images) != len(labels):
-            raise DataError(
-                f"{image_file}: shape {images.shape} does not go with the labels, shape {labels.shape}, of "
-                f"{label_file.name}; get both files again"
-            )
-        return images[:, None], labels.astype("int64")
+        labels = read_idx(label_file, 1)
+        return read_idx(image_file, 3, len(labels))[:, None], labels.astype("int64")
 
     def _find(self, file: str) -> Path:
         folder = data_folder(self.root)
@@ -127,10 +122,17 @@ _PIECE = 2**20
 _PIXEL = 6
 
 
-def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
+def read_idx(path: Path, dimensions: int, rows: int | None = None) -> NDArray[np.uint8]:
     """Return the array in an IDX file of unsigned bytes, packed (.gz) or not.
 
     No more is read than the file says it holds, and that only if the file can hold it and memory can.
+
+    Parameters
+    ----------
+    path : path
+    dimensions : int
+    rows : int or None
+        What its first dimension has to be, as its labels say; None: any.
 
     Raises
     ------
@@ -154,6 +156,10 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
                     f"{head[:4]!r}); get the file again"
                 )
             shape = [int(size) for size in np.frombuffer(head, ">u4", dimensions, offset=4)]
+            if rows not in (None, shape[0]):
+                raise DataError(
+                    f"{path}: has {shape[0]} images, and there are {rows} labels; get both files again"
+                )
             count = math.prod(shape)
             if count <= (_DEFLATED * length if packed else length):
                 check_memory(_PIXEL * count, f"{path}: {_in_words(shape)} values", "use a smaller file")
