@@ -1,8 +1,8 @@
 """Damaged files are refused with an error that names them, or read, in bounded time and memory.
 
-Each is a whole file with a few faults: bits, cuts, repeated parts, and numbers that become huge. A small sample
-runs with the other tests; the long one, at night, reads each kind in a process of its own, where no file may take
-ten seconds, nor much more memory than those before.
+Each is a whole file with a few faults: bits, cuts, repeated parts, and numbers that become huge. A small
+sample runs with the other tests; the long one, at night, reads each kind in a process of its own, where no
+file may take ten seconds, nor much more memory than those before.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from psbench.clusters.trace import Trace
 from psbench.data import CSV, MNIST, Folder, Parquet, Text
 from psbench.errors import PsbenchError
 from psbench.seeds import Streams
@@ -47,6 +48,7 @@ FRAME = pd.DataFrame(
         "label": np.arange(ROWS) % 3,
     }
 )
+STEPS = pd.DataFrame({"worker": np.arange(ROWS) % 3, "seconds": 1 + np.arange(ROWS) / 7})
 OPTIONS = {"target": "label", "keep": ["user", "site"]}
 
 
@@ -116,6 +118,10 @@ def load_image(path: Path, home: Path) -> None:
     Folder(path=str(home / "images"), val_fraction=0).load(Streams(0))
 
 
+def load_times(path: Path, home: Path) -> None:
+    Trace(path=str(path)).begin(3)
+
+
 def load_table(kind: type[CSV] | type[Parquet]) -> Callable[[Path, Path], None]:
     return lambda path, home: kind(path=str(path), cache=str(home / "cache"), **OPTIONS).load(Streams(0))
 
@@ -133,6 +139,8 @@ KINDS: dict[str, tuple[str, Callable[[Path], None], Callable[[Path, Path], None]
     "features": ("features.npy", write_cache("features.npy"), load_cache("features.npy")),
     "targets": ("targets.npy", write_cache("targets.npy"), load_cache("targets.npy")),
     "about": ("about.json", write_cache("about.json"), load_cache("about.json")),
+    "times": ("f.csv", lambda path: STEPS.to_csv(path, index=False), load_times),
+    "times.parquet": ("f.parquet", lambda path: STEPS.to_parquet(path), load_times),
     "png": ("f.png", image, load_image),
     "gif": ("f.gif", image, load_image),
     "text": ("f.txt", lambda path: path.write_text("a text, é, " * 20), lambda path, home: Text(
