@@ -12,13 +12,16 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = (ROOT / "psbench", ROOT / "widgets" / "psbench_widgets")
+PACKAGES = (
+    *(ROOT / "psbench", ROOT / "widgets/psbench_widgets", ROOT / "tests/psbench_fuzz"),
+    *(ROOT / "notebooks/assignments/psbench_course", ROOT / "notebooks/reproduce/psbench_papers"),
+)
 FILES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
 
 #: what belongs in the package root: what people import and call, and what every folder needs
 IN_THE_ROOT = {
     *("__init__.py", "__main__.py", "py.typed", "errors.py", "seeds.py", "references.py"),
-    *("experiment.py", "specfile.py", "progress.py", "progress_events.py", "arrays.py"),
+    *("experiment.py", "specfile.py", "progress.py", "progress_events.py", "arrays.py", "backend.py"),
 }
 
 #: words for persons, and the files in which one of them is an answer of the panel's
@@ -120,7 +123,7 @@ def foreign_privates(nodes):
 
 @cache
 def import_graph():
-    return grimp.build_graph("psbench", "psbench_widgets", cache_dir=None)
+    return grimp.build_graph(*(package.name for package in PACKAGES), cache_dir=None)
 
 
 def test_no_modules_import_each_other_in_a_cycle():

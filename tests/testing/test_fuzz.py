@@ -14,12 +14,12 @@ from psbench.strategies.aggregation.mean import Mean
 from psbench.strategies.aggregation.outer import Outer
 from psbench.strategies.consistency.asp import ASP
 from psbench.strategies.consistency.bsp import BSP
-from psbench.testing.fuzz import Schedule, play, run_campaign
-from psbench.testing.fuzz.campaign import Campaign, _run_one, run_block
-from psbench.testing.fuzz.differential import PAIRS
-from psbench.testing.fuzz.schedule import KINDS, Choice
-from psbench.testing.fuzz.shrink import shrink
-from psbench.testing.model import arithmetic
+from psbench_fuzz import Schedule, play, run_campaign
+from psbench_fuzz.campaign import Campaign, _run_one, run_block
+from psbench_fuzz.differential import PAIRS
+from psbench_fuzz.model import arithmetic
+from psbench_fuzz.schedule import KINDS, Choice
+from psbench_fuzz.shrink import shrink
 from tests.mutation.planted import FAULTS, UNDER, Fault
 
 EVENTS = 80
@@ -54,7 +54,7 @@ def test_nothing_is_found_in_the_package_and_everything_is_covered():
 
 @pytest.mark.nightly
 def test_a_seed_plays_the_same_schedules_in_any_number_of_processes(monkeypatch):
-    monkeypatch.setattr("psbench.testing.fuzz.campaign._BLOCKS_PER_TASK", 2)
+    monkeypatch.setattr("psbench_fuzz.campaign._BLOCKS_PER_TASK", 2)
     one, two = (run_campaign(48, seed=3, events=10, names=("asp",), processes=n).plain() for n in (1, 2))
     for plain in (one, two):
         del plain["seconds"], plain["schedules_per_second"]
