@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -36,7 +37,11 @@ HOMES = [
     ROOT / "psbench/twin",
 ]
 #: documents of the site that name files
-SITE = [f"notebooks/site/{name}.md" for name in ("guide", "measurements", "teaching", "howto")]
+SITE = [
+    f"notebooks/site/{name}.md" for name in ("architecture", "guide", "measurements", "teaching", "howto")
+]
+    f"notebooks/site/{name}.md" for name in ("architecture", "guide", "measurements", "teaching", "howto")
+]
 #: a public name of a type, not of a constant or a variable
 TYPE = re.compile(r"[A-Z](\w*[a-z]\w*)?")
 #: letters of a test's name
@@ -196,6 +201,20 @@ def test_names_of_tests_are_short():
     names = {name for text in texts for name in re.findall(r"^ *def (test_\w+)", text, re.MULTILINE)}
     assert len(names) > 2000
     assert sorted(name for name in names if len(name) > LONGEST_NAME) == []
+
+
+def test_the_drawing_of_the_packages_is_the_contract():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = [layer for each in contracts if each["type"] == "layers" for layer in each["layers"]]
+    named = [name.strip() for layer in layers for name in layer.split("|")]
+    page = (ROOT / "notebooks/site/architecture.md").read_text()
+    drawing = re.search(r"```text\n(.*?)```", page, re.DOTALL)[1]
+    assert re.findall(r"\bpsbench[.\w]+", drawing) == named
+    modules = {
+        name.split(".")[0] if name.startswith("psbench_") else ".".join(name.split(".")[:2])
+        for name in import_graph().modules
+    }
+    assert modules - {"psbench", "psbench.__main__"} == set(named)
 
 
 @pytest.mark.parametrize("text", ["DESIGN.md", "README.md", "CONTRIBUTING.md", *SITE])
