@@ -37,11 +37,8 @@ HOMES = [
     ROOT / "psbench/twin",
 ]
 #: documents of the site that name files
-SITE = [
-    f"notebooks/site/{name}.md" for name in ("architecture", "guide", "measurements", "teaching", "howto")
-]
-    f"notebooks/site/{name}.md" for name in ("architecture", "guide", "measurements", "teaching", "howto")
-]
+PAGES = ("architecture", "guide", "measurements", "teaching", "howto")
+SITE = [f"notebooks/site/{name}.md" for name in PAGES]
 #: a public name of a type, not of a constant or a variable
 TYPE = re.compile(r"[A-Z](\w*[a-z]\w*)?")
 #: letters of a test's name
