@@ -12,7 +12,7 @@ from psbench.cli.options import AsJson, Scheduler, Settings, Spec
 from psbench.cli.starting import starting
 
 if TYPE_CHECKING:
-    from psbench.backends.dask.doctor import Diagnosis
+    from psbench.backends.dask import Diagnosis
 
 
 @app.command("doctor")
@@ -37,7 +37,7 @@ def doctor_command(
     """  # noqa: D301
     experiment = read_live(spec, settings, scheduler)
     with starting("psbench: loading torch and Dask"):
-        from psbench.backends.dask.doctor import diagnose
+        from psbench.backends.dask import diagnose
         from psbench.specfile import dump_yaml
         from psbench.system.files import check_new_file, write_text
     if out is not None:
