@@ -429,6 +429,13 @@ def test_other_files_are_passed_over(parts):
     assert len(Folder(path=str(parts)).load(STREAMS).train_x) == 6
 
 
+def _says(path, pixels):
+    """Save an image whose header says more pixels than it has."""
+    save(path, mode="P")
+    raw = path.read_bytes()
+    path.write_bytes(raw[:6] + struct.pack("<HH", pixels, pixels) + raw[10:])
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -436,6 +443,10 @@ def test_other_files_are_passed_over(parts):
         (
             lambda p: (p / "train/cat/1.jpg").write_bytes((p / "train/cat/1.jpg").read_bytes()[:-60]),
             r"cat/1\.jpg: not a readable image .*[Tt]runcated",
+        ),
+        (
+            lambda p: _says(p / "train/cat/9.gif", 10_000),
+            r"10000 x 10000 pixels, which \d+ bytes cannot hold",
         ),
         (lambda p: save(p / "train/cat/9.tif", mode="F"), r"cat/9\.tif: not a readable image .*8 or 16 bits"),
         (lambda p: save(p / "train/dog/9.jpg", (5, 5)), r"dog/9\.jpg: 5 x 5 pixels, but .* set image_size"),
@@ -445,7 +456,7 @@ def test_other_files_are_passed_over(parts):
             r"test: class 'emu' has no training images \(classes: cat, dog\)",
         ),
     ],
-    ids=["no image", "truncated", "floats", "sizes", "empty class", "unknown class"],
+    ids=["no image", "truncated", "too few bytes", "floats", "sizes", "empty class", "unknown class"],
 )
 def test_what_is_wrong_in_a_folder_is_named(parts, spoil, message):
     spoil(parts)
