@@ -496,7 +496,7 @@ def _opened(file: Path, texts: Sequence[str] = ()) -> Iterator[Any]:
 def _check_sizes(file: Path, about: Any) -> None:
     """Check a Parquet file's metadata, before memory is taken because of it.
 
-    Row groups are asked, and not their columns: pyarrow ends the process where the metadata of one are damaged.
+    Row groups are asked, and not their columns, whose damaged metadata make pyarrow end the process.
     """
     groups = [about.row_group(number) for number in range(about.num_row_groups)]
     if any(group.num_rows < 0 or group.total_byte_size < 0 for group in groups):
