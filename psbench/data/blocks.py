@@ -48,7 +48,7 @@ Codes: TypeAlias = dict[int, dict[str, int]]
 
 
 @dataclass(frozen=True)
-class Columns:
+class TableColumns:
     """The columns of a table, by their places in its files.
 
     Parameters
@@ -218,14 +218,14 @@ def _is_nan(text: str) -> bool:
 
 
 def numbers_in(
-    files: Sequence[Path], columns: Columns, header: bool, block_size: int
+    files: Sequence[Path], columns: TableColumns, header: bool, block_size: int
 ) -> Iterator[tuple[Path, Block]]:
     """Return the files' rows, some at a time with their file, in order.
 
     Parameters
     ----------
     files : sequence of path
-    columns : Columns
+    columns : TableColumns
     header : bool
         Whether the first line of each file is to be passed over.
     block_size : int, bytes
@@ -256,7 +256,7 @@ def _are_finite(block: Block) -> bool:
         return all(bool((np.abs(each) <= LARGEST).all()) for each in (block.inputs, *block.others.values()))
 
 
-def _blocks(file: Path, columns: Columns, header: bool, block_size: int) -> Iterator[tuple[float, Any]]:
+def _blocks(file: Path, columns: TableColumns, header: bool, block_size: int) -> Iterator[tuple[float, Any]]:
     """Return how much of a file has been read, and the block or the error that it gave."""
     try:
         for done, frame in _computed(_parts(file, columns, header, block_size)):
@@ -276,7 +276,7 @@ def _computed(parts: Sequence[Any]) -> Iterator[tuple[float, Any]]:
             yield place / len(parts), frame
 
 
-def _parts(file: Path, columns: Columns, header: bool, block_size: int) -> Any:
+def _parts(file: Path, columns: TableColumns, header: bool, block_size: int) -> Any:
     """Return the tasks that each read a block of a file."""
     import dask.dataframe as dd
 
@@ -310,7 +310,7 @@ def _quietly() -> Iterator[None]:
         yield
 
 
-def _block(frame: Any, columns: Columns) -> Block:
+def _block(frame: Any, columns: TableColumns) -> Block:
     """Return a block of a frame.
 
     Raises
@@ -349,7 +349,7 @@ def _exact(texts: Sequence[str]) -> Array:
         raise ValueError("too large") from None
 
 
-def _fault(file: Path, rows: int, columns: Columns, found: Any) -> DataError:
+def _fault(file: Path, rows: int, columns: TableColumns, found: Any) -> DataError:
     """Return the error that names the first fault after so many rows."""
     names = columns.names
     for line, row in islice(_rows(file), rows, None):
@@ -424,7 +424,7 @@ def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 class ParquetColumns(NamedTuple):
-    """Columns of Parquet files: their names, and which hold texts, or the index of a frame, by place."""
+    """TableColumns of Parquet files: their names, and which hold texts, or the index of a frame, by place."""
 
     names: tuple[str, ...]
     texts: tuple[int, ...]
@@ -517,7 +517,7 @@ def parquet_rows(files: Sequence[Path]) -> int:
 
 
 def parquet_numbers_in(
-    files: Sequence[Path], columns: Columns, block_size: int
+    files: Sequence[Path], columns: TableColumns, block_size: int
 ) -> Iterator[tuple[Path, Block]]:
     """Return the rows of Parquet files; see `numbers_in`.
 
@@ -538,7 +538,7 @@ def parquet_numbers_in(
                 tell(f"reading {file.name}", (number + rows / max(total, rows)) / len(files))
 
 
-def _strings(file: Path, columns: Columns) -> list[str]:
+def _strings(file: Path, columns: TableColumns) -> list[str]:
     """Return the names of columns that are read as dictionaries: a long text is then in memory once."""
     import pyarrow as pa
 
@@ -553,7 +553,7 @@ def _batches(file: Path, table: Any, count: int) -> Iterator[Any]:
         yield from table.iter_batches(batch_size=count, use_pandas_metadata=False)
 
 
-def _parquet_block(where: str, rows: int, batch: Any, columns: Columns) -> Block:
+def _parquet_block(where: str, rows: int, batch: Any, columns: TableColumns) -> Block:
     """Return a batch, which follows so many rows, as a block; `where` stands before a row's number."""
     with np.errstate(over="ignore"):
         inputs = np.empty((len(batch), len(columns.inputs)))

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from psbench.arrays import Array, Doubles, Floats
 from psbench.data.base import MOST_CLASSES, Task
-from psbench.data.blocks import Block, Codes, Columns, is_text, line_of, numbers_in, parquet_numbers_in
+from psbench.data.blocks import Block, Codes, TableColumns, is_text, line_of, numbers_in, parquet_numbers_in
 from psbench.data.scaling import blocks, standardise, warn_of_coarse
 from psbench.errors import DataError, ParameterError, SpecError
 from psbench.progress_events import tell
@@ -52,12 +52,12 @@ class Conversion:
     standardise : bool
     block_size : int, bytes
     keep : tuple of int
-        Columns that are no inputs, but kept for shardings.
+        TableColumns that are no inputs, but kept for shardings.
     kind : "csv" or "parquet"
     texts : tuple of int
-        Columns, the target or of `keep`, that hold texts.
+        TableColumns, the target or of `keep`, that hold texts.
     index : tuple of int
-        Columns with the index of a frame, which are inputs neither.
+        TableColumns with the index of a frame, which are inputs neither.
     """
 
     files: Sequence[Path]
@@ -86,7 +86,7 @@ class Conversion:
 
         Texts are numbered as they first occur; `codes` receives the numbers of each column's.
         """
-        columns = Columns(self.columns, self.inputs, (self.target, *self.keep), codes)
+        columns = TableColumns(self.columns, self.inputs, (self.target, *self.keep), codes)
         if self.kind == "parquet":
             return parquet_numbers_in(self.files, columns, self.block_size)
         return numbers_in(self.files, columns, self.header, self.block_size)
@@ -141,7 +141,7 @@ class Converted:
     target_scale : (float, float)
         Mean and deviation that were taken out of targets that are numbers.
     kept : list of int64 or float64, (N,)
-        Columns for shardings: their numbers, or the places of their texts in alphabetical order.
+        TableColumns for shardings: their numbers, or the places of their texts in alphabetical order.
     """
 
     features: Floats
