@@ -424,7 +424,7 @@ def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 class ParquetColumns(NamedTuple):
-    """TableColumns of Parquet files: their names, and which hold texts, or the index of a frame, by place."""
+    """Columns of Parquet files: their names, and which hold texts, or the index of a frame, by place."""
 
     names: tuple[str, ...]
     texts: tuple[int, ...]

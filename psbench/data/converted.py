@@ -52,12 +52,12 @@ class Conversion:
     standardise : bool
     block_size : int, bytes
     keep : tuple of int
-        TableColumns that are no inputs, but kept for shardings.
+        Columns that are no inputs, but kept for shardings.
     kind : "csv" or "parquet"
     texts : tuple of int
-        TableColumns, the target or of `keep`, that hold texts.
+        Columns, the target or of `keep`, that hold texts.
     index : tuple of int
-        TableColumns with the index of a frame, which are inputs neither.
+        Columns with the index of a frame, which are inputs neither.
     """
 
     files: Sequence[Path]
@@ -141,7 +141,7 @@ class Converted:
     target_scale : (float, float)
         Mean and deviation that were taken out of targets that are numbers.
     kept : list of int64 or float64, (N,)
-        TableColumns for shardings: their numbers, or the places of their texts in alphabetical order.
+        Columns for shardings: their numbers, or the places of their texts in alphabetical order.
     """
 
     features: Floats
