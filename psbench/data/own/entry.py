@@ -9,6 +9,8 @@ from psbench.core.part import make_part
 from psbench.data.base import DataSource, Task
 from psbench.data.own.arrays import Inputs, as_array, inputs_of
 from psbench.data.own.content import Content
+from psbench.data.own.loaders import is_loader
+from psbench.data.own.overlap import warn_of_shared_samples
 from psbench.data.own.padded import Padding, as_several
 from psbench.data.own.part import OwnData
 from psbench.data.own.per_worker import PerWorker
@@ -22,7 +24,7 @@ from psbench.data.own.readers import (
     read_hugging_face,
     splits_of,
 )
-from psbench.data.own.samples import NO_COLUMNS, is_loader, is_torch_dataset, read_dataset, read_mapping
+from psbench.data.own.samples import NO_COLUMNS, is_torch_dataset, read_dataset, read_mapping
 from psbench.data.own.targets import encode_targets
 from psbench.data.several import SampleLayout, Several, in_words, layout_of, without_lengths
 from psbench.errors import DataError, ParameterError, UnknownName, in_short
@@ -281,6 +283,8 @@ def _content(
     found = encode_targets(train.y, None if val is None else val.y, task, classes, largest)
     if found.train.ndim > 1:  # as long as the inputs, perhaps, which then must not be cut
         x, val_x = without_lengths(x), without_lengths(val_x)
+    if found.val is not None:
+        warn_of_shared_samples([(x, found.train)], val_x, found.val)
     return Content(
         x=x,
         y=found.train,
