@@ -18,7 +18,7 @@ def warn_of_shared_samples(shards: Sequence[tuple[Any, Any]], val_x: Any, val_y:
     """Warn if validation samples equal training samples, inputs and targets.
 
     Samples of few different values, such as rows of categories, are often equal by chance: then as many
-    samples of a shard equal another one of it, and there is no warning up to twice their share.
+    samples of a shard equal another one of it, and there is no warning up to twice their share, and one more.
 
     Parameters
     ----------
@@ -28,12 +28,13 @@ def warn_of_shared_samples(shards: Sequence[tuple[Any, Any]], val_x: Any, val_y:
     trained, val = [_hashes(*shard) for shard in shards], _hashes(val_x, val_y)
     whole = np.concatenate(trained)
     shared = np.isin(val, whole)
-    if not shared.any() or shared.mean() <= 2 * sum(map(_repeated, trained)) / len(whole):
+    by_chance = len(val) * sum(map(_repeated, trained)) / len(whole)
+    if shared.sum() <= 1 + 2 * by_chance:
         return
     warnings.warn(
         f"data: {shared.sum()} of the {len(val)} validation samples are training samples too, first row "
-        f"{np.argmax(shared)} of the validation set: their accuracy says nothing about new samples; take them "
-        "out of one of both",
+        f"{np.argmax(shared)} of the validation set: their accuracy says nothing about new samples; take "
+        "them out of one of the two",
         DoubtfulComposition,
         stacklevel=2,
     )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from psbench.arrays import Array, Integers
-from psbench.data.own.arrays import as_array
+from psbench.data.own.arrays import as_array, input_array
 from psbench.data.own.held import check_samples
 from psbench.data.own.loaders import check_by_number, is_loader, is_stream, loaded
 from psbench.data.own.padded import PaddedRows, Padding, as_several, put_together, with_lengths_of_mask
@@ -179,7 +179,7 @@ def _sample(dataset: Any, number: int, columns: ColumnRoles) -> tuple[dict[str, 
     x, y = _parted(dataset[number], columns, f"sample {number} of the {type(dataset).__name__}")
     named = isinstance(x, Mapping)
     several = {str(name): each for name, each in x.items()} if named else _numbered(x)
-    inputs = {name: as_array(each, f"input {name} of sample {number}") for name, each in several.items()}
+    inputs = {name: input_array(each, f"input {name} of sample {number}") for name, each in several.items()}
     return inputs, as_array(y, f"target {number}"), named
 
 
