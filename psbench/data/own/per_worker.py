@@ -83,7 +83,10 @@ class PerWorker(DataSource):
             columns=_columns(found),
             shards=tuple(np.arange(a, b) for a, b in pairwise(sizes)),
         )
-        warn_of_shared_samples([(each.train_x, each.train_y) for each in found], whole.val_x, whole.val_y)
+        parts = [slice(a, b) for a, b in pairwise(sizes)]
+        warn_of_shared_samples(
+            [(whole.train_x[part], whole.train_y[part]) for part in parts], whole.val_x, whole.val_y
+        )
         return whole
 
 
