@@ -182,7 +182,7 @@ def _one_pass(sampler: Iterable[Any], batched: bool, most: int, what: str) -> In
 def _integers(numbers: Any, what: str) -> Integers:
     found = np.asarray(numbers)
     if found.dtype.kind not in "iu" and found.size:
-        raise DataError(f"{what} gives {found.ravel()[0]!r}, which is no sample's number")
+        raise DataError(f"{what} gives {found.ravel().tolist()[0]!r}, which is no sample's number")
     return found.astype(np.int64).reshape(-1)
 
 
