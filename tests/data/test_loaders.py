@@ -198,7 +198,7 @@ def test_samples_that_are_trained_on_and_validated_on_are_said(form):
         as_data(SHARED[form]())
 
 
-def test_samples_that_one_worker_trains_on_and_another_validates_on_are_said():
+def test_samples_that_workers_train_and_validate_on_are_said():
     listed = as_data([WHOLE, DataLoader(WHOLE, shuffle=True)])
     with pytest.warns(DoubtfulComposition, match="of the 20 validation samples are training samples too"):
         listed.load(Streams(0))

@@ -434,8 +434,6 @@ BAD = {
         "sample 0 of the Dataset is another one each time",
     ),
     "chance in targets": (lambda: as_data(Changing(lambda place: (X[place], torch.rand(1)))), "sample 0 of"),
-    "a flip of one image in two": (lambda: as_data(Flipped(0.5)), "is another one each time it is read"),
-    "a flip of one image in ten": (lambda: as_data(Flipped(0.1)), "is another one each time it is read"),
     "iterable": (lambda: as_data(iter([1])), "has no length"),
     "number": (lambda: as_data(3), "got int: 3"),
     "text in Hugging Face": (lambda: as_data(hugging_face(t=["a"] * 3, label=Y[:3])), "'t' is not numeric"),
@@ -472,6 +470,14 @@ def test_what_cannot_be_trained_on_is_one_line_before_any_work(case):
         make()
     assert expected in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.1])
+def test_images_that_are_mirrored_by_chance_are_refused_whatever_the_seed(share):
+    for seed in range(20):
+        with torch.random.fork_rng(), pytest.raises(DataError, match="is another one each time it is read"):
+            torch.manual_seed(seed)
+            as_data(Flipped(share))
 
 
 # ------------------------------------------------------------------ saved runs

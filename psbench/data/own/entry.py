@@ -108,10 +108,11 @@ def data(
     Parameters
     ----------
     source : DataFrame, (X, y), (X, y, X_val, y_val), torch Dataset, Hugging Face dataset or mapping of splits
-        A list has one for each worker, each with these options. A torch Dataset is read once, in order; its
-        samples are (x, y), (a, b, y), ((a, b), y), or mappings with the target among them, as a mapping of
-        whole arrays may be too. X may also come first and y second: `data(X, y)`. Floats become 32-bit; a
-        memory-mapped float32 array is not copied.
+        A list has one for each worker, each with these options. A torch Dataset, or what the sampler of a
+        DataLoader draws from it, is read once, in order; its samples are (x, y), (a, b, y), ((a, b), y), or
+        mappings with the target among them, as a mapping of whole arrays may be too. X may also come first
+        and y second: `data(X, y)`. Floats become 32-bit; a memory-mapped float32 array is not copied. Tables
+        of polars and pyarrow are read as a DataFrame is.
     target : str
         The column to be learned, of a frame or a Hugging Face dataset.
     features : list of str or None
