@@ -218,8 +218,9 @@ def _read(source: Any, columns: ColumnRoles, padding: Padding) -> tuple[Read, Re
     if _is_pair(source, _is_read_once):
         train, val = (read_dataset(each, columns, padding) for each in source)
         return train, val
-    if hasattr(source, "columns") and hasattr(source, "compute"):
-        raise DataError(f"data: the {type(source).__name__} is not computed yet; give its .compute()")
+    how = next((name for name in ("compute", "collect") if hasattr(source, name)), None)
+    if how and hasattr(type(source), "columns"):  # a frame of dask or polars
+        raise DataError(f"data: the {type(source).__name__} is not computed yet; give its .{how}()")
     if columns:
         raise ParameterError(NO_COLUMNS)
     if isinstance(source, tuple):

@@ -89,7 +89,7 @@ def is_array(value: Any) -> bool:
 
 def is_frame(value: Any) -> bool:
     """Whether it is a table with named columns that Arrow can read: of pandas, polars, pyarrow."""
-    return hasattr(value, "columns") and hasattr(value, "__arrow_c_stream__")
+    return hasattr(value, "__arrow_c_stream__") and hasattr(value, "columns")
 
 
 def read_frame(frame: Any, columns: ColumnRoles) -> Read:
