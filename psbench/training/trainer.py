@@ -219,5 +219,6 @@ class Trainer:
         return StepResult(gradient, model.buffers, loss)
 
     def _by_autograd(self, inputs: Any, labels: Tensor) -> tuple[Tensor, float]:
-        loss = self._loss.mean(computed(self.model.module, inputs, self.model.precision), labels)
+        outputs = computed(self.model.module, inputs, self.model.precision)
+        loss = self._loss.mean(outputs, self.data.as_given(labels))
         return self.model.gradient(loss), loss.item()
