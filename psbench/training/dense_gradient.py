@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from psbench.optimization.absent import without_marks
 from psbench.optimization.losses import IGNORED, MSE, CrossEntropy, Loss
 
 _aten = torch.ops.aten
@@ -77,7 +78,7 @@ class DenseGradient:
                 x = x if layer.forward is None else layer.forward(x)
             loss, slope = self._loss_gradient(x, targets)
             torch.cat(self._backward([*given, x], slope), out=gradient)
-            return gradient, loss.item()
+            return without_marks(gradient), loss.item()
 
     def _backward(self, given: list[Tensor], slope: Tensor) -> list[Tensor]:
         parts: list[Tensor] = []
