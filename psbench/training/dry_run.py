@@ -21,6 +21,7 @@ from psbench.models.drawing import drawing_from
 from psbench.optimization.losses import Loss, logits_of
 from psbench.optimization.scores import Metric
 from psbench.training.accuracy import right_answers
+from psbench.training.buffers import owner_of
 from psbench.training.device import computed
 from psbench.training.forward_state import Values, attributes, changed, changed_parameter, comparable
 
@@ -132,7 +133,6 @@ def try_step(
     _check_pairs(outputs, targets, loss, metrics)
     unused = _check_gradient(what, module, value)
     changes = _changed(module, kept.buffers)
-    kept.put_back_buffers()
     _check_memory(what, module, data, loss, how, kept)
     if how.shrinks:
         _check_single(what, module, data, how)
@@ -205,27 +205,31 @@ def _check_memory(
                 _loss(what, outputs, data.as_given(data.train_y[rows]), loss)
         return attributes(module), comparable(own)
 
-    first, of_loss = keeps(0)
-    keeps(1)
-    with torch.no_grad():
-        keeps(1, training=False)
-    kept.put_back_buffers()
-    second, of_loss_again = keeps(0)
     remedy = "so that results would depend on which process computes what"
+    for batch, other in ((0, 1), (1, 0)):
+        kept.put_back()
+        first, of_loss = keeps(batch)
+        kept.put_back()
+        keeps(other)
+        with torch.no_grad():
+            keeps(other, training=False)
+        kept.put_back_buffers()
+        second, of_loss_again = keeps(batch)
+        if name := changed(first, second):
+            raise ParameterError(
+                f"{what}: its forward changes the attribute {name!r}, which is not sent with the model, "
+                f"{remedy}; make it a buffer: self.register_buffer({name.rpartition('.')[2]!r}, "
+                "torch.tensor(...))"
+            )
+        if of_loss != of_loss_again:
+            raise ParameterError(
+                f"loss {loss.name!r} remembers the batches that it has been given, {remedy}; put what it "
+                "remembers into buffers of the model"
+            )
     if name := changed_parameter(module, kept.parameters):
         raise ParameterError(
             f"{what}: its forward changes parameter {name!r}, which only steps change, {remedy}; make it a "
             "buffer (register_buffer): buffers are sent with the model"
-        )
-    if name := changed(first, second):
-        raise ParameterError(
-            f"{what}: its forward changes the attribute {name!r}, which is not sent with the model, {remedy}"
-            f"; make it a buffer: self.register_buffer({name.rpartition('.')[2]!r}, torch.tensor(...))"
-        )
-    if of_loss != of_loss_again:
-        raise ParameterError(
-            f"loss {loss.name!r} remembers the batches that it has been given, {remedy}; put what it "
-            "remembers into buffers of the model"
         )
 
 
@@ -325,7 +329,11 @@ def _check_pairs(outputs: Any, targets: Tensor, loss: Loss, metrics: Mapping[str
         return
     if math.prod(table) <= max(outputs.numel(), targets.numel()):
         return
-    outputs, targets = _told_apart(outputs), _told_apart(targets)
+    targets = _told_apart(targets)
+    if outputs.numel() == targets.numel():  # so that pairs are alike, and no others
+        outputs = _told_apart(targets.to(outputs.dtype)).reshape(outputs.shape)
+    else:
+        outputs = _told_apart(outputs)
     functions = [(f"loss {loss.name!r}", loss.mean)]
     functions += [(f"metric {name!r}", metric.value) for name, metric in metrics.items()]
     for called, function in functions:
@@ -390,8 +398,7 @@ def _changed(module: nn.Module, before: dict[str, Tensor]) -> tuple[str, ...]:
 
 def _put_back(module: nn.Module, before: dict[str, Tensor]) -> None:
     for name, values in before.items():
-        path, _, own = name.rpartition(".")
-        owner = module.get_submodule(path)
+        owner, own = owner_of(module, name)
         now = getattr(owner, own)
         if now.shape != values.shape:
             raise ParameterError(
