@@ -192,7 +192,7 @@ class Evaluator:
                 if self._metrics or not adds_up:
                     outputs.append(_each(lambda parts: parts[0].cpu(), [answers]))
             if not adds_up:
-                losses, counted = [self._of_all(outputs, labels[where])], [1]
+                losses, counted = [self._of_all(outputs, labels[where])], [1.0]
         return Scores(losses, counted, right, targets, {})
 
     def _of_all(self, outputs: list[Any], labels: Tensor) -> float:
