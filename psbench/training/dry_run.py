@@ -28,7 +28,7 @@ from psbench.training.forward_state import Values, attributes, changed, changed_
 #: more show nothing that these do not
 SAMPLES = 4
 #: unless the loss leaves out all of them
-MOST_SAMPLES = 64
+MOST_SAMPLES = 16
 
 
 @dataclass(frozen=True)
