@@ -23,6 +23,7 @@ from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.optimization.losses import Loss
 from psbench.optimization.optimizer import Optimizer
+from psbench.optimization.suitability import blind_to_absence
 from psbench.seeds import Streams
 from psbench.sharding import ShardingReport, label_counts, measure_data
 from psbench.strategies.stragglers.dual_binary_search import CHUNKS_HELD
@@ -32,7 +33,7 @@ from psbench.training.memory import check_data
 from psbench.training.model import FlatModel
 from psbench.training.network import network_of
 from psbench.training.server import Server, kept_vectors
-from psbench.training.trainer import Trainer
+from psbench.training.trainer import Trainer, why_blind
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,8 @@ class Workload:
             sharding_report=report,
         )
         workload._check_memory()
+        if network.trial.unused and (blind := workload.blind):
+            raise ParameterError(why_blind(blind, f"its {network.trial.unused[0]!r}"))
         return workload
 
     @property
@@ -218,11 +221,16 @@ class Workload:
             return self.model
         return FlatModel(self.model.module, self.model.changed_buffers, device, self.model.precision)
 
+    @property
+    def blind(self) -> str:
+        """What would take a parameter without a gradient for one with zeros; empty: nothing."""
+        return blind_to_absence(self.experiment.strategy, self.experiment.optimizer)
+
     def trainer(self) -> Trainer:
         """Return a trainer, which computes the workers' steps."""
         ordered, model = self.experiment.sharding.ordered, self.computing
         loss, clip = self.loss.on(model.device), self.experiment.worker_optimizer.clip
-        return Trainer(model, self.data, self.shards, self.streams, ordered, loss, clip)
+        return Trainer(model, self.data, self.shards, self.streams, ordered, loss, clip, self.blind)
 
     def evaluator(self) -> Evaluator:
         """Return an evaluator of models."""

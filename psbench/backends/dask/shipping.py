@@ -9,7 +9,7 @@ from psbench.backends.dask.asking import ask_scheduler
 from psbench.backends.dask.protocol.roles import EVALUATOR, worker_name
 from psbench.data.shipment import Shipment
 from psbench.experiment import Experiment
-from psbench.training.dry_run import SAMPLES
+from psbench.training.dry_run import trial_rows
 from psbench.training.workload import Workload
 
 
@@ -63,7 +63,7 @@ class Shipping:
         data, shards = self._workload.data, tuple(self._workload.shards)
         if role == EVALUATOR:
             return Shipment.of(data, shards, None, None)
-        few = np.arange(min(SAMPLES, len(data.train_y)))
+        few = trial_rows(len(data.train_y))
         nothing = np.arange(0)
         workers = {worker_name(worker): worker for worker in range(len(shards))}
         if role not in workers:

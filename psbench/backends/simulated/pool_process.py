@@ -43,6 +43,7 @@ class Served:
     metrics: Mapping[str, Metric]
     threads: int
     precision: str | None
+    blind: str
 
     @classmethod
     def of(cls, workload: Workload, trainer: Trainer, evaluator: Evaluator) -> Served:
@@ -60,6 +61,7 @@ class Served:
             metrics=experiment.metrics,
             threads=experiment.threads,
             precision=experiment.precision,
+            blind=workload.blind,
         )
 
     def build(self, tensors: tuple[Tensor, ...]) -> tuple[Trainer, Evaluator]:
@@ -68,7 +70,7 @@ class Served:
         shared: dict[str, Any] = dict(zip(_SHARED, tensors, strict=True))
         data = Dataset(**self.data, **shared)
         model = FlatModel(self.module, self.changed_buffers, precision=self.precision)
-        trainer = Trainer(model, data, [], self.streams, loss=self.loss, clip=self.clip)
+        trainer = Trainer(model, data, [], self.streams, loss=self.loss, clip=self.clip, blind=self.blind)
         return trainer, Evaluator(model, data, self.streams, loss=self.loss, metrics=self.metrics)
 
 
