@@ -18,7 +18,7 @@ from psbench.core import State, Strategy
 from psbench.core.arithmetic import Entries, put_back
 from psbench.optimization.absent import absent_entries
 from psbench.optimization.optimizer import SGD, Optimizer
-from psbench.optimization.update import PiecewiseSteps
+from psbench.optimization.piecewise import PiecewiseSteps
 from psbench.training.evaluator import Evaluator
 from psbench.training.server import OPTIMIZER, copies_under
 from psbench.training.trainer import StepResult

@@ -19,7 +19,7 @@ from psbench.core import Aggregation, Apply, Pushed, State, Step
 from psbench.core.arithmetic import Entries, Shapes, put_back, weighted_sum
 from psbench.optimization.absent import absent_in_all
 from psbench.optimization.optimizer import SGD, Optimizer
-from psbench.optimization.update import PiecewiseSteps
+from psbench.optimization.piecewise import PiecewiseSteps
 from psbench.training.device import copied
 from psbench.training.fused import fused_momentum_step
 

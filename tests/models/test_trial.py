@@ -452,7 +452,7 @@ def test_the_loss_of_a_set_is_that_of_all_of_it(loss):
     x, y = torch.randn(1990, 4, generator=draw), torch.arange(1990) % 2
     y[1100:] = 1
     experiment = column(
-        data=(x[::5], y[::5], x, y), model=lambda: nn.Linear(4, 2), loss=loss, stop={"epochs": 1}
+        data=(x[::5] + 9, y[::5], x, y), model=lambda: nn.Linear(4, 2), loss=loss, stop={"epochs": 1}
     )
     done = run(experiment)
     with torch.no_grad():
@@ -464,7 +464,7 @@ def test_targets_that_torch_ignores_do_not_count_in_a_loss_by_name():
     draw = torch.Generator().manual_seed(0)
     x, y = torch.randn(1990, 4, generator=draw), torch.arange(1990) % 2
     y[y.numel() // 3 :: 3] = -100
-    data = ps_data(x[::5], y[::5], validation=(x, y), task="own")
+    data = ps_data(x[::5] + 9, y[::5], validation=(x, y), task="own")
     done = run(column(data=data, model=lambda: nn.Linear(4, 2), loss="cross_entropy", stop={"epochs": 1}))
     with torch.no_grad():
         expected = float(functional.cross_entropy(done.model()(x), y))

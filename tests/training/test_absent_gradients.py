@@ -10,8 +10,8 @@ from torch import nn
 from psbench.errors import ParameterError
 from psbench.optimization.absent import absent_entries, absent_in_all, mark
 from psbench.optimization.optimizer import Optimizer
+from psbench.optimization.piecewise import PiecewiseSteps, of_one_form
 from psbench.optimization.torch_optimizer import as_optimizer
-from psbench.optimization.update import PiecewiseSteps, of_one_form
 from psbench.runs.execution import resume, run
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster

@@ -16,7 +16,7 @@ from psbench.core import actions as act
 from psbench.core.events import Push
 from psbench.core.migration import Ranges
 from psbench.errors import ProtocolError
-from psbench.optimization.update import of_one_form
+from psbench.optimization.piecewise import of_one_form
 from psbench.training.server import OPTIMIZER, Server, copies_under
 
 Then: TypeAlias = Callable[[StateDict], None]
