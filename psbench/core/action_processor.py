@@ -261,8 +261,8 @@ class ActionProcessor:
     def allow(self, worker: WorkerView) -> int:
         """Set and return the samples that a worker may take until its push; -1 without a limit.
 
-        Idle workers share equally what is left of the run's epochs. A worker that computes is expected to push
-        as much as it did last, and at first all that it was allowed.
+        Idle workers share equally what is left of the run's epochs. A worker that computes is expected to
+        push as much as it did last, and at first all that it was allowed.
         """
         view = self.view
         if view.epochs is None:

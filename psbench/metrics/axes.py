@@ -17,8 +17,8 @@ _CHANGES = (Kind.APPLY, Kind.MIX, Kind.VOTE)
 class AxisValues(NamedTuple):
     """For each row what was so with it: samples trained on, newest version, bytes sent up and down.
 
-    `evaluated_bytes` are, for each evaluation, those sent until its model was made: the replies that carry that
-    model come later, and not at all if the run ends with it.
+    `evaluated_bytes` are, for each evaluation, those sent until its model was made: the replies that carry
+    that model come later, and not at all if the run ends with it.
     """
 
     samples: Array

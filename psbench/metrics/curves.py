@@ -26,8 +26,9 @@ def evaluations(log: EventLog) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        `epoch`, `time_s`, `updates` (the version evaluated), `bytes` (up and down, sent until that version was
-        made) and a column for each evaluated value, such as `train_loss`, `val_loss`, `val_accuracy` (0 to 1).
+        `epoch`, `time_s`, `updates` (the version evaluated), `bytes` (up and down, sent until that version
+        was made) and a column for each evaluated value, such as `train_loss`, `val_loss`, `val_accuracy` (0
+        to 1).
     """
     rows = log.rows()
     found = evaluated(log, rows, Axes().read(rows))

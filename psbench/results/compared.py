@@ -136,7 +136,9 @@ class Compared(ShownTable):
             lines += remarks.of_target(self.aim, self.table().to_dict("records"))
         if self.test:
             lines += in_words(self.tests(), self.baseline)
-            lines += [f"no test of {each} against {self.baseline}: {why}" for each, why in self.no_test.items()]
+            lines += [
+                f"no test of {each} against {self.baseline}: {why}" for each, why in self.no_test.items()
+            ]
         lines += [f"{label}: {text}" for label, texts in self.notes.items() for text in texts]
         return [*lines, *self._rates(), *(f"warning: {text}" for text in self.warnings)]
 

@@ -33,7 +33,8 @@ def cut_equal(runs: Sequence[Run], equal: str) -> tuple[list[Run], str, list[str
     Parameters
     ----------
     runs : sequence of Run
-    equal : "bytes" (up and down until the evaluated version was made, without the data that workers are sent), "time", "samples" or "updates"
+    equal : "bytes", "time", "samples" or "updates"
+        Bytes are up and down until the evaluated version was made, without the data that workers are sent.
 
     Returns
     -------

@@ -83,16 +83,18 @@ def rounds_are_own(name):
 
 
 @pytest.mark.parametrize("name", sorted(filter(rounds_are_own, CATALOGUE)))
-def test_no_strategy_exceeds_its_epochs_by_more_than_its_last_steps(name):
+def test_no_strategy_exceeds_its_epochs_by_more_than_5_percent(name):
     """Each worker's last mini-batch may reach beyond the budget; without a barrier its last push may."""
     samples, budget, _ = spent(name, epochs=4.2)
-    assert budget <= samples <= 1.02 * budget
+    assert budget <= samples <= 1.05 * budget
 
 
 LONG = 100_000  # steps between two pushes
 
 
-@pytest.mark.parametrize("name", ["local_sgd", "diloco", "streaming_diloco", "eager_diloco", "decoupled_diloco"])
+@pytest.mark.parametrize(
+    "name", ["local_sgd", "diloco", "streaming_diloco", "eager_diloco", "decoupled_diloco"]
+)
 def test_a_period_longer_than_the_run_ends_with_it(name):
     """Equal workers take an equal share of the samples each, rounded up to whole steps."""
     samples, budget, done = spent({"name": name, "local_steps": LONG})

@@ -36,7 +36,9 @@ def loop_of(strategy, orders, allowance):
     return loop
 
 
-@pytest.mark.parametrize(("allowance", "steps"), [(-1, 5), (100, 5), (20, 5), (17, 5), (16, 4), (1, 1), (0, 1)])
+@pytest.mark.parametrize(
+    ("allowance", "steps"), [(-1, 5), (100, 5), (20, 5), (17, 5), (16, 4), (1, 1), (0, 1)]
+)
 def test_a_worker_pushes_when_it_has_used_up_its_allowance(allowance, steps):
     """At the end of the first step that reaches it, and not before the first."""
     loop = loop_of({"name": "local_sgd", "local_steps": 5}, {"local_steps": 5}, allowance)
