@@ -11,6 +11,7 @@ from torch import Tensor
 from psbench.checkpoints.file import Checkpoint
 from psbench.core import actions as act
 from psbench.core.actions import Action
+from psbench.core.engine import Engine
 from psbench.core.strategy import Strategy
 from psbench.core.view import WAITING, ClusterView
 
@@ -62,6 +63,15 @@ def actions_from_plain(rest: Iterable[Mapping[str, Any]], composition: Strategy)
         elif isinstance(action, act.Release) and composition.communication.overlaps:
             action.aggregate, action.fragment = False, -1
     return list(actions)
+
+
+def resumed(engine: Engine, rest: Sequence[Action], epochs: float | None) -> list[Action]:
+    """Return what a run resumed with so many epochs performs first: the rest of an answer, then releases."""
+    again = engine.resume(released(rest), epochs)
+    for action in rest:
+        if isinstance(action, act.Release):
+            action.allowance = engine.view.workers[action.worker].allowance
+    return [*rest, *again]
 
 
 def released(rest: Iterable[Action]) -> list[int]:

@@ -161,7 +161,9 @@ class Engine:
         if void or other_epochs:
             text = {"spared": sorted(own), "epochs": [view.epochs, epochs]}
             self._processor.record(Kind.RESUME, version=view.version, text=plain_json(text))
-        view.epochs = epochs
+        if epochs != view.epochs:
+            view.epochs = epochs
+            self._processor.allow_again([view.workers[worker] for worker in sorted(own)])
         self._members.restart_void_work(own)
         if self.composition.communication.overlaps and view.fragment_updates:
             for worker in own:  # steps beside a push are void: all of the model is sent
@@ -243,6 +245,7 @@ class Engine:
             # fmt: on
         worker.status = PUSHED
         worker.overlapping = push.overlapping
+        worker.pushed_samples = push.samples
         worker.previous_push_s, worker.last_push_s = worker.last_push_s, view.now
         view.move_clock(worker, worker.clock + 1)
         view.num_computing -= 1

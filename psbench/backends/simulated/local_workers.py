@@ -364,7 +364,9 @@ class LocalWorkers(Workers):
         if steps:
             worker.at_release = self._resources.position(worker.number)
             self.compression.mark_release(worker.number)
-        directive = worker.loop.release(release.then, release.ticket, release.load, release.orders)
+        directive = worker.loop.release(
+            release.then, release.ticket, release.load, release.orders, release.allowance
+        )
         if steps and self._trainer is not None:
             rate = self._optimizer.rate(release.epoch) * release.orders.get("lr_scale", 1.0)
             previous_lr, worker.lr = worker.lr, rate

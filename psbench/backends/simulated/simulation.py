@@ -17,7 +17,13 @@ from typing import Any
 
 import torch
 
-from psbench.backends.checkpointing import actions_from_plain, actions_to_plain, released, split_at_model
+from psbench.backends.checkpointing import (
+    actions_from_plain,
+    actions_to_plain,
+    released,
+    resumed,
+    split_at_model,
+)
 from psbench.backends.control import Control, Observer
 from psbench.backends.outcome import Outcome
 from psbench.backends.pushes import why_diverged, with_stats
@@ -336,7 +342,7 @@ class Simulation:
             if isinstance(event, ev.Evaluated):
                 self.evaluation.unhandled = event
         rest = actions_from_plain(state["rest"], engine.composition)
-        return [*rest, *engine.resume(released(rest), self.workload.experiment.stop.epochs)]
+        return resumed(engine, rest, self.workload.experiment.stop.epochs)
 
     # ---------------------------------------------------------------- evaluations and the end
 

@@ -16,6 +16,7 @@ from psbench.backends.checkpointing import (
     idle_workers,
     named,
     released,
+    resumed,
     under,
 )
 from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait
@@ -294,8 +295,8 @@ def first_actions(
     """Return what a resumed run performs first: the rest of the answer, for the workers that are here."""
     rest = actions_from_plain(checkpoint.state["rest"], engine.composition)
     rest = [action for action in rest if not hasattr(action, "worker") or action.worker in workers]
-    again = engine.resume(released(rest), epochs)
-    return [*rest, *(action for action in again if not hasattr(action, "worker") or action.worker in workers)]
+    actions = resumed(engine, rest, epochs)
+    return [action for action in actions if not hasattr(action, "worker") or action.worker in workers]
 
 
 def has_releases(engine: Engine, checkpoint: Checkpoint) -> bool:

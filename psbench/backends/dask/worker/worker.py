@@ -161,7 +161,9 @@ class Worker:
         """Take a release, and what comes with it from all servers."""
         if self.loop is None:
             self.loop = WorkerLoop(self.composition, self.worker, release.samples)
-        directive = self.loop.release(release.then, release.ticket, release.version, release.orders)
+        directive = self.loop.release(
+            release.then, release.ticket, release.version, release.orders, release.allowance
+        )
         if release.then == "step":
             self._released_at = self.trainer.position(self.worker)
             self.exchange.mark_release()
