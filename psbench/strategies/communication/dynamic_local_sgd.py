@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from typing import Literal
+
 from pydantic import PrivateAttr
 
 from psbench.core import Action, ClusterView, Orders, Push, Status, parameter
 from psbench.strategies.communication.local_sgd import Local
 
 SOURCE = "Liu et al. 2024 (Async Local-SGD)"
+#: of a step: measured times are sums of floats, so that the ratio of .9 and 1 may be a little below .9
+_MILLIONTH = 1e-6
 
 
 class DynamicLocalSGD(Local):
@@ -19,11 +24,15 @@ class DynamicLocalSGD(Local):
     ----------
     local_steps : int, steps, >= 1
         H, the steps of the fastest worker; of every worker until its speed is known.
+    rounding : "down" or "up"
+        The paper has the floor; the simulator of HALoS has the ceiling, also for its asynchronous and
+        synchronous baselines (utnslab/halos 4b5bf73, src/halos/simulation/common.py, lines 506-513).
 
     Notes
     -----
     Reduces to: `local_sgd` when all workers are equally fast.
-    Our reading: the speed is that of the last push, computing only; the reference is the fastest worker.
+    Our reading: the speed is that of the last push, computing only; the reference is the fastest worker. A
+    millionth of a step is not a step: it is what rounding makes of an exact ratio of measured times.
     Known from accounts of others.
     """
 
@@ -32,6 +41,10 @@ class DynamicLocalSGD(Local):
     reads = ("compute_s",)
 
     local_steps: int = parameter(20, "steps of the fastest worker", unit="steps", source=SOURCE, ge=1)
+
+    rounding: Literal["down", "up"] = parameter(
+        "down", "how a number of steps that is not whole is rounded", source=SOURCE
+    )
 
     _step_s: dict[str, float] = PrivateAttr(default_factory=dict)  # seconds of a step, by worker
 
@@ -51,5 +64,6 @@ class DynamicLocalSGD(Local):
         own = self._step_s.get(str(worker), 0.0)
         if view.workers[worker].status is Status.NEW or own <= 0:
             return {"local_steps": self.local_steps}
-        share = min(self._step_s.values()) / own
-        return {"local_steps": max(1, int(share * self.local_steps))}
+        exact = self.local_steps * min(self._step_s.values()) / own
+        whole = math.floor(exact + _MILLIONTH) if self.rounding == "down" else math.ceil(exact - _MILLIONTH)
+        return {"local_steps": max(1, whole)}

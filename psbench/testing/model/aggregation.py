@@ -342,7 +342,12 @@ class _RadialOuter(Rule):
 
 @rule("aggregation", "two_levels")
 class _TwoLevels(Rule):
-    """HALoS: what arrives between servers by the time of a push, then the push, and perhaps an update."""
+    """HALoS: what arrives between servers by the time of a push, then the push, and perhaps an update.
+
+    From utnslab/halos 4b5bf73, src/halos/simulation/exec_halos.py: a push counts one model version, and the
+    K-th since the version that was merged last sends (lines 76-79); merging sets that version (line 89). The
+    update arrives after one way (line 202), the global model after another (line 237).
+    """
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
@@ -362,8 +367,10 @@ class _TwoLevels(Rule):
         """Say all of it in order; the toy cluster's links take no time of their own."""
         (push,) = pushes
         region = push.worker // self.own.region_size
-        happens = [*self.due(c.now), ("push", region)]
-        self.since_merge[region] = self.since_merge.get(region, 0) + 1
+        new = sorted({w // self.own.region_size for w in [*c.active, push.worker]} - {*self.since_merge})
+        happens = [*self.due(c.now), *[("begin", each) for each in new], ("push", region)]
+        self.since_merge.update(dict.fromkeys(new, 0))
+        self.since_merge[region] += 1
         notes: Decisions = []
         if self.since_merge[region] == self.own.pushes_per_exchange:
             self.events += [(c.now, self.number, "global", region), (c.now, self.number + 1, "merge", region)]

@@ -270,38 +270,44 @@ def eager_outer(u: OneUpdate) -> ModelVector:
 
 
 def two_levels(u: OneUpdate) -> ModelVector:
-    """HALoS: models of regions, and a global one; all between them takes no time here."""
-    memory, own, x, last = u.memory, u.own, u.x, 0
+    """HALoS, from the authors' code alone: utnslab/halos 4b5bf73, src/halos.
 
-    def step(
-        model: ModelVector, whose: str, d: ModelVector, lr: float, beta: float, every: int
+    Delayed Nesterov, opt.py, lines 93-109, with c = 0, B = buffer_size, and lr that examples/run_halos.sh
+    (lines 19-20) multiplies by B: delta += grad; at every B-th step m = beta m + delta / B and p -= lr (beta m
+    + grad / B), delta = 0; else p -= lr grad / B. Sending, simulation/exec_halos.py, lines 91-99:
+    latest_merged_param - param. Merging, ps.py, lines 66-69: p *= 1 - merge_weight; p += merge_p
+    merge_weight; then the merged model is kept (exec_halos.py, lines 87-88). Every server loads the same
+    model (ps.py, line 14). That a region which joins later begins with the global model is ours.
+    """
+    own, x = u.own, u.x
+    regions: dict[int, dict[str, ModelVector]] = u.memory.setdefault("regions", {})
+
+    def stepped(
+        p: ModelVector, grad: ModelVector, whose: Any, rates: tuple[float, float, int]
     ) -> ModelVector:
-        taken = memory.setdefault(f"taken {whose}", [])
-        taken.append(d)
-        model = model - lr * d
-        if len(taken) == every:
-            m = memory[f"m {whose}"] = beta * memory.get(f"m {whose}", 0.0) + sum(taken) / every
-            model = model - every * lr * beta * m
-            memory[f"taken {whose}"] = []
-        return model
+        (scaled, beta, size), held = rates, u.memory.setdefault(whose, {"t": 0, "m": 0.0, "delta": 0.0})
+        lr, held["delta"] = scaled * size, held["delta"] + grad
+        held["t"] += 1
+        if held["t"] % size:
+            return p - lr * (grad / size)
+        held["m"] = beta * held["m"] + held["delta"] / size
+        held["delta"] = 0.0
+        return p - lr * (beta * held["m"] + grad / size)
 
     for key, value in u.numbers.items():
         kind, r = key.split()[1], int(value)
-        mine: ModelVector = memory.setdefault(f"own {r}", x)
-        base: ModelVector = memory.setdefault(f"base {r}", x)
+        server = regions.setdefault(r, {"p": x, "merged": x} if kind == "begin" else {})
         if kind == "push":
             rates = own.region_lr, own.region_momentum, own.region_every
-            memory[f"own {r}"] = memory["answer"] = step(mine, f"{r}", u.pushes[0].vector, *rates)
-            last = r
+            server["p"] = stepped(server["p"], u.pushes[0].vector, r, rates)
         elif kind == "send":
-            memory[f"sent {r}"] = base - mine
+            server["update"] = server["merged"] - server["p"]
         elif kind == "global":
             rates = own.global_lr, own.global_momentum, own.global_every
-            x = memory[f"sent {r}"] = step(x, "global", memory[f"sent {r}"], *rates)
-        else:
-            mine = own.merging * mine + (1 - own.merging) * memory[f"sent {r}"]
-            memory[f"own {r}"] = memory[f"base {r}"] = mine
-    memory["answer"] = memory[f"own {last}"]
+            x = server["global"] = stepped(x, server["update"], "global", rates)
+        elif kind == "merge":
+            server["p"] = server["p"] * (1 - own.merging) + server["global"] * own.merging
+            server["merged"] = server["p"]
     return x
 
 

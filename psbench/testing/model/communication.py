@@ -85,7 +85,11 @@ class _Fragments(Rule):
 
 @rule("communication", "dynamic_local_sgd", "regional_sgd")
 class _DynamicLocalSGD(Rule):
-    """Async Local-SGD, sec. 5: h_i = floor(v_i / v_max * H), at least 1, by the last push of all here."""
+    """Async Local-SGD, sec. 5: h_i = floor(v_i / v_max * H), at least 1, by the last push of all here.
+
+    HALoS rounds up, in utnslab/halos 4b5bf73, src/halos/simulation/common.py, line 508:
+    `max(1, math.ceil(args.num_local_steps * ws))`, with ws the speed over that of the fastest.
+    """
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
@@ -105,8 +109,9 @@ class _DynamicLocalSGD(Rule):
         own = None if new else self.step_s.get(worker)
         if not own:
             return {"local_steps": self.own.local_steps}
-        fastest = min(self.step_s.values())
-        return {"local_steps": max(1, math.floor(fastest / own * self.own.local_steps))}
+        # an exact ratio of two measured times is one up to what floats make of it: to six places
+        steps = round(min(self.step_s.values()) / own * self.own.local_steps, 6)
+        return {"local_steps": max(1, math.ceil(steps) if self.own.rounding == "up" else math.floor(steps))}
 
 
 @rule("communication", "adacomm")
