@@ -19,7 +19,7 @@ class RegionalSGD(DynamicLocalSGD):
     Notes
     -----
     Reduces to: `dynamic_local_sgd` where all regions have one model.
-    The authors' script takes 8 steps of the fastest worker. Their simulator is given the speeds, and rounds up
+    The authors' script takes 8 steps of the fastest worker. Their simulator is given the speeds and rounds up
     (utnslab/halos 4b5bf73, src/halos/simulation/common.py, lines 506-513); here they are measured.
     """
 

@@ -137,7 +137,12 @@ def fedbuff(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
 
 @rule("aggregation", "sparse_outer")
 class _SparseOuter(Rule):
-    """Each push wholly, or shortened to the median norm."""
+    """Each push wholly, or shortened to the median norm.
+
+    From tplr-ai/templar c2397ac, src/tplr/compress.py: `clip_norm_val = torch.median(norms)` (line 535), which
+    is the lower of two; `torch.clamp(clip_norm_val / (current_norm + 1e-8), max=1)` (line 555). That a norm is
+    one of the whole push, where theirs is one of each tensor, is ours.
+    """
 
     def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
         self.taken = pushes
@@ -147,7 +152,8 @@ class _SparseOuter(Rule):
 
     def on_measured(self, facts: dict[str, float], c: ModelCluster) -> Decisions:
         norms = [math.sqrt(facts[f"dot:{push.id}:{push.id}"]) for push in self.taken]
-        return [Apply(self.taken, [min(1.0, median(norms) / each) if each else 1.0 for each in norms])]
+        middle = sorted(norms)[(len(norms) - 1) // 2]
+        return [Apply(self.taken, [min(1.0, middle / each) if each else 1.0 for each in norms])]
 
 
 @rule("aggregation", "staleness_weighted")

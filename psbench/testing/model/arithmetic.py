@@ -273,8 +273,8 @@ def two_levels(u: OneUpdate) -> ModelVector:
     """HALoS, from the authors' code alone: utnslab/halos 4b5bf73, src/halos.
 
     Delayed Nesterov, opt.py, lines 93-109, with c = 0, B = buffer_size, and lr that examples/run_halos.sh
-    (lines 19-20) multiplies by B: delta += grad; at every B-th step m = beta m + delta / B and p -= lr (beta m
-    + grad / B), delta = 0; else p -= lr grad / B. Sending, simulation/exec_halos.py, lines 91-99:
+    (lines 19-20) multiplies by B: delta += grad; at every B-th step m = beta m + delta / B and p -= lr (beta
+    m + grad / B), delta = 0; else p -= lr grad / B. Sending, simulation/exec_halos.py, lines 91-99:
     latest_merged_param - param. Merging, ps.py, lines 66-69: p *= 1 - merge_weight; p += merge_p
     merge_weight; then the merged model is kept (exec_halos.py, lines 87-88). Every server loads the same
     model (ps.py, line 14). That a region which joins later begins with the global model is ours.
@@ -340,7 +340,11 @@ def radial_outer(u: OneUpdate) -> ModelVector:
 
 
 def sparse_outer(u: OneUpdate) -> ModelVector:
-    """SparseLoCo: of each entry the mean over those that sent it, or over all."""
+    """SparseLoCo: of each entry the mean over those that sent it, or over all (Alg. 1).
+
+    From tplr-ai/templar c2397ac, src/tplr/compress.py, lines 472-474: scatter_reduce_ of all values that were
+    sent, with "mean" and include_self=False. That a 0 which is sent counts as not sent is ours.
+    """
     sent = sum((push.vector != 0).astype(float) for push in u.pushes)
     by = np.maximum(sent, 1) if u.own.combine == "mean_of_senders" else len(u.pushes)
     return u.x - u.own.outer_lr * u.total / by
