@@ -57,6 +57,12 @@ def total(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
     return [1.0 for _ in pushes], {}
 
 
+@weighs("heloco")
+def arrival(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Take a push with rho: `rho * corrected_block` (PanocularAI/torchft 0b0bae4, torchft/heloco.py)."""
+    return [own.arrival_weight for _ in pushes], {}
+
+
 @weighs("eager_outer")
 def eager_outer(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
     """Take the plain mean; beside is of how many."""
@@ -139,9 +145,9 @@ def fedbuff(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
 class _SparseOuter(Rule):
     """Each push wholly, or shortened to the median norm.
 
-    From tplr-ai/templar c2397ac, src/tplr/compress.py: `clip_norm_val = torch.median(norms)` (line 535), which
-    is the lower of two; `torch.clamp(clip_norm_val / (current_norm + 1e-8), max=1)` (line 555). That a norm is
-    one of the whole push, where theirs is one of each tensor, is ours.
+    From tplr-ai/templar c2397ac, src/tplr/compress.py: `clip_norm_val = torch.median(norms)` (line 535),
+    which is the lower of two; `torch.clamp(clip_norm_val / (current_norm + 1e-8), max=1)` (line 555). That a
+    norm is one of the whole push, where theirs is one of each tensor, is ours.
     """
 
     def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:

@@ -312,22 +312,9 @@ def two_levels(u: OneUpdate) -> ModelVector:
 
 
 def radial_outer(u: OneUpdate) -> ModelVector:
-    """Decoupled DiLoCo, of what is one tensor here; HeLoCo's filter before it."""
+    """Decoupled DiLoCo, of what is one tensor here."""
     v, beta = u.memory.get("v", np.zeros_like(u.x)), u.own.outer_momentum
-    found, weights = [], [push.weight for push in u.pushes]
-    for push in u.pushes:
-        d = push.vector
-        length, other = np.linalg.norm(d), np.linalg.norm(v)
-        if u.own.stale_filter == "heloco" and min(length, other) >= 1e-8:
-            unit, along = d / length, v / other
-            c, q = unit @ along, length / (length + 3 * other + 1e-8)
-            if c < 0:
-                d = d - min(-0.5 * c * q, 0.5) * c * length * along
-            elif c < 0.2:
-                turn = min((1 - c) * q, 1)
-                turned = (1 - turn) * unit + turn * along
-                d = length * turned / max(np.linalg.norm(turned), 1e-8)
-        found.append(d)
+    weights, found = [push.weight for push in u.pushes], [push.vector for push in u.pushes]
     mean = sum(w * d for w, d in zip(weights, found, strict=True))
     norms = [float(np.linalg.norm(d)) for d in found]
     units = [d / n if n else d for d, n in zip(found, norms, strict=True)]
@@ -337,6 +324,31 @@ def radial_outer(u: OneUpdate) -> ModelVector:
         mean = u_mean / size * sum(w * n for w, n in zip(weights, norms, strict=True))
     v = u.memory["v"] = beta * v + mean
     return u.x - u.own.outer_lr * (mean + beta * v)
+
+
+def heloco(u: OneUpdate) -> ModelVector:
+    """HeLoCo, of what is one tensor here, from the authors' code alone: PanocularAI/torchft 0b0bae4.
+
+    torchft/heloco.py, block_correct (lines 125-160), in its names, with its defaults (lines 98-103):
+    cos_b = delta m / (safe_d safe_m); conf_b = norm_d / (norm_d + kappa norm_m + eps). HeLoCoOptimizer.step
+    (lines 89-90): `m.mul_(mu).add_(G, alpha=1.0 - mu)`, `p.add_(-(G + mu * m), alpha=lr)`.
+    """
+    (push,), mu, m = u.pushes, u.own.outer_momentum, u.memory.get("m", np.zeros_like(u.x))
+    delta, eps = push.vector, 1e-8
+    norm_d, norm_m = float(np.linalg.norm(delta)), float(np.linalg.norm(m))
+    if norm_d >= eps and norm_m >= eps:
+        u_hat, v_hat = delta / norm_d, m / norm_m
+        cos_b, conf_b = float(u_hat @ v_hat), norm_d / (norm_d + 3.0 * norm_m + eps)
+        if cos_b < 0.0:
+            beta_b = min(0.5 * (-cos_b) * conf_b, 0.5)
+            delta = delta - beta_b * cos_b * norm_d * v_hat
+        elif cos_b < 0.2:
+            lambda_b = min(1.0 * (1.0 - cos_b) * conf_b, 1.0)
+            u_mix = (1.0 - lambda_b) * u_hat + lambda_b * v_hat
+            delta = norm_d * u_mix / np.linalg.norm(u_mix)
+    g = push.weight * delta  # rho * corrected_block
+    m = u.memory["m"] = mu * m + (1.0 - mu) * g
+    return u.x - u.own.outer_lr * (g + mu * m)
 
 
 def sparse_outer(u: OneUpdate) -> ModelVector:
@@ -372,6 +384,7 @@ UPDATES: dict[str, Callable[[OneUpdate], ModelVector]] = {
     "outer": outer,
     "eager_outer": eager_outer,
     "radial_outer": radial_outer,
+    "heloco": heloco,
     "two_levels": two_levels,
     "sparse_outer": sparse_outer,
     "fedbuff": fedbuff,

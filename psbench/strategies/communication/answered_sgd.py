@@ -1,16 +1,39 @@
-"""Local steps on what a region's server answers with, which is a model."""
+"""Local steps on what a push is answered with, which is a model other than the server's."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from psbench.core import State, Vector, WorkerStep, parameter
 from psbench.strategies.communication.dynamic_local_sgd import DynamicLocalSGD
+from psbench.strategies.communication.local_sgd import Local, LocalSGD
 
 SOURCE = "Kim et al. 2025 (HALoS)"
 
 
-class RegionalSGD(DynamicLocalSGD):
+class GoesOn(Local):
+    """A worker that goes on from the answer to its push, which is a model."""
+
+    takes_models: ClassVar[bool] = True
+
+    def receive(self, w: Vector, answer: Vector, state: State, own: WorkerStep) -> None:
+        """Take the model."""
+        self.begin(w, answer, state, own)
+
+
+class AnsweredSGD(GoesOn, LocalSGD):
+    """Push after every `local_steps` steps, and go on from the answer, which is a model.
+
+    Notes
+    -----
+    Reduces to: `local_sgd` where the answer is the server's model.
+    """
+
+    name = "answered_sgd"
+    source = "HeLoCo 2026"
+
+
+class RegionalSGD(GoesOn, DynamicLocalSGD):
     """Go on from the answer to a push, which is the model of the worker's region.
 
     A worker is ordered h_i = max(1, ceil(v_i / v_max * H)) steps, by its measured speed, as in
@@ -25,13 +48,8 @@ class RegionalSGD(DynamicLocalSGD):
 
     name = "regional_sgd"
     source = SOURCE
-    takes_models = True
 
     local_steps: int = parameter(8, "steps of the fastest worker", unit="steps", source=SOURCE, ge=1)
     rounding: Literal["down", "up"] = parameter(
         "up", "how a number of steps that is not whole is rounded", source=SOURCE
     )
-
-    def receive(self, w: Vector, answer: Vector, state: State, own: WorkerStep) -> None:
-        """Take the region's model."""
-        self.begin(w, answer, state, own)
