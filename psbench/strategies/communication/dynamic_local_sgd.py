@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 from pydantic import PrivateAttr
 
 from psbench.core import Action, ClusterView, Orders, Push, Status, parameter
+from psbench.core.rounding import ceil, floor
 from psbench.strategies.communication.local_sgd import Local
 
 SOURCE = "Liu et al. 2024 (Async Local-SGD)"
-#: of a step: measured times are sums of floats, so that the ratio of .9 and 1 may be a little below .9
-_MILLIONTH = 1e-6
 
 
 class DynamicLocalSGD(Local):
@@ -31,8 +29,7 @@ class DynamicLocalSGD(Local):
     Notes
     -----
     Reduces to: `local_sgd` when all workers are equally fast.
-    Our reading: the speed is that of the last push, computing only; the reference is the fastest worker. A
-    millionth of a step is not a step: it is what rounding makes of an exact ratio of measured times.
+    Our reading: the speed is that of the last push, computing only; the reference is the fastest worker.
     Known from accounts of others.
     """
 
@@ -65,5 +62,4 @@ class DynamicLocalSGD(Local):
         if view.workers[worker].status is Status.NEW or own <= 0:
             return {"local_steps": self.local_steps}
         exact = self.local_steps * min(self._step_s.values()) / own
-        whole = math.floor(exact + _MILLIONTH) if self.rounding == "down" else math.ceil(exact - _MILLIONTH)
-        return {"local_steps": max(1, whole)}
+        return {"local_steps": max(1, floor(exact) if self.rounding == "down" else ceil(exact))}

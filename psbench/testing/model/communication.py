@@ -109,8 +109,8 @@ class _DynamicLocalSGD(Rule):
         own = None if new else self.step_s.get(worker)
         if not own:
             return {"local_steps": self.own.local_steps}
-        # an exact ratio of two measured times is one up to what floats make of it: to six places
-        steps = round(min(self.step_s.values()) / own * self.own.local_steps, 6)
+        # an exact ratio of two measured times is one to eight places
+        steps = round(min(self.step_s.values()) / own * self.own.local_steps, 8)
         return {"local_steps": max(1, math.ceil(steps) if self.own.rounding == "up" else math.floor(steps))}
 
 
@@ -147,7 +147,7 @@ class _AdaComm(Rule):
 
     def on_applied(self, c: ModelCluster) -> Decisions:
         """Choose with the first averaging at or after each multiple of the interval."""
-        number = math.floor((c.now - self.began_s) / self.own.interval_s)
+        number = math.floor(round((c.now - self.began_s) / self.own.interval_s, 8))
         measured = self.own.loss == "measured"
         if self._final() or (number == self.interval and (measured or self.first)):
             return []
@@ -173,7 +173,7 @@ class _AdaComm(Rule):
         if not self.first:
             self.first = loss
             return
-        self.interval = math.floor((c.now - self.began_s) / self.own.interval_s)
+        self.interval = math.floor(round((c.now - self.began_s) / self.own.interval_s, 8))
         self.rates.append(c.rate(self.rate_epoch(c)))
         formula = math.sqrt(self.rates[0] / self.rates[-1] * loss / self.first) * self.own.initial_steps
         wanted = max(1, math.ceil(formula * (1 - 1e-9)))
@@ -219,12 +219,12 @@ class _SelSync(Rule):
         alpha, beta = self.own.sharing_workers, self.own.shared_fraction
         if alpha > 0 and beta > 0:
             if worker in self.served or not self.served:
-                count = math.floor(alpha * len(c.active) + 0.5)
+                count = math.floor(round(alpha * len(c.active) + 0.5, 8))
                 self.sharing = sorted(map(int, c.rng.choice(c.active, count, replace=False)))
                 self.served = []
             self.served.append(worker)
             own_samples = c.workers[worker].batch_size / (1 + beta * len(self.sharing))
-            each = math.floor(beta * own_samples)
+            each = math.floor(round(beta * own_samples, 8))
             others = [other for other in self.sharing if other != worker and each > 0]
             orders["injection"] = {"workers": others, "each": each}
         return orders
