@@ -1,4 +1,4 @@
-"""Rounding: shares to integers that keep their sum, and numbers that are whole but for the last bits of floats."""
+"""Rounding: shares that keep their sum, and numbers that are whole but for the last bits of a float."""
 
 from __future__ import annotations
 
