@@ -43,7 +43,9 @@ def test_workers_take_the_steps_of_the_exact_ratio_of_their_speeds(step_s, steps
     speeds = [Fraction(each, 100) for each in (100, 90, 70, 30, 60, 55, 1)]
     seconds = [step_s / float(speed) for speed in speeds]
     exact = [speed * steps for speed in speeds]
-    assert ordered(DynamicLocalSGD(local_steps=steps), seconds) == [max(1, math.floor(each)) for each in exact]
+    assert ordered(DynamicLocalSGD(local_steps=steps), seconds) == [
+        max(1, math.floor(each)) for each in exact
+    ]
     assert ordered(RegionalSGD(local_steps=steps), seconds) == [math.ceil(each) for each in exact]
 
 
@@ -58,4 +60,6 @@ def test_samples_that_are_shared(batch, percent, sharing):
 @given(st.integers(1, 999), st.integers(2, 1000))
 def test_the_epoch_of_a_switch_is_the_nearest_whole_one(permille, epochs):
     exact = Fraction(permille, 1000) * epochs
-    assert After(fraction=permille / 1000, whole_epochs=True)._due(epochs) == math.floor(exact + Fraction(1, 2))
+    assert After(fraction=permille / 1000, whole_epochs=True)._due(epochs) == math.floor(
+        exact + Fraction(1, 2)
+    )
