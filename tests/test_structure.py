@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -12,13 +13,16 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = (ROOT / "psbench", ROOT / "widgets" / "psbench_widgets")
+PACKAGES = (
+    *(ROOT / "psbench", ROOT / "widgets/psbench_widgets", ROOT / "tests/psbench_fuzz"),
+    *(ROOT / "notebooks/assignments/psbench_course", ROOT / "notebooks/reproduce/psbench_papers"),
+)
 FILES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
 
 #: what belongs in the package root: what people import and call, and what every folder needs
 IN_THE_ROOT = {
     *("__init__.py", "__main__.py", "py.typed", "errors.py", "seeds.py", "references.py"),
-    *("experiment.py", "specfile.py", "progress.py", "progress_events.py", "arrays.py"),
+    *("experiment.py", "specfile.py", "progress.py", "progress_events.py", "arrays.py", "backend.py"),
 }
 
 #: words for persons, and the files in which one of them is an answer of the panel's
@@ -33,7 +37,8 @@ HOMES = [
     ROOT / "psbench/twin",
 ]
 #: documents of the site that name files
-SITE = [f"notebooks/site/{name}.md" for name in ("guide", "measurements", "teaching", "howto")]
+PAGES = ("architecture", "guide", "measurements", "teaching", "howto")
+SITE = [f"notebooks/site/{name}.md" for name in PAGES]
 #: a public name of a type, not of a constant or a variable
 TYPE = re.compile(r"[A-Z](\w*[a-z]\w*)?")
 #: letters of a test's name
@@ -120,7 +125,7 @@ def foreign_privates(nodes):
 
 @cache
 def import_graph():
-    return grimp.build_graph("psbench", "psbench_widgets", cache_dir=None)
+    return grimp.build_graph(*(package.name for package in PACKAGES), cache_dir=None)
 
 
 def test_no_modules_import_each_other_in_a_cycle():
@@ -193,6 +198,20 @@ def test_names_of_tests_are_short():
     names = {name for text in texts for name in re.findall(r"^ *def (test_\w+)", text, re.MULTILINE)}
     assert len(names) > 2000
     assert sorted(name for name in names if len(name) > LONGEST_NAME) == []
+
+
+def test_the_drawing_of_the_packages_is_the_contract():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = [layer for each in contracts if each["type"] == "layers" for layer in each["layers"]]
+    named = [name.strip() for layer in layers for name in layer.split("|")]
+    page = (ROOT / "notebooks/site/architecture.md").read_text()
+    drawing = re.search(r"```text\n(.*?)```", page, re.DOTALL)[1]
+    assert re.findall(r"\bpsbench[.\w]+", drawing) == named
+    modules = {
+        name.split(".")[0] if name.startswith("psbench_") else ".".join(name.split(".")[:2])
+        for name in import_graph().modules
+    }
+    assert modules - {"psbench", "psbench.__main__"} == set(named)
 
 
 @pytest.mark.parametrize("text", ["DESIGN.md", "README.md", "CONTRIBUTING.md", *SITE])
