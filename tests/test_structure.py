@@ -39,8 +39,6 @@ HOMES = [
 #: documents of the site that name files
 PAGES = ("architecture", "guide", "measurements", "teaching", "howto")
 SITE = [f"notebooks/site/{name}.md" for name in PAGES]
-#: a public name of a type, not of a constant or a variable
-TYPE = re.compile(r"[A-Z](\w*[a-z]\w*)?")
 #: letters of a test's name
 LONGEST_NAME = 69
 #: arguments of a constructor, those of data classes aside
@@ -78,19 +76,6 @@ def long_constructors(nodes):
                     if len(arguments) > 1 + MOST_ARGUMENTS:
                         found.append(node.name)
     return found
-
-
-def public_types(files):
-    """Return the names of public classes and type aliases that several files define: name -> paths."""
-    found = {}
-    for path, nodes in files.items():
-        classes = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
-        set_names = {
-            each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
-        }
-        for name in {name for name in classes if name[0] != "_"} | set(filter(TYPE.fullmatch, set_names)):
-            found.setdefault(name, []).append(path)
-    return {name: paths for name, paths in found.items() if len(paths) > 1}
 
 
 def starred_tuples(nodes):
@@ -173,10 +158,6 @@ def test_no_tuple_with_a_star_passes_positional_arguments():
     assert found == set()
 
 
-def test_names_of_public_types_are_unique():
-    assert public_types(files()) == {}
-
-
 def test_no_file_reads_a_private_attribute_of_a_class_of_another():
     found = {(path, each) for path, nodes in files().items() for each in foreign_privates(nodes)}
     assert {each for each in found if each[0] not in READS_PRIVATES} == set()
@@ -239,12 +220,6 @@ def test_long_constructors_are_found():
     names = ", ".join(f"a{i}" for i in range(MOST_ARGUMENTS))
     short, long = (f"class A:\n    def __init__(self, {each}): ...\n" for each in (names, names + ", *, b"))
     assert (long_constructors(nodes_of(short)), long_constructors(nodes_of(long))) == ([], ["A"])
-
-
-def test_types_of_one_name_are_found():
-    text = "class A: ...\nclass _B: ...\nPair: TypeAlias = int\nif x:\n    T = int\nLIMIT = _Ends = 1"
-    both = {path: nodes_of(text) for path in "xy"} | {"z": nodes_of("class Pair: ...")}
-    assert public_types(both) == {"A": ["x", "y"], "Pair": ["x", "y", "z"], "T": ["x", "y"]}
 
 
 def test_words_for_persons_are_found():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from psbench_course.checks import CHECKS
+from psbench_course.key import checks
 
 _PYTEST = '''"""Checks of assignment {number}; results.json is written by
 
@@ -17,10 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from psbench_course.checks import CHECKS
-from psbench_course.grading import Grade, submission_of
+from psbench_course.collected import submission_of
+from psbench_course.grading import Grade
+from psbench_course.key import checks
 
-NAMES = [name for name, _, _ in CHECKS[{number}]]
+NAMES = [name for name, _, _ in checks()[{number}]]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def test_the_submission(grade, check):
 def otter_tests(assignment: int) -> dict[str, str]:
     """Return the files of an assignment for otter-grader, by name: each a check of the notebook's `mine`."""
     files = {}
-    for number, (_, points, _) in enumerate(CHECKS[assignment], 1):
+    for number, (_, points, _) in enumerate(checks()[assignment], 1):
         code = f">>> from psbench_course import check\n>>> check(mine, {number})\n'right'"
         case = {"code": code, "hidden": False, "locked": False}
         suite = {"cases": [case], "scored": True, "setup": "", "teardown": "", "type": "doctest"}

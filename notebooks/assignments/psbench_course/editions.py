@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from psbench.errors import DataError
-from psbench_course.checks import CHECKS
+from psbench_course.collected import ASSIGNMENTS
 
 _FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: a value that a student has to find
@@ -44,8 +44,8 @@ def assignment_of(source: str) -> int:
     if found is None:
         raise DataError("assignment: has no line such as `mine = Submission(assignment=1, student=...)`")
     number = int(found.group(1))
-    if number not in CHECKS:
-        known = ", ".join(map(str, CHECKS))
+    if number not in ASSIGNMENTS:
+        known = ", ".join(map(str, ASSIGNMENTS))
         raise DataError(f"assignment: there is no assignment {number}; give one of {known}")
     return number
 

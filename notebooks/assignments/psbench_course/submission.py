@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 _WORKERS = 4
 #: of the runs that switch
 EPOCHS = 10
+#: of a file of predictions or answers: a dozen numbers
+_MOST_BYTES = 100_000
 #: of the clusters that a strategy is designed for
 _DESIGN_WORKERS, _UNSEEN = 6, 3
 
@@ -94,6 +97,15 @@ def _design_for(rng: np.random.Generator) -> Experiment:
     return _on_digits(speeds, lr=0.1, batch_size=96, stop=stop, seed=int(rng.integers(1, 10_000)))
 
 
+def time_to_target(experiment: Experiment) -> float | None:
+    """Run an experiment, and return the seconds until it reached its target; None if it did not."""
+    from psbench.runs.execution import run
+
+    done = run(experiment)
+    reached = done.summary()["best_val_accuracy"] >= (experiment.stop.target_accuracy or 0)
+    return float(done.summary()["time_s"]) if reached else None
+
+
 @dataclass(frozen=True)
 class Submission:
     """A folder that is handed in.
@@ -152,7 +164,7 @@ class Submission:
         given = _answered(values)
         before = self.read("predictions")
         if before and before != given:
-            raise ParameterError(f"predictions are kept, and yours were {before}; runs have not changed them")
+            raise ParameterError(f"predictions are kept, and yours were {before}")
         if given:
             self._write("predictions", given)
 
@@ -169,8 +181,14 @@ class Submission:
         if not self.read("predictions"):
             raise ParameterError("say what you expect first: mine.predict(...)")
         found = run((experiment or self.experiment).but(**changes))
+        found.meta["predictions"] = self.predictions_digest()
         found.save(self.folder / name, overwrite=True)
         return found
+
+    def predictions_digest(self) -> str:
+        """Return a digest of the predictions, which each run records: later ones are not those of the run."""
+        text = json.dumps(self.read("predictions"), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def answer(self, **values: Any) -> None:
         """Write the answers; those that are still `...` are left out, and the last ones count."""
@@ -187,11 +205,15 @@ class Submission:
         path = self.folder / f"{name}.json"
         if not path.is_file():
             return {}
+        if path.stat().st_size > _MOST_BYTES:
+            raise DataError(f"{path}: has more than {_MOST_BYTES} bytes")
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{path}: is damaged ({error})") from None
-        return found if isinstance(found, dict) else {}
+        if not isinstance(found, dict):
+            raise DataError(f"{path}: holds a {type(found).__name__}, not names and values")
+        return found
 
     def _write(self, name: str, values: dict[str, Any]) -> None:
         draws_of(self.student)  # refuses a name that is none

@@ -1,28 +1,20 @@
-"""What is checked of each assignment, on the student's own cluster; `grading` has `check` and the points."""
+"""The checks of each assignment, on the student's own cluster, with their points."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
-from psbench.errors import ParameterError
-from psbench_course.handed import Handed
-from psbench_course.quiz import NUMBERS, letter
+from psbench_course.handed import Handed, design_share
+from psbench_course.key import Checks, right_letter
+from psbench_course.quiz import NUMBERS
 from psbench_course.submission import EPOCHS, bounded, switching
-
-if TYPE_CHECKING:
-    from psbench.experiment import Experiment
-
-#: returns what is wrong, in words; empty if nothing is
-Check: TypeAlias = Callable[[Handed], str]
-
 
 # -------------------------------------------------------------------- the quiz
 
 
 def _known(handed: Handed, number: int) -> str:
-    right = letter(handed.submission.student, number)
+    right = right_letter(handed.submission.student, number)
     return "" if handed.answer(f"q{number}") == right else "is not right"
 
 
@@ -118,35 +110,6 @@ def _accuracy(handed: Handed) -> str:
 _BETTER, _GOOD = 0.9, 0.75
 
 
-def design_share(handed: Handed) -> float:
-    """Return the mean time to the target of a design over BSP's, on clusters that the student has not seen.
-
-    Raises
-    ------
-    ParameterError
-        If it does not get to the target on one of them.
-    """
-    if handed.share is None:
-        strategy = handed.answer("strategy")
-        shares = []
-        for number, experiment in enumerate(handed.submission.unseen(handed.secret)):
-            times = [time_to_target(experiment.but(strategy=each)) for each in (strategy, "bsp")]
-            if times[0] is None:
-                raise ParameterError(f"on cluster {number + 1} that you have not seen it misses the target")
-            shares.append(times[0] / (times[1] or times[0]))
-        handed.share = sum(shares) / len(shares)
-    return handed.share
-
-
-def time_to_target(experiment: Experiment) -> float | None:
-    """Return the seconds until a run reached its target; None if it did not."""
-    from psbench.runs.execution import run
-
-    done = run(experiment)
-    reached = done.summary()["best_val_accuracy"] >= (experiment.stop.target_accuracy or 0)
-    return float(done.summary()["time_s"]) if reached else None
-
-
 def _tried(handed: Handed) -> str:
     practice = handed.submission.practice
     handed.run("tried", practice, strategy=handed.answer("strategy"))
@@ -159,7 +122,7 @@ def _faster(handed: Handed, than: float) -> str:
 
 
 #: by assignment, of which 0 is the quiz, each check with what it is called and its points
-CHECKS: Mapping[int, Sequence[tuple[str, float, Check]]] = {
+CHECKS: Checks = {
     0: tuple((f"question {number}", 1, partial(_known, number=number)) for number in NUMBERS),
     1: (
         ("a prediction was made first", 2, _predicted),
