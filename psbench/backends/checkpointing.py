@@ -105,7 +105,8 @@ def resumption(checkpoint: Checkpoint, view: ClusterView, composition: Strategy)
     spared, parts = {*released(rest)}, checkpoint.state["workers"]
     since = {int(name): part["since"] for name, part in parts.items() if "since" in part}
     again = {w for w in since if _goes_on(view.workers[w], parts[str(w)], w in spared)}
-    rest = [each for each in rest if not _needs_own_model(each) or "loop" in parts.get(str(each.worker), {})]
+    models = {int(name) for name, part in parts.items() if "loop" in part}
+    rest = [each for each in rest if not _lacks_own_model(each, models)]
     return Resumption(_without(checkpoint, since.keys() - again), rest, again)
 
 
@@ -117,8 +118,10 @@ def _goes_on(worker: WorkerView, part: Mapping[str, Any], spared: bool) -> bool:
     return not spared and worker.status is Status.COMPUTING and loop["ticket"] == worker.ticket
 
 
-def _needs_own_model(action: Action) -> bool:
-    return isinstance(action, act.Release) and (action.aggregate or action.fragment >= 0)
+def _lacks_own_model(action: Action, models: Collection[int]) -> bool:
+    """Return whether an action sends a worker what it can make nothing of without its model."""
+    is_part = isinstance(action, act.Release) and (action.aggregate or action.fragment >= 0)
+    return is_part and action.worker not in models
 
 
 #: what stays of the part of a worker whose steps are void, and of its tensors the residual

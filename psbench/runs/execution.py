@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -18,20 +20,28 @@ from torch import Tensor
 from psbench.backends.checkpointing import with_current_names
 from psbench.backends.control import Control, Observer, stop_on_signals
 from psbench.backends.outcome import Outcome
-from psbench.checkpoints.chain import find, home_of, log_of, remove_later, resume_spec
+from psbench.checkpoints.chain import (
+    find,
+    home_of,
+    log_of,
+    passed_over,
+    remove_later,
+    resume_spec,
+)
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
-from psbench.checkpoints.validation import check, check_against, check_log
+from psbench.checkpoints.validation import check, check_against, check_log, check_stop, done_in
 from psbench.core.log import EventLog
 from psbench.core.own import reunited
 from psbench.core.part import Part
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import AnyStrategy
-from psbench.errors import Interrupted, ParameterError
+from psbench.errors import Interrupted, NotSaved, ParameterError, SpecError
 from psbench.experiment import Experiment
 from psbench.results.identity import check_folder, new_run_id, remove_files_of_others, resumed_run_id
 from psbench.results.run import Run
 from psbench.runs.forked import BeginningCheck, ForkedExperiment
+from psbench.system.files import claimed
 from psbench.training.workload import Workload
 
 
@@ -76,6 +86,8 @@ def run(
     ------
     SpecError, DataError
         Before anything is computed.
+    NotSaved
+        If the run has ended and its folder cannot be written, as on a full disk; its `run` can be saved.
     ForkDiffers
         If the experiment is a fork whose run does not begin as it must; see `psbench.runs.fork`.
     Interrupted
@@ -88,17 +100,53 @@ def run(
     target = None if folder is None else Path(folder)
     path = None if start is None else find(start)
     begin = None if path is None else _beginning(experiment, path, log)
+    at_home = path is not None and target is not None and target.resolve() == home_of(path).resolve()
+    beyond: list[Path] = []
+    if path is not None and begin is not None and target is not None and at_home:
+        beyond = passed_over(path)
+        if Path(str(start)) != path:  # who names a checkpoint goes back to it
+            _check_record(target, begin, experiment)
     run_id = new_run_id() if path is None else resumed_run_id(path, home_of(path), target)
-    if target is not None:
-        check_folder(target, run_id, overwrite=overwrite)
-    workload = Workload.build(experiment) if workload is None else workload
-    if path is not None and begin is not None:
-        check_against(path, begin, workload)
-    checkpoints = None if target is None else CheckpointFolder(target, run_id, log, experiment.recovery.keep)
-    if target is not None:
-        remove_files_of_others(target, run_id)
-        if path is not None:
-            remove_later(path, target / "checkpoints")
+    with nullcontext() if target is None else claimed(target):
+        if target is not None:
+            check_folder(target, run_id, overwrite=overwrite, own=beyond)
+        workload = Workload.build(experiment) if workload is None else workload
+        if path is not None and begin is not None:
+            check_against(path, begin, workload)
+        keep = experiment.recovery.keep
+        checkpoints = None if target is None else CheckpointFolder(target, run_id, log, keep)
+        if checkpoints is not None and target is not None:
+            remove_files_of_others(target, run_id, beyond)
+            if path is not None:
+                remove_later(path, target / "checkpoints")
+            if path is not None and beyond and Path(str(start)) != path:
+                names = ", ".join(each.name for each in beyond)
+                checkpoints.note(f"{names}: cannot be read; the run goes on from {path.name}")
+        done = _executed(experiment, workload, log, observer, control, checkpoints, begin, client, run_id)
+        if target is not None:
+            try:
+                done.save(target)
+            except SpecError as error:
+                raise NotSaved(done, str(error)) from error
+    if exits and control.signal == signal.SIGTERM:
+        raise SystemExit(128 + signal.SIGTERM)
+    if exits and control.signal == signal.SIGINT:
+        raise Interrupted(done, "" if target is None else str(target))
+    return done
+
+
+def _executed(
+    experiment: Experiment,
+    workload: Workload,
+    log: EventLog,
+    observer: Observer | None,
+    control: Control,
+    checkpoints: CheckpointFolder | None,
+    begin: Checkpoint | None,
+    client: Any,
+    run_id: str | None,
+) -> Run:
+    """Run an experiment whose folder is its own by now."""
     check = None
     if isinstance(experiment, ForkedExperiment):
         recorded = experiment.beginning.recorded(lambda origin: run(origin, control=control).log)
@@ -112,14 +160,7 @@ def run(
     if checkpoints is not None:
         outcome.facts["incidents"] = [*outcome.facts.get("incidents", ()), *checkpoints.incidents]
     meta = {"run_id": run_id} | _meta(experiment, workload, outcome, time.perf_counter() - began)
-    done = Run(experiment, log, meta, outcome.parameters, outcome.buffers)
-    if target is not None:
-        done.save(target)
-    if exits and control.signal == signal.SIGTERM:
-        raise SystemExit(128 + signal.SIGTERM)
-    if exits and control.signal == signal.SIGINT:
-        raise Interrupted(done, "" if target is None else str(target))
-    return done
+    return Run(experiment, log, meta, outcome.parameters, outcome.buffers)
 
 
 def resume(
@@ -183,7 +224,7 @@ def resume(
     )
     folder = home_of(path) if folder is None else folder
     options: dict[str, Any] = {"observer": observer, "control": control, "client": client}
-    return run(experiment, folder=folder, overwrite=overwrite, start=path, **options)
+    return run(experiment, folder=folder, overwrite=overwrite, start=source, **options)
 
 
 def _with_objects(experiment: Experiment, **given: Any) -> Experiment:
@@ -203,10 +244,26 @@ def _beginning(experiment: Experiment, path: Path, log: EventLog) -> Checkpoint:
     """Read a checkpoint and the log up to it."""
     checkpoint = Checkpoint.load(path)
     check(path, checkpoint, experiment)
+    check_stop(path, done_in(checkpoint.state), checkpoint.state["spec"].get("stop", {}), experiment.stop)
     before = log_of(path, checkpoint)
     check_log(path, before, experiment.num_workers)
     log.extend(before.rows(), before.texts)
     return with_current_names(checkpoint)
+
+
+def _check_record(folder: Path, begin: Checkpoint, experiment: Experiment) -> None:
+    """Refuse to replace the record of a run that has come further than it is to come now."""
+    record = folder / "run.json"
+    try:
+        summary = json.loads(record.read_text(encoding="utf-8"))["summary"]
+        done = {name: float(summary[each]) for name, each in _DONE.items()}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return  # it was killed, or has a record that says nothing
+    check_stop(record, done, begin.state["spec"].get("stop", {}), experiment.stop)
+
+
+#: how a summary calls what stop rules count
+_DONE = {"epochs": "epochs", "updates": "updates", "seconds": "time_s"}
 
 
 def _backend(experiment: Experiment) -> Callable[..., Outcome]:
