@@ -89,15 +89,29 @@ def find(source: str | Path) -> Path:
     states, damaged = _states_of(found)
     _check_one_run(states)
     for last in sorted(states, key=lambda each: _progress(states[each]), reverse=True):
-        try:
-            log_of(last, Checkpoint.load(last))
-        except DataError as error:
-            damaged[last] = error
-        else:
+        if _is_whole(last, states, damaged):
             return last
     first, *others = damaged.values()
     more = f"; nor can {', '.join(each.name for each in [*damaged][1:])}" if others else ""
     raise DataError(f"{first}{more}: no checkpoint of this run can be read")
+
+
+def _is_whole(path: Path, states: Mapping[Path, Mapping[str, Any]], damaged: dict[Path, DataError]) -> bool:
+    """Return whether a checkpoint and those that its log begins in can be read; note those that cannot."""
+    at, seen = path, set[Path]()
+    while at in states and at not in seen:
+        seen.add(at)
+        try:
+            Checkpoint.load(at)
+        except DataError as error:
+            damaged[at] = error
+            return False
+        log = states[at].get("log")
+        before = log.get("after") if isinstance(log, Mapping) else None
+        if not isinstance(before, str) or not before:
+            return True
+        at = path.parent / before
+    return at not in damaged  # one that is missing, or goes in a circle, is refused when the log is read
 
 
 def _states_of(paths: Iterable[Path]) -> tuple[dict[Path, dict[str, Any]], dict[Path, DataError]]:
