@@ -25,7 +25,8 @@ from psbench.core.log import EventLog, Kind
 from psbench.runs.execution import run
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
-from psbench.training.batches import Batches
+from psbench.training.batches import Batches, BatchPosition
+from psbench.training.workload import Workload
 
 TOP = {"name": "top_k", "ratio": 0.2}
 BOTH = {"codec": TOP, "codec_down": TOP}
@@ -173,7 +174,7 @@ def test_beside_a_push_a_run_goes_on_with_the_bits_that_it_would_have_had(strate
 
 
 REPEATING = [
-    *("asp", "ssp", "dc_asgd", "easgd", "hermes", "k_asp"),
+    *("asp", "ssp", "dc_asgd", "easgd", "k_asp"),
     *({"name": "asp"} | BOTH | SERVERS, {"name": "fedbuff"}),
 ]
 
@@ -437,3 +438,22 @@ def test_batches_go_on_from_anywhere(ordered):
         assert np.array_equal(again.take(size), straight.take(size))
         taken += size
         assert again.taken == straight.taken == taken
+
+
+@pytest.mark.parametrize("begun", [0, 1, 3, 7])
+def test_a_worker_goes_on_in_the_middle_of_its_chunk(begun):
+    """Its chunk of 32 is gone through again and again, five at a time, as if it had never been away."""
+    workload = Workload.build(toy("hermes"))
+    straight, again = workload.trainer(), workload.trainer()
+    straight.start(1, 9)  # of its shard, before the chunk
+    straight.assign(1, 32)
+    taken = [straight.start(1, 5).indices for _ in range(begun)]
+    position = straight.position(1)
+    assert position[2:] == (1, 32, 5 * begun)
+    again.go_to(1, BatchPosition(*json.loads(json.dumps(position))))
+    rest = [trainer.start(1, 5).indices for trainer in (straight, again) for _ in range(8)]
+    for one, other in zip(rest[:8], rest[8:], strict=True):
+        assert np.array_equal(one, other)
+    chunk = np.concatenate([*taken, *rest[:8]])
+    for at in range(0, 32 * ((begun + 8) * 5 // 32), 32):  # each pass has the samples of the chunk
+        assert sorted(chunk[at : at + 32]) == sorted(chunk[:32])

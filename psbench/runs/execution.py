@@ -181,11 +181,10 @@ def resume(
 ) -> Run:
     """Go on with a run that was stopped, was killed, or is to be longer.
 
-    It goes on from its last checkpoint with the time, the log and the model of that moment; what came after
-    it is done again, and its checkpoints are removed from that folder. Steps that were under way are void:
-    their workers are sent the model and begin again, without the model of their own that they had (EASGD
-    under ASP begins at the centre). Under a barrier none is under way at a checkpoint, and
-    a simulated run goes on bit by bit as it would have done.
+    It goes on from its last checkpoint that can be read, with the time, the log and the model of that moment;
+    what came after it is done again, and its checkpoints are removed from that folder. Workers that were in
+    the middle of steps repeat them from what they held at their last message. Under a barrier none was, and
+    a simulated run goes on bit by bit as it would have done; elsewhere the summary's warnings say who did.
 
     Parameters
     ----------
@@ -211,7 +210,7 @@ def resume(
     Raises
     ------
     SpecError, DataError
-        If there is no checkpoint, or it is of another experiment.
+        If there is no checkpoint, or it is of another experiment, or a stop rule is below what is done.
 
     Source
     ------

@@ -285,6 +285,8 @@ class LocalWorkers(Workers):
                 own.model.load_state_dict(model)
             own.model.obey(plain.get("orders", {}))
             own.at_release = own.at_push = named("model/", model), {**plain}
+            for orders in plain.get("told", ()):
+                own.loop.on_orders(orders)
 
     def repeat(self, worker: int, now: float) -> None:
         """Begin the steps of a restored worker again."""
@@ -316,6 +318,7 @@ class LocalWorkers(Workers):
             self._released(event, now)
         elif isinstance(event, OrdersArrival):
             worker.loop.on_orders(event.orders)
+            worker.at_release[1].setdefault("told", []).append(event.orders)
         else:
             worker.computes_on = False
             self._take_stashed(worker, stepped=False)

@@ -318,6 +318,8 @@ class Worker:
     def _take_orders(self, order: msg.NewOrders) -> None:
         if self.loop is not None:
             self.loop.on_orders(order.orders)
+            if self._at_release is not None:
+                self._at_release[1].setdefault("told", []).append(order.orders)
 
     def _change_speed(self, order: msg.ChangeSpeed) -> None:
         self._machine.by_hand = order.factor
@@ -439,3 +441,5 @@ class Worker:
             self._repeats = True
             self.model.obey(plain["orders"])
             self._at_release = self._at_push = named("model/", model), {**plain}
+            for orders in plain.get("told", ()):
+                self.loop.on_orders(orders)
