@@ -120,8 +120,9 @@ def _goes_on(worker: WorkerView, part: Mapping[str, Any], spared: bool) -> bool:
 
 def _lacks_own_model(action: Action, models: Collection[int]) -> bool:
     """Return whether an action sends a worker what it can make nothing of without its model."""
-    is_part = isinstance(action, act.Release) and (action.aggregate or action.fragment >= 0)
-    return is_part and action.worker not in models
+    if not isinstance(action, act.Release):
+        return False
+    return (action.aggregate or action.fragment >= 0) and action.worker not in models
 
 
 #: what stays of the part of a worker whose steps are void, and of its tensors the residual

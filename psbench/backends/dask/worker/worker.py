@@ -437,7 +437,7 @@ class Worker:
         model = under("model/", order.tensors)
         if model:
             self.model.load_state_dict(model)
-        if "since" in plain:
+        if "since" in plain and self.loop is not None:
             self._repeats = True
             self.model.obey(plain["orders"])
             self._at_release = self._at_push = named("model/", model), {**plain}
