@@ -325,7 +325,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path):
         resume(second)
 
 
-def test_a_stop_rule_that_is_met_already_is_refused_before_anything_is_written(tmp_path, capsys):
+def test_a_stop_rule_that_is_met_already_is_refused(tmp_path, capsys):
     experiment = toy("bsp", stop={"epochs": 3})
     whole = run(experiment, folder=tmp_path / "run")
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}

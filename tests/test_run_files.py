@@ -420,7 +420,7 @@ def test_a_full_disk_at_the_end_loses_no_run(tmp_path, monkeypatch, capsys):
         "stop.updates=3",
         "--out",
     ]
-    assert main([*arguments, str(tmp_path / "full" / "run")]) == 1
+    assert main([*arguments, str(tmp_path / "full" / "other")]) == 1
     said = capsys.readouterr().err.splitlines()[-1]
     (saved,) = (tmp_path / "home" / "psbench-runs").iterdir()
     assert said.endswith(f"the run is saved in {saved}")
