@@ -30,7 +30,7 @@ class Resources:
 
     `trainer`, `evaluator` and `steps` are None where a run computes no gradients (timing only), `corruptions`
     where all workers push what they have computed, `cores` where each worker has its own, `link_times` where
-    messages have no times of their own. Without `checkpoints` nobody asks what workers had at their releases.
+    messages have no times of their own. Without `checkpoints` workers keep nothing of their last release.
     """
 
     workload: Workload
