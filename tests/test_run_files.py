@@ -295,7 +295,7 @@ DAMAGED = {
     "an action for nobody": (set_state("rest", [{"do": "tell", "worker": 77, "orders": {}}]), "worker 77"),
     "an event of another kind": (set_state("events", [[0.0, 0, 0, "Boom", {}]]), "events.0: 'Boom' is none"),
     "an event at no time": (set_state("events", [[[], 0, 0, "Join", {"worker": 0}]]), "events.0.0: .*number"),
-    "an event of a text": (set_state("events", [[0.0, 0, 0, "Join", {"worker": "0"}]]), "Join.worker: "),
+    "an event of a text": (set_state("events", [[0.0, 0, 0, "Join", {"worker": "0"}]]), "join.worker: "),
     "a link that is a text": (set_state("network.up_free_s", "x"), "network.up_free_s: .*number"),
     "no link": (set_state("network", {}), "network.up_free_s: is required"),
     "stop rules of nothing": (set_state("stop_rules", {}), "stop_rules.evaluations: is required"),
