@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from psbench.backends.checkpointing import released, resumption
 from psbench.backends.dask.coordinator.actions import ActionPerformer
 from psbench.backends.dask.coordinator.answers import Answers
 from psbench.backends.dask.coordinator.checkpointing import (
@@ -20,7 +21,6 @@ from psbench.backends.dask.coordinator.checkpointing import (
     Start,
     events_from_plain,
     first_actions,
-    has_releases,
     resume_workers,
     store_state,
     without_part,
@@ -220,11 +220,13 @@ class LiveRun:
 
     def _resume(self, start: Start) -> Script[None]:
         """Restore what a checkpoint holds, and perform the rest of its answer, unless the run ends there."""
-        run, checkpoint = self.run, start.checkpoint
-        state, view, workers = checkpoint.state, run.view, run.peers.workers()
+        run, state = self.run, start.checkpoint.state
+        view, workers = run.view, run.peers.workers()
         run.log_stream.resume(start.rows, start.texts)
         self.pushes.next_number = state["next_push"]
         run.engine.load_state_dict(state["engine"])
+        goes_on = resumption(start.checkpoint, view, run.engine.composition)
+        checkpoint = goes_on.checkpoint
         composition = run.workload.experiment.strategy.compositions[view.in_force]
         resume_workers(run.out, workers, checkpoint, view, composition.placement.collective)
         for worker, own in state["workers"].items():
@@ -251,10 +253,10 @@ class LiveRun:
             changes = self.membership.changes_since_checkpoint(state["time_s"], lost)
             run.events.extend(changes)  # before those of the wait
             yield from self.answers.perform(
-                first_actions(run.engine, checkpoint, {*run.peers.workers()} - lost, epochs)
+                first_actions(run.engine, goes_on, {*run.peers.workers()} - lost, epochs)
             )
         else:
-            self.answers.unanswered = has_releases(run.engine, checkpoint)
+            self.answers.unanswered = bool(released(goes_on.rest))
         if reason:  # where models diverge, the last answer says first which steps the workers keep
             run.ending.finish(reason)
 
