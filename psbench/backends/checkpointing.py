@@ -64,7 +64,7 @@ def resumed(
 ) -> list[Action]:
     """Return the first actions of a resumed run: the rest of an answer, then releases for void work.
 
-    Workers in `again` repeat their steps and are not released; `epochs` is the stop rule's number from now on.
+    Workers in `again` repeat their steps and are not released; `epochs` is the new number of the stop rule.
     """
     void = engine.resume(released(rest), epochs, again)
     for action in rest:
