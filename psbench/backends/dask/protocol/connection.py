@@ -3,8 +3,8 @@
 A frame is a head of fixed size, a body, and the bytes of a tensor. What the system does not take at once is
 queued, and sent by a thread that all connections of a process share (`sender`).
 
-Before the peer's greeting was checked (`meet`) a frame may be no larger than a greeting and has no payload, and
-neither bytes nor heartbeats are signs of life.
+Before the peer's greeting was checked (`meet`) a frame may be no larger than a greeting and has no payload,
+and neither bytes nor heartbeats are signs of life.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ of its own, its name, and the HMAC of all three under the key; a number of a cli
 refused, so what was overheard opens nothing. The server answers with the HMAC of the client's number, without
 which the client takes nothing from it. On an encrypted connection both HMACs are of its `binding` too.
 
-Nothing but a whole greeting is taken of an unknown connection, and that within a time from when it was accepted.
-Their number is bounded, so that they do not use up the descriptors of a process; known peers are not touched.
+An unknown connection may send a greeting and nothing else, within `silence_s` from when it was accepted. The
+number of unknown connections is bounded, so that known peers keep their descriptors.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ class StreamServer(Closing):
             has_looked, now = True, self._read_s
 
     def _look(self, timeout_s: float) -> None:
-        """Find out who has something to read, waiting for it at most that long; accept, and drop who is late."""
+        """Wait at most that long for something to read; accept connections, and drop those that are late."""
         for each, _ in self._selector.select(timeout_s):
             if each.data is None:
                 self._accept(each.fileobj)
@@ -288,7 +288,7 @@ class StreamServer(Closing):
         self._ready[connection] = None  # its greeting is here, more often than not
 
     def _make_do(self, error: OSError) -> None:
-        """Take the place of an unknown connection, or accept none for a while: there is no descriptor left."""
+        """Close an unknown connection, or accept none for a while: there is no descriptor left."""
         if self._unknown:
             self._refuse(next(iter(self._unknown)))
         else:
