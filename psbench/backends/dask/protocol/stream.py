@@ -247,9 +247,8 @@ class StreamServer(Closing):
                 self._ready[each.data] = None
         self._reads = _READS
         now = time.monotonic()
-        self._reading_s += min(
-            now - self._read_s, _READING_S
-        )  # a process may be busy for longer than a deadline
+        # a process may compute for longer than its peers have for a greeting
+        self._reading_s += min(now - self._read_s, _READING_S)
         self._read_s = now
         while self._oldest_unknown_s > self._silence_s:
             self._refuse(next(iter(self._unknown)))
