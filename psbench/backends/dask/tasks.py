@@ -216,7 +216,7 @@ def listening_socket(experiment: Experiment, key: RunKey, largest: int) -> Serve
 
 def _count_strangers(socket: ServerSocket, coordinator: ClientSocket) -> None:
     """Report to the coordinator how many connections without the run's key a process has closed."""
-    socket.on_stranger = lambda count: coordinator.send(msg.Strangers(count))
+    socket.on_stranger = lambda count: coordinator.send(msg.ClosedStrangers(count))
 
 
 def _announce(topic: str, name: str, socket: ServerSocket) -> None:

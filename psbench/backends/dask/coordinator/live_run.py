@@ -291,7 +291,7 @@ class LiveRun:
             msg.AskClock: lambda name, _: run.out.send(name, msg.Clock(run.clock_s)),
             msg.Failed: self._fail,
             msg.PeerRefused: self._lose_refused,
-            msg.Strangers: lambda name, strangers: run.strangers.count(name, strangers.count),
+            msg.ClosedStrangers: lambda name, strangers: run.strangers.count(name, strangers.count),
             **dict.fromkeys((msg.UsageReport, msg.StampsReport, msg.ServedReport), run.peers.report),
             msg.StateReply: lambda name, reply: run.store.reply(name, reply),
             msg.NumberReply: lambda name, reply: run.store.reply(name, reply),

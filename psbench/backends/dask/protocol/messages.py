@@ -74,7 +74,7 @@ class PeerRefused(Message, kind=12):
     reason: str
 
 
-class Strangers(Message, kind=16):
+class ClosedStrangers(Message, kind=16):
     """How many unknown connections a server, a worker or the replica has closed so far."""
 
     count: int
