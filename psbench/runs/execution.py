@@ -91,7 +91,7 @@ def run(
     run_id = new_run_id() if path is None else resumed_run_id(path, home_of(path), target)
     if target is not None:
         check_folder(target, run_id, overwrite=overwrite)
-    workload = Workload.build(experiment) if workload is None else workload
+    workload = Workload.build(experiment, whole_run=client is None) if workload is None else workload
     if path is not None and begin is not None:
         check_against(path, begin, workload)
     checkpoints = None if target is None else CheckpointFolder(target, run_id, log, experiment.recovery.keep)

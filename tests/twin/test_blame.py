@@ -194,7 +194,7 @@ def test_broken_traces_of_torch_are_one_line(write):
         (json.dumps({"rank": 0, "entries": {"a": 1}}), "entries is no list"),
         (json.dumps({"rank": 0, "entries": [3]}), "fewer than two completed collectives"),
         (json.dumps(endless), "an entry has no collective_seq_id and times"),
-        (json.dumps({"rank": 0, "entries": unknown}), "fewer than two completed .9 have no time_disc"),
+        (json.dumps({"rank": 0, "entries": unknown}), r"completed collectives \(9 have no time_disc"),
         (text.replace('"dur": ', '"dur": 1e999, "was": '), "has no ts and dur"),
         (text.replace('"ts": ', '"ts": 1e300, "was": '), "has no ts and dur"),
         (text.replace("ProfilerStep#", "ProfilerStep#" + "1" * 5000), "no ProfilerStep"),
@@ -221,7 +221,7 @@ def test_collectives_that_are_not_known_to_be_completed_have_no_time(write):
 
 def test_a_profiler_without_a_schedule_is_told_of_it(tmp_path):
     """Of torch itself: `step` marks no steps then, however often it is called."""
-    traces, given = {}, torch.profiler.schedule(wait=0, warmup=1, active=3)
+    traces, given = {}, torch.profiler.schedule(wait=0, warmup=1, active=3, repeat=1)
     for name, schedule in {"without": None, "with": given}.items():
         path = tmp_path / f"{name}_0.json"
         activities = [torch.profiler.ProfilerActivity.CPU]

@@ -190,7 +190,7 @@ def _build(experiment: Experiment, sent: Shipment | None) -> Workload:
     """Set up this process for the arithmetic of a run, and build its workload."""
     torch.set_num_threads(experiment.threads)
     keep_freed_memory()
-    return Workload.build(experiment, sent)
+    return Workload.build(experiment, sent, whole_run=False)
 
 
 def _report(coordinator: ClientSocket, work: Callable[[], None]) -> None:
