@@ -7,7 +7,9 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
+
+from pydantic import ConfigDict
 
 from psbench.core.typed_data import read_json, typed
 from psbench.errors import DataError, in_short
@@ -39,6 +41,8 @@ class PaperRecord:
         Of the log and of the model.
     wall_s : float, seconds
     """
+
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     key: str
     paper: str
