@@ -16,7 +16,7 @@ from psbench.core.typed_data import read_json, typed
 from psbench.errors import DataError
 from psbench.results.run import Run
 from psbench.system.files import write_text
-from psbench.twin.blame import Meetings
+from psbench.twin.attribution import Meetings
 from psbench.twin.exchanges import SHORTEST_S, exchanges_of
 from psbench.twin.variation import kept
 

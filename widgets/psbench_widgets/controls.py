@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel
@@ -18,6 +18,7 @@ from pydantic_core import PydanticUndefined
 
 from psbench.core.own import Own
 from psbench.core.part import REGISTRY, Part
+from psbench.core.specification import choices_of
 from psbench.core.stop import Stop
 from psbench.core.strategy import DOMAINS, Strategy
 from psbench.experiment import Experiment
@@ -180,8 +181,8 @@ def control(name: str, info: FieldInfo) -> dict[str, Any]:
 def _kind(name: str, info: FieldInfo) -> dict[str, Any]:
     bare, optional = _without_none(info.annotation)
     found: dict[str, Any] = {"kind": "yaml"}
-    if get_origin(bare) is Literal:
-        found = {"kind": "choice", "choices": list(get_args(bare))}
+    if choices := choices_of(bare, info):
+        found = {"kind": "choice", "choices": choices}
     elif isinstance(bare, type) and issubclass(bare, Part):
         found = {"kind": "part", "domain": bare.domain}
     elif isinstance(bare, type) and issubclass(bare, Strategy):

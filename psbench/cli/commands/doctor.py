@@ -12,7 +12,7 @@ from psbench.cli.options import AsJson, Scheduler, Settings, Spec
 from psbench.cli.starting import starting
 
 if TYPE_CHECKING:
-    from psbench.backends.dask.doctor import Diagnosis
+    from psbench.backends.dask import Diagnosis
 
 
 @app.command("doctor")
@@ -39,7 +39,7 @@ def doctor_command(
     with starting("psbench: loading torch and Dask"):
         import yaml
 
-        from psbench.backends.dask.doctor import diagnose
+        from psbench.backends.dask import diagnose
         from psbench.system.files import check_new_file, write_text
     if out is not None:
         check_new_file(out)
