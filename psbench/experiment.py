@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
-import yaml
 from pydantic import BaseModel, Field, ValidationInfo, field_validator, model_validator
 
 from psbench.backend import backend_names, backend_of
@@ -35,7 +34,7 @@ from psbench.optimization.schedule import Plateau
 from psbench.optimization.scores import Metric
 from psbench.optimization.torch_optimizer import as_optimizer
 from psbench.sharding import Sharding, as_sharding
-from psbench.specfile import read_yaml, set_path
+from psbench.specfile import dump_yaml, read_yaml, set_path
 from psbench.strategies import later_switches, make_strategy
 from psbench.system.files import write_text
 
@@ -395,7 +394,7 @@ class Experiment(Specification):
         SpecError
             If it cannot be written there.
         """
-        text = yaml.safe_dump(self.spec(), sort_keys=False)
+        text = dump_yaml(self.spec())
         if path is not None:
             write_text(Path(path), text)
         return text

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -389,7 +388,7 @@ def test_live_runs_are_kept_as_they_come(monkeypatch, tmp_path):
             raise found
         return found
 
-    monkeypatch.setattr(sys.modules["psbench.twin.record"], "run_experiment", run)
+    monkeypatch.setattr("psbench.twin.recording.run_experiment", run)
     with pytest.raises(KeyboardInterrupt):
         record(sizes=Sizes(scaled=()), folder=str(tmp_path))
     found = Recorded.read(str(tmp_path))

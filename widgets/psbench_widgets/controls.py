@@ -22,6 +22,7 @@ from psbench.core.specification import choices_of
 from psbench.core.stop import Stop
 from psbench.core.strategy import DOMAINS, Strategy
 from psbench.experiment import Experiment
+from psbench.specfile import dump_yaml
 from psbench.strategies import CATALOGUE, Published, domain_of
 from psbench_widgets.own_objects import options
 
@@ -225,7 +226,7 @@ def _default(info: FieldInfo, kind: str) -> Any:
 def as_yaml(value: Any) -> str:
     """Return a value as one line of YAML, as a user would type it."""
     plain = list(value) if isinstance(value, tuple) else value
-    return yaml.safe_dump(plain, default_flow_style=True, width=10_000).strip().removesuffix("...").strip()
+    return dump_yaml(plain, default_flow_style=True, width=10_000).strip().removesuffix("...").strip()
 
 
 def read(value: Any) -> Any:

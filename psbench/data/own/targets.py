@@ -9,7 +9,7 @@ import numpy as np
 
 from psbench.arrays import Array
 from psbench.data.base import MOST_CLASSES, Task
-from psbench.data.own.arrays import as_array, check_finite
+from psbench.data.own.arrays import as_array, as_floats, check_finite, warn_of_merged
 from psbench.data.own.held import check_texts
 from psbench.errors import DataError, ParameterError, in_short
 
@@ -33,6 +33,7 @@ def encode_targets(
     task: Task | None = None,
     classes: int | Sequence[str] | None = None,
     largest_token: int | None = None,
+    exact: bool = False,
 ) -> Targets:
     """Return targets as they are trained on.
 
@@ -50,6 +51,8 @@ def encode_targets(
         occur.
     largest_token : int or None
         Among the inputs, if these are whole numbers; the vocabulary goes at least that far.
+    exact : bool
+        Whether numbers to be predicted are to be standardised: they are float64 then.
 
     Raises
     ------
@@ -67,7 +70,8 @@ def encode_targets(
     else:
         if classes is not None:
             raise ParameterError(f"data: classes are given, but the task is {task!r}; leave one out")
-        coded, names = ([_numbers(part) if task == "regression" else _as_given(part) for part in parts], ())
+        numbers = [_numbers(part, exact) if task == "regression" else _as_given(part) for part in parts]
+        coded, names = numbers, ()
     return Targets(coded[0], coded[1] if len(coded) > 1 else None, names, task)
 
 
@@ -89,9 +93,11 @@ def _targets(value: object, what: str, squeezes: bool) -> Array:
 
 def _from_objects(array: Array, what: str) -> Array:
     """Return an array of Python objects as one of texts, or of numbers."""
-    for place, value in enumerate(array.ravel().tolist()):
-        if value is None or value != value:
-            raise DataError(f"data: {what} has no value in row {place}; leave such rows out")
+    from pandas import isna
+
+    missing = np.argwhere(isna(array))
+    if len(missing):
+        raise DataError(f"data: {what} has no value in row {int(missing[0, 0])}; leave such rows out")
     kinds = {type(value) for value in array.ravel().tolist()}
     if kinds == {str}:
         check_texts(array.ravel(), array.size, what)
@@ -108,19 +114,31 @@ def _task_of(y: Array, tokens: bool) -> Task:
         return "classification"
     if y.ndim == 2 and tokens:
         return "sequence"
-    hint = "give y.argmax(1)" if set(np.unique(y[:1000]).tolist()) <= {0, 1} else "give a target a sample"
     raise DataError(
-        f"data: y has shape {y.shape} and dtype {y.dtype}; {hint}, or say what it is: ps.data(..., task=...)"
+        f"data: y has shape {y.shape} and dtype {y.dtype}; {_one_target(y)}, or say what it is: "
+        "ps.data(..., task=...)"
     )
 
 
-def _numbers(y: Array) -> Array:
+def _one_target(y: Array) -> str:
+    """Return how to give targets of several whole numbers a sample."""
+    looked_at = y[:1000]
+    if y.ndim != 2 or not set(np.unique(looked_at).tolist()) <= {0, 1}:
+        return "give a target a sample"
+    if (looked_at.sum(axis=1) == 1).all():
+        return "give y.argmax(1)"
+    return "for several labels a sample give y as floats, with loss='bce'"
+
+
+def _numbers(y: Array, exact: bool) -> Array:
     if y.dtype.kind == "U":
         raise DataError(f"data: y holds texts such as {y[0]!r}, which task 'regression' cannot predict")
     if y.ndim > 2:
         raise DataError(f"data: y has shape {y.shape}; expected (samples,) or (samples, numbers)")
-    found = y.astype(np.float32, copy=False)
-    check_finite(found, "y as a 32-bit float")
+    found = as_floats(y, "y")
+    if exact:
+        return y.astype(np.float64, copy=False)
+    warn_of_merged(y, "y")
     return found
 
 
@@ -134,7 +152,9 @@ def _classes(
     parts: Sequence[Array], given: int | Sequence[str] | None
 ) -> tuple[list[Array], tuple[str, ...]]:
     if parts[0].ndim != 1:
-        raise DataError(f"data: y has shape {parts[0].shape}; classes are one a sample: give y.argmax(1)")
+        raise DataError(
+            f"data: y has shape {parts[0].shape}; classes are one a sample: {_one_target(parts[0])}"
+        )
     values = [_whole(part) for part in parts]
     found = np.unique(np.concatenate(values))
     if found.dtype.kind == "U":
