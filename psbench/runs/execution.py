@@ -112,7 +112,7 @@ def run(
     with nullcontext() if target is None else claimed(target):
         if target is not None:
             check_folder(target, run_id, overwrite=overwrite, own=beyond)
-        workload = Workload.build(experiment) if workload is None else workload
+        workload = Workload.build(experiment, whole_run=client is None) if workload is None else workload
         if path is not None and begin is not None:
             check_against(path, begin, workload)
         keep = experiment.recovery.keep

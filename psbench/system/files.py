@@ -35,7 +35,7 @@ def temporary_name(folder: Path) -> Path:
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[BinaryIO]:
+def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
     """Open a new file beside `path` for writing; it takes the place of `path` if the block succeeds.
 
     The folder is made if it is not there.
@@ -48,6 +48,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     SpecError
         If the file cannot be written there, or `path` is something else than a file; nothing is left then.
     """
+    path = Path(path)
     part = temporary_name(path.parent)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,11 +67,11 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
             part.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str) -> Path:
+def write_text(path: str | Path, text: str) -> Path:
     """Write a text to a file as `atomic_write` does, and return its path."""
     with atomic_write(path) as file:
         file.write(text.encode())
-    return path
+    return Path(path)
 
 
 def _force_names(folder: Path) -> None:

@@ -13,9 +13,11 @@ from psbench.backends.dask.connecting import connected
 from psbench.backends.dask.demand import demand
 from psbench.backends.dask.leaving import ServerRetired
 from psbench.backends.dask.local_cluster import ignore_interrupts
+from psbench.backends.dask.machines import check_machines
 from psbench.backends.dask.objects import check_objects
 from psbench.backends.dask.placement import check_replica, find_room, place_with_resources, placing
-from psbench.backends.dask.protocol.roles import first_roles
+from psbench.backends.dask.protocol.roles import COORDINATOR, first_roles
+from psbench.backends.dask.reach import check_reach
 from psbench.backends.dask.record import Record
 from psbench.backends.dask.shipping import bare
 from psbench.backends.dask.versions import check_versions
@@ -131,7 +133,7 @@ def _placed(
             if record.has_gone_back and not isinstance(error, Cancelled):
                 raise BackendError(f"{error}; {record.last_checkpoint}") from None
             raise
-        is_local = is_own and experiment.scheduler is None and experiment.connection.scheduler_file is None
+        is_local = is_own and not experiment.has_scheduler
         if is_local:
             # Ctrl-C reaches every process of the terminal's group: it must stop the run, not kill its workers
             ask(client, ignore_interrupts, of=room.threads, limits=limits)
@@ -139,7 +141,9 @@ def _placed(
         check_replica(placed)
         start_progress().place(placed)
         if not is_local:
+            check_reach(client, [placed[COORDINATOR]], limits)
             check_versions(client, placed.values(), limits)
+            check_machines(client, workload, placed)
         attempt = Attempt(workload, record, control, client, placed, roles)
         wanted.end()  # from here on the cluster sees the roles themselves
         attempt.start()

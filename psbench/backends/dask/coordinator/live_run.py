@@ -40,6 +40,7 @@ from psbench.backends.dask.protocol.decoder import Json, Message, MessageRefused
 from psbench.backends.dask.protocol.instructions import End, Input, Instruction, Look, Looked, Refused
 from psbench.backends.dask.protocol.roles import (
     CLIENT,
+    COORDINATOR,
     REPLICA,
     server_name,
     servers_of,
@@ -292,6 +293,7 @@ class LiveRun:
             msg.AskClock: lambda name, _: run.out.send(name, msg.Clock(run.clock_s)),
             msg.Failed: self._fail,
             msg.PeerRefused: self._lose_refused,
+            msg.ClosedStrangers: lambda name, strangers: run.strangers.count(name, strangers.count),
             **dict.fromkeys((msg.UsageReport, msg.StampsReport, msg.ServedReport), run.peers.report),
             msg.StateReply: lambda name, reply: run.store.reply(name, reply),
             msg.NumberReply: lambda name, reply: run.store.reply(name, reply),
@@ -363,7 +365,7 @@ class LiveRun:
     def _take_look(self, looked: Looked) -> None:
         """Remove peers that are dead, and then retire those that are to leave and are still there."""
         self._looks += 1
-        self.run.strangers = looked.strangers
+        self.run.strangers.count(COORDINATOR, looked.strangers)
         for name in looked.dead:
             if name not in self.run.peers.gone:
                 self.membership.lose(name)
@@ -448,10 +450,11 @@ class LiveRun:
         if self._connection.stamps:
             yield from self._await_served()
         run.log_stream.send()
+        run.strangers.report()
         facts = {
             "time_s": time_s,
             "lost_workers": sorted(gone | (run.peers.lost_workers - run.view.workers.keys())),
-            "strangers": run.strangers,
+            "strangers": run.strangers.total,
             "usage": sorted(run.peers.usage.values(), key=lambda used: used["worker"]),
             "unanswered": self.answers.unanswered or self.pushes.diverged,
         }
