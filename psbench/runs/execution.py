@@ -104,17 +104,17 @@ def run(
         recorded = experiment.beginning.recorded(lambda origin: run(origin, control=control).log)
         observer = check = BeginningCheck(experiment.beginning, recorded, observer)
     began = time.perf_counter()
-    with stop_on_signals(control):
+    with stop_on_signals(control):  # those that come while it is saved, too
         more = {} if client is None else {"client": client}
         outcome = _backend(experiment)(workload, log, control, observer, checkpoints, begin, **more)
-    if check is not None:
-        check.compare(log)
-    if checkpoints is not None:
-        outcome.facts["incidents"] = [*outcome.facts.get("incidents", ()), *checkpoints.incidents]
-    meta = {"run_id": run_id} | _meta(experiment, workload, outcome, time.perf_counter() - began)
-    done = Run(experiment, log, meta, outcome.parameters, outcome.buffers)
-    if target is not None:
-        done.save(target)
+        if check is not None:
+            check.compare(log)
+        if checkpoints is not None:
+            outcome.facts["incidents"] = [*outcome.facts.get("incidents", ()), *checkpoints.incidents]
+        meta = {"run_id": run_id} | _meta(experiment, workload, outcome, time.perf_counter() - began)
+        done = Run(experiment, log, meta, outcome.parameters, outcome.buffers)
+        if target is not None:
+            done.save(target)
     if exits and control.signal == signal.SIGTERM:
         raise SystemExit(128 + signal.SIGTERM)
     if exits and control.signal == signal.SIGINT:

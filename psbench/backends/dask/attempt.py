@@ -266,7 +266,8 @@ class Attempt:
                 self._read(message, coordinator)
             self._pass_on_requests(coordinator)
             for role in self._leavers.of(self.placed):
-                coordinator.send(msg.RoleLeaves(role))
+                if not self.control.stopping:  # else the run ends before they must leave
+                    coordinator.send(msg.RoleLeaves(role))
             if self._missing or self._replaced or self._unmet:
                 self._look_around(coordinator)
         if self._outcome is None:

@@ -7,12 +7,11 @@ from collections.abc import Collection
 from distributed import Client
 
 from psbench.backends.control import Control, Observer
-from psbench.backends.dask.asking import Unresponsive, ask
+from psbench.backends.dask.asking import Unresponsive
 from psbench.backends.dask.attempt import Attempt
 from psbench.backends.dask.connecting import connected
 from psbench.backends.dask.demand import demand
 from psbench.backends.dask.leaving import ServerRetired
-from psbench.backends.dask.local_cluster import ignore_interrupts
 from psbench.backends.dask.objects import check_objects
 from psbench.backends.dask.placement import check_replica, find_room, place_with_resources, placing
 from psbench.backends.dask.protocol.roles import first_roles
@@ -116,6 +115,7 @@ def _placed(
     leaving: Collection[str],
 ) -> Attempt:
     """Return an attempt whose tasks are under way, on Dask workers that are free and stay."""
+    control.check()
     experiment = workload.experiment
     roles, least = first_roles(experiment)
     wait_s, limits = experiment.recovery.wait_for_workers, experiment.connection
@@ -132,9 +132,6 @@ def _placed(
                 raise BackendError(f"{error}; {record.last_checkpoint}") from None
             raise
         is_local = is_own and experiment.scheduler is None and experiment.connection.scheduler_file is None
-        if is_local:
-            # Ctrl-C reaches every process of the terminal's group: it must stop the run, not kill its workers
-            ask(client, ignore_interrupts, of=room.threads, limits=limits)
         placed = place_with_resources(roles, room, limits.hosts)
         check_replica(placed)
         start_progress().place(placed)

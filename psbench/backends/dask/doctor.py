@@ -19,7 +19,6 @@ from distributed import Client, Future, get_worker
 from psbench.backends.dask.asking import ask, ask_scheduler
 from psbench.backends.dask.connecting import connected
 from psbench.backends.dask.keys import give_key, take_key
-from psbench.backends.dask.local_cluster import ignore_interrupts
 from psbench.backends.dask.placement import room_on
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
@@ -148,9 +147,6 @@ def diagnose(experiment: Experiment, client: Client | None = None) -> Diagnosis:
         If there is no cluster, or it has no worker that is free.
     """
     with connected(experiment, min(4, len(roles_of(experiment))), client) as connection:
-        if experiment.scheduler is None and client is None:
-            workers = ask_scheduler(connection, "nthreads", limits=experiment.connection)
-            ask(connection, ignore_interrupts, of=workers, limits=experiment.connection)
         return _Doctor(connection, experiment).diagnose()
 
 

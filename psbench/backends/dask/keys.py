@@ -9,6 +9,7 @@ from __future__ import annotations
 from distributed import Client, Worker, get_worker
 
 from psbench.backends.dask.asking import ask
+from psbench.backends.dask.outliving import leave_signals
 from psbench.backends.dask.protocol.roles import RunKey
 from psbench.clusters.connection import ConnectionSettings
 from psbench.errors import BackendError
@@ -39,6 +40,7 @@ def give_key(client: Client, key: RunKey, task: str, address: str, limits: Conne
 
 
 def _keep(task: str, key: RunKey, dask_worker: Worker) -> None:
+    leave_signals(dask_worker)
     if not hasattr(dask_worker, _WAITING):
         setattr(dask_worker, _WAITING, {})
     getattr(dask_worker, _WAITING)[task] = key

@@ -57,7 +57,6 @@ from psbench.training.workload import Workload
 
 #: seconds between looks at the client's share of the log, and at which peers are dead
 _LOG_S, _LOOK_S = 0.1, 0.25
-_RETIRED = "a server's Dask worker is being retired before training began"
 _NOT_BEGUN = "stopped by hand before training began"
 
 
@@ -199,7 +198,9 @@ class LiveRun:
 
         yield Wait(is_over, lambda: ", ".join(run.peers.missing))
         if run.ending:
-            raise ServerLost(_RETIRED) if self.stopping.retired else Cancelled(_NOT_BEGUN)
+            if retired := self.stopping.retired:
+                raise ServerLost(f"the Dask worker of {retired} is being retired before training began")
+            raise Cancelled(_NOT_BEGUN)
         if missing := run.peers.missing:
             raise BackendError(
                 f"{', '.join(missing)} did not report within {self._connection.start_within_s:g} s "
