@@ -27,7 +27,7 @@ from psbench.core.own import reunited
 from psbench.core.part import Part
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import AnyStrategy
-from psbench.errors import Interrupted, ParameterError
+from psbench.errors import Cancelled, Interrupted, ParameterError
 from psbench.experiment import Experiment
 from psbench.results.identity import check_folder, new_run_id, remove_files_of_others, resumed_run_id
 from psbench.results.run import Run
@@ -106,7 +106,12 @@ def run(
     began = time.perf_counter()
     with stop_on_signals(control):  # those that come while it is saved, too
         more = {} if client is None else {"client": client}
-        outcome = _backend(experiment)(workload, log, control, observer, checkpoints, begin, **more)
+        try:
+            outcome = _backend(experiment)(workload, log, control, observer, checkpoints, begin, **more)
+        except Cancelled:
+            if exits and control.signal == signal.SIGTERM:  # before there was anything to keep
+                raise SystemExit(128 + signal.SIGTERM) from None
+            raise
         if check is not None:
             check.compare(log)
         if checkpoints is not None:

@@ -40,7 +40,7 @@ from psbench.backends.dask.record import Record
 from psbench.backends.dask.shipping import Shipping
 from psbench.backends.dask.taking_back import take_back
 from psbench.backends.outcome import Outcome
-from psbench.errors import BackendError, PsbenchError, ServerLost
+from psbench.errors import BackendError, Cancelled, PsbenchError, ServerLost
 from psbench.system.start_progress import STAGES, start_progress
 from psbench.training.workload import Workload
 
@@ -377,6 +377,11 @@ class Attempt:
         error = self._error_of(role)
         if isinstance(error, PeerFailed):
             raise self._of_peer(error) from None
+        if isinstance(error, Cancelled) and not self.control.stopping:  # it takes this process for gone
+            raise ServerLost(
+                f"{self._what(role)} and this process have lost each other: no sign of life for "
+                f"{self._limits.silence_s:g} s (connection.silence_s), or a broken connection; is a machine busy?"
+            )
         if isinstance(error, PsbenchError):
             raise error
         if error is None or type(error).__name__ == "KilledWorker":
