@@ -78,7 +78,7 @@ def patient_cluster(seconds: float) -> type[LocalCluster]:
 
 
 def replace_close(worker: Worker, replacement: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Have a Dask worker close as `replacement` of its own `close` does, when Dask or its scheduler calls that.
+    """Have a Dask worker close as `replacement` of its own `close` does, when Dask calls that.
 
     Needs that Dask calls `Worker.close` of the object, with its `reason`, and not of the class; and that what
     the scheduler can ask for is in `Worker.stream_handlers`, by its name.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-#: signals with which a terminal, a batch system or a service manager ends a process, and often its whole group
+#: signals with which a terminal, a batch system or a service manager ends a process, and often its group
 ENDING = (signal.SIGINT, signal.SIGTERM)
 #: seconds in which a second SIGTERM is the first one again
 _TWICE_S = 1.0
@@ -44,6 +44,6 @@ class FirstSignal:
 
 
 def ignore_ending() -> None:
-    """Have this process ignore Ctrl-C and SIGTERM: they reach the process that began it too, which decides."""
+    """Have this process leave Ctrl-C and SIGTERM to the process that began it, which they reach too."""
     for number in ENDING:
         signal.signal(number, signal.SIG_IGN)

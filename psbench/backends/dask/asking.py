@@ -70,19 +70,22 @@ def ask(
     def silent() -> list[str]:
         return sorted({*of} - answers.keys())
 
+    def whom() -> str:
+        return names_or_count(silent(), len(of), "Dask workers")
+
     try:
         return _patiently(
             client,
             call_each,
-            lambda: names_or_count(silent(), len(of), "Dask workers"),
+            whom,
             limits.answer_within_s,
             limits,
             go_on,
         )
     except TimeoutError:
         raise Unresponsive(
-            f"no answer within {limits.answer_within_s:g} s from {names_or_count(silent(), len(of), 'Dask workers')}: "
-            "is it frozen? A machine that is busy may need more: connection.answer_within_s",
+            f"no answer within {limits.answer_within_s:g} s from {whom()}: is it frozen? "
+            "A machine that is busy may need more: connection.answer_within_s",
             silent(),
         ) from None
     except OSError as error:

@@ -13,7 +13,7 @@ from psbench.backends.dask.connecting import connected
 from psbench.backends.dask.demand import demand
 from psbench.backends.dask.leaving import ServerRetired
 from psbench.backends.dask.objects import check_objects
-from psbench.backends.dask.placement import check_replica, find_room, place_with_resources, placing
+from psbench.backends.dask.placement import check_replica, find_room, place_with_resources, placing, room_on
 from psbench.backends.dask.protocol.roles import first_roles
 from psbench.backends.dask.record import Record
 from psbench.backends.dask.shipping import bare
@@ -74,7 +74,7 @@ def run_dask(
     experiment = workload.experiment
     check_objects(bare(experiment))
     record = Record(experiment, log, observer, checkpoints, start)
-    roles, _ = first_roles(experiment)
+    roles, least = first_roles(experiment)
     start_progress().expect(roles)
     with connected(experiment, len(roles), client, control.check) as connection:
         restarts, most, leaving = 0, experiment.recovery.max_restarts, set[str]()
@@ -87,9 +87,12 @@ def run_dask(
                 leaving |= retired.leaving
                 _go_on(record, retired, "on other Dask workers")
             except Unresponsive as silent:
-                if not record.has_gone_back or silent.addresses <= leaving:
+                if silent.addresses <= leaving:
                     raise
                 leaving |= silent.addresses
+                others = room_on(connection, experiment.connection, leaving, control.check)
+                if not (record.has_gone_back or others.has(roles[:least])):
+                    raise
                 record.note(f"{silent}; the run goes on without it")
             except ServerLost as lost:
                 if restarts == most:
@@ -136,7 +139,7 @@ def _placed(
         check_replica(placed)
         start_progress().place(placed)
         if not is_local:
-            check_versions(client, placed.values(), limits)
+            check_versions(client, placed.values(), limits, control.check)
         attempt = Attempt(workload, record, control, client, placed, roles)
         wanted.end()  # from here on the cluster sees the roles themselves
         attempt.start()

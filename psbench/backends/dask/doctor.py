@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from distributed import Client, Future, get_worker
 
-from psbench.backends.dask.asking import ask, ask_scheduler
+from psbench.backends.dask.asking import ask
 from psbench.backends.dask.connecting import connected
 from psbench.backends.dask.keys import give_key, take_key
 from psbench.backends.dask.placement import room_on

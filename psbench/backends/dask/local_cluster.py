@@ -36,7 +36,7 @@ _restore = ExitStack()
 
 
 def dask_setup(worker: Worker) -> None:
-    """Have a process of the cluster leave Ctrl-C and SIGTERM to this one, which both reach; Dask calls this."""
+    """Have a process of the cluster leave Ctrl-C and SIGTERM, which reach this one too, to it."""
     ignore_ending()
 
 

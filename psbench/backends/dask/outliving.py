@@ -18,8 +18,8 @@ from distributed.core import Status
 from psbench.system.insides import replace_close
 from psbench.system.signals import ENDING, FirstSignal
 
-#: the reason that Dask gives when a worker closes because it has lost its scheduler: that is gone, has ended as
-#: it was asked to, or was started again and does not know the worker
+#: the reason that Dask gives when a worker closes because it has lost its scheduler: that is gone, was asked
+#: to end, or was started again and does not know the worker
 LOST = (
     *("worker-handle-scheduler-connection-broken", "worker-heartbeat-error"),
     *("scheduler-close", "worker-heartbeat-missing"),
@@ -90,8 +90,8 @@ def leave_signals(dask_worker: Worker) -> None:
         elif dask_worker.nanny is None:
             alone[number](number, frame)
 
-    before = {number: signal.getsignal(number) or signal.SIG_DFL for number in ENDING}
-    alone = {number: FirstSignal(retire, usual) for number, usual in before.items()}
+    before: dict[int, Any] = {number: signal.getsignal(number) or signal.SIG_DFL for number in ENDING}
+    alone: dict[int, FirstSignal] = {number: FirstSignal(retire, usual) for number, usual in before.items()}
     setattr(dask_worker, _LEAVES_SIGNALS, True)
     for number in ENDING:
         signal.signal(number, handle)

@@ -64,12 +64,17 @@ class Room(NamedTuple):
         is_limited = self.able is not None and worker_number(role) is not None
         possible = [each for each in (self.able if is_limited else self.free) or () if each not in barred]
         address = max(possible, key=self.free.__getitem__, default=None)
+        if address is not None:
+            self.use(address)
+        return address
+
+    def use(self, address: str) -> None:
+        """Count a thread of a Dask worker as taken, and the resources of one training worker."""
         for left in (self.free, self.able or {}):
             if address in left:
                 left[address] -= 1
                 if not left[address]:
                     del left[address]
-        return address
 
 
 def _training(roles: Sequence[str]) -> int:
@@ -109,7 +114,7 @@ def room_on(
 
 
 async def look_for_room(client: Client, limits: ConnectionSettings, without: Collection[str]) -> Room:
-    """Return what a cluster has room for now, but for some of its workers; to be awaited in Dask's event loop.
+    """Return what a cluster has room for now, but for some of its workers, in Dask's event loop.
 
     `limits` also says what each training worker uses of a Dask worker's resources.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 
 from distributed import Client
@@ -33,7 +33,12 @@ def versions_here() -> dict[str, str]:
     return _versions(_COMPARED)
 
 
-def check_versions(client: Client, addresses: Iterable[str], limits: ConnectionSettings, go_on: Callable[[], None] = lambda: None) -> None:
+def check_versions(
+    client: Client,
+    addresses: Iterable[str],
+    limits: ConnectionSettings,
+    go_on: Callable[[], None] = lambda: None,
+) -> None:
     """Compare what Dask workers have installed with what is here.
 
     Raises

@@ -24,7 +24,7 @@ from psbench.backends.dask.protocol.decoder import Json
 from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.protocol.messages import PushKey
-from psbench.backends.dask.protocol.roles import CLIENT, worker_name
+from psbench.backends.dask.protocol.roles import CLIENT, names_or_count, worker_name
 from psbench.backends.dask.server.parameter_server import as_lists
 from psbench.backends.dask.server.store import key_of
 from psbench.backends.schedule import CheckpointSchedule
