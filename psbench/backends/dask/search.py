@@ -80,6 +80,11 @@ class Search:
         """The Dask workers that have given a sign of life since the search began."""
         return {address for address, asked in self._asked.items() if asked.done() and not _has_failed(asked)}
 
+    @property
+    def silent(self) -> set[str]:
+        """The Dask workers that were asked, and have not answered within `answer_within_s`."""
+        return {address for address, asked in self._asked.items() if _has_failed(asked)}
+
     def doubt(self, address: str) -> None:
         """Ask a Dask worker anew before it is given a role."""
         self._asked.pop(address, None)
