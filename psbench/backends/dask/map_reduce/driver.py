@@ -89,6 +89,11 @@ def check(experiment: Experiment) -> None:
             f"strategy {experiment.strategy.name!r}: the dask backend cannot switch to or from 'map_reduce', "
             "whose workers are no tasks of their own; use the simulated backend"
         )
+    if experiment.recovery.min_workers is not None:
+        raise ParameterError(
+            "recovery.min_workers: under 'map_reduce' no worker joins later on the dask backend; leave it "
+            "out, and have lost ones replaced (recovery.replace_workers)"
+        )
     aggregation = experiment.strategy.compositions[0].aggregation
     if aggregation.measures:
         raise ParameterError(
@@ -153,7 +158,7 @@ class _Driver:
         self._weights: list[float] = []
         self._folder, self._checkpoints = checkpoints, [] if checkpoints is None else checkpoints.paths
         self._unanswered = False
-        self._began_s = 0.0
+        self._began_s, self._training = time.monotonic(), False
 
     @property
     def _now(self) -> float:
@@ -165,11 +170,15 @@ class _Driver:
             self._load()
             self._evaluate(0)
             self._take_evaluations(wait=True)
-            self._began_s = time.monotonic()
-            self._perform(self.engine.begin(range(self.workload.profile.num_workers)))
+            self._began_s, self._training = time.monotonic(), True
+            workers = range(self.workload.profile.num_workers)
+            self._perform(self.engine.begin(worker for worker in workers if worker not in self._lost))
             while not self.ending:
-                self._job()
-                self._attend()
+                try:
+                    self._job()
+                    self._attend()
+                except _StoppedInJob:
+                    self.ending.stop()
             return self._finish()
         except RolesLost as error:
             raise WorkerLost(f"{', '.join(error.roles)} is gone, its process killed or frozen") from None
@@ -203,7 +212,9 @@ class _Driver:
 
     def _heed(self) -> None:
         """Give up what is waited for if the run is to stop, but for what belongs to its end."""
-        if self.control.stopping and not self.ending:
+        if not self._training:
+            self.control.check()
+        elif self.control.stopping and not self.ending:
             raise _StoppedInJob
 
     def _let_go(self) -> None:
@@ -266,8 +277,8 @@ class _Driver:
     def _do_without(self, roles: Iterable[str]) -> None:
         """Have other Dask workers load the partitions that are lost, or go on without their workers.
 
-        A worker that is replaced does its share of the job again, which is the same: what it keeps between two
-        jobs is its partition alone.
+        A worker that is replaced does its share of the job again, which is the same: between two jobs it
+        keeps nothing but its partition.
 
         Raises
         ------
@@ -290,7 +301,8 @@ class _Driver:
                     logger.info("%s is not replaced: %s", role, error)
             del self.placed[role], self._partitions[role]
             self._lost.add(worker)
-            if self._began_s:
+            self._released.pop(worker, None)
+            if self._training:
                 self._perform(self.engine.handle(ev.Leave(worker, "lost"), self._now))
         if not any(worker_number(role) is not None for role in self.placed):
             raise WorkerLost(f"every worker is gone at {self._now:.3f} s; none is left to train")
@@ -301,12 +313,13 @@ class _Driver:
         away = {*self.placed.values()} | self._places.bad
         with demand(self.client, limits) as wanted:
             room = find_room(self.client, [role], 1, wait_s, self._heed, away, limits=limits, ask=wanted.ask)
-        self.placed[role] = place_with_resources([role], room, limits.hosts)[role]
+        self.placed[role] = self._places.answering(room, role)
         ask(self.client, leave_signals, of=[self.placed[role]], limits=limits, go_on=self._heed)
         self._load_partition(role)
         if role == EVALUATOR:
             self._evaluations = [
-                (*facts, model, self._submit_evaluation(model)) for *facts, model, _ in self._evaluations
+                (number, version, epoch, model, self._submit_evaluation(model))
+                for number, version, epoch, model, _ in self._evaluations
             ]
         self._note(f"{role} has joined on another Dask worker at {self._now:.1f} s")
 

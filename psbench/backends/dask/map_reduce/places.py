@@ -13,6 +13,7 @@ from distributed.client import FutureCancelledError
 from distributed.scheduler import KilledWorker
 
 from psbench.backends.dask.asking import ask_scheduler
+from psbench.backends.dask.placement import Room
 from psbench.backends.dask.search import Search
 from psbench.clusters.connection import ConnectionSettings
 from psbench.errors import BackendError, PsbenchError
@@ -23,6 +24,8 @@ _T = TypeVar("_T", covariant=True)
 
 #: seconds between looks which Dask workers are there
 _LOOK_S = 0.5
+#: seconds between looks whether one has answered
+_ANSWER_S = 0.01
 
 
 class Awaited(Protocol[_T]):
@@ -101,6 +104,25 @@ class Places:
                 self._check()
         finally:
             self._search.end_asking()
+
+    def answering(self, room: Room, role: str) -> str:
+        """Return a Dask worker of a room for a role, of those that answer: all are asked at once.
+
+        Raises
+        ------
+        BackendError
+            If none answers.
+        """
+        self._search.ask(room.free)
+        try:
+            while room.free.keys() - self._search.silent:
+                if address := room.take(role, room.free.keys() - self._search.answered):
+                    return address
+                self._go_on()
+                time.sleep(_ANSWER_S)
+        finally:
+            self._search.end_asking()
+        raise BackendError(f"no Dask worker that is free answers, for {role}")
 
     def _check(self) -> None:
         """Raise RolesLost if Dask workers are gone, or have not answered."""
