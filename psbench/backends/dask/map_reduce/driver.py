@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import secrets
@@ -253,16 +254,19 @@ class _Driver:
         self._weights = self._planned_weights(pushes)
         roles = [worker_name(push.worker) for push in pushes]
         places = sorted({self.placed[role] for role in roles})
+
+        async def spread() -> list[list[Future]]:
+            # a broadcast of Dask's would have the next one wait for a Dask worker that is gone
+            sending = [self.client.scatter([model], workers=[place], hash=False) for place in places]
+            return await asyncio.gather(*sending)
+
         with self.client.as_current():
-            scatter = begin(
-                self.client,
-                lambda: self.client.scatter([model], workers=places, broadcast=True, hash=False),
-            )
-            spread = self._result(scatter, f"the model of job {job}")[0]
+            models = self._result(begin(self.client, spread), f"the model of job {job}")
+            model_at = {place: sent for place, (sent,) in zip(places, models, strict=True)}
             futures = [
                 self._submit(
                     tasks.map_step,
-                    *(self._partitions[role], spread, job, push.samples, weight),
+                    *(self._partitions[role], model_at[self.placed[role]], job, push.samples, weight),
                     on=[self.placed[role]],
                 )
                 for role, push, weight in zip(roles, pushes, self._weights, strict=True)
