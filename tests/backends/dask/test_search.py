@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
+from psbench.backends.control import Control
 from psbench.backends.dask.asking import Unresponsive, ask
 from psbench.backends.dask.attempt import Attempt
 from psbench.backends.dask.placement import Room, look_for_room
 from psbench.backends.dask.search import Search
 from psbench.clusters.connection import ConnectionSettings
-from psbench.errors import BackendError, Cancelled
+from psbench.errors import BackendError, Cancelled, ServerLost
 
 #: of a Dask worker that never answers; a test that waited for it would run into pytest's own limit
 LIMITS = ConnectionSettings(answer_within_s=3600)
@@ -171,3 +172,16 @@ def test_who_stops_a_run_need_not_wait_for_a_dask_worker_that_is_frozen(cluster:
 
     with pytest.raises(Cancelled):
         ask(cluster, len, of=cluster.free, limits=LIMITS, go_on=go_on)  # type: ignore[arg-type]
+
+
+def test_a_coordinator_that_has_lost_the_client_is_not_said_to_be_the_client(cluster: Cluster) -> None:
+    """The client is here: it was too slow, or cut off; the run goes on from its last checkpoint."""
+    attempt = attempt_on(cluster, [])
+    attempt.control = Control()
+    vars(attempt).update(_error_of=lambda role: Cancelled("the client is gone"), _what=lambda role: role)
+    with pytest.raises(ServerLost, match=r"connection\.silence_s") as lost:
+        attempt._raise_failure("coordinator")
+    assert lost.value.role == ""  # its Dask worker may be used again
+    attempt.control.stop()
+    with pytest.raises(Cancelled):
+        attempt._raise_failure("coordinator")
