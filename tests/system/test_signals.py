@@ -28,7 +28,7 @@ def usual() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def test_sigterm_that_is_sent_to_a_process_and_to_its_group_stops_a_run_once(clock: list[float]) -> None:
+def test_sigterm_to_a_process_and_its_group_stops_a_run_once(clock: list[float]) -> None:
     """As `timeout` does, at once."""
     control, ended = Control(), list[int]()
     with stop_on_signals(control):

@@ -22,6 +22,7 @@ from psbench.backends.dask.demand import Demand
 from psbench.backends.dask.keys import give_key, keep_key
 from psbench.backends.dask.leaving import Leavers, ServerRetired
 from psbench.backends.dask.objects import sent
+from psbench.backends.dask.place_search import PlaceSearch
 from psbench.backends.dask.placement import Room
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
@@ -38,7 +39,6 @@ from psbench.backends.dask.protocol.roles import (
 from psbench.backends.dask.protocol.transport import ClientSocket
 from psbench.backends.dask.protocol.wire import patience_of
 from psbench.backends.dask.record import Record
-from psbench.backends.dask.search import Search
 from psbench.backends.dask.shipping import Shipping
 from psbench.backends.dask.taking_back import take_back
 from psbench.backends.outcome import Outcome
@@ -115,7 +115,7 @@ class Attempt:
         self._hand_overs: dict[str, _HandOver] = {}
         self._warming: list[Future] = []
         self._leavers, self._demand = Leavers(client), Demand(client, self._limits)
-        self._search = Search(client, self._limits)
+        self._search = PlaceSearch(client, self._limits)
 
     def start(self) -> None:
         """Start all tasks; whatever goes wrong, none is left behind."""

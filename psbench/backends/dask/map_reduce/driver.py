@@ -266,7 +266,11 @@ class _Driver:
             futures = [
                 self._submit(
                     tasks.map_step,
-                    *(self._partitions[role], model_at[self.placed[role]], job, push.samples, weight),
+                    self._partitions[role],
+                    model_at[self.placed[role]],
+                    job,
+                    push.samples,
+                    weight,
                     on=[self.placed[role]],
                 )
                 for role, push, weight in zip(roles, pushes, self._weights, strict=True)

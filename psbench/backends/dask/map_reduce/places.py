@@ -13,8 +13,8 @@ from distributed.client import FutureCancelledError
 from distributed.scheduler import KilledWorker
 
 from psbench.backends.dask.asking import ask_scheduler
+from psbench.backends.dask.place_search import PlaceSearch
 from psbench.backends.dask.placement import Room
-from psbench.backends.dask.search import Search
 from psbench.clusters.connection import ConnectionSettings
 from psbench.errors import BackendError, PsbenchError
 
@@ -68,7 +68,7 @@ class Places:
     ) -> None:
         self.client, self.placed, self._limits, self._go_on = client, placed, limits, go_on
         self.bad: set[str] = set()
-        self._search = Search(client, limits)
+        self._search = PlaceSearch(client, limits)
 
     def result(self, future: Awaited[_T], what: str, within_s: float = math.inf) -> _T:
         """Wait for a result, however long it takes while the Dask workers of the run answer.

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 _EVERY_S = 0.5
 
 
-class Search:
+class PlaceSearch:
     """Looks what a cluster has room for, and asks Dask workers that are free whether they answer.
 
     All of them are asked at once, so one that is frozen keeps no role from the others.

@@ -14,8 +14,8 @@ import pytest
 from psbench.backends.control import Control
 from psbench.backends.dask.asking import Unresponsive, ask
 from psbench.backends.dask.attempt import Attempt
+from psbench.backends.dask.place_search import PlaceSearch
 from psbench.backends.dask.placement import Room, look_for_room
-from psbench.backends.dask.search import Search
 from psbench.clusters.connection import ConnectionSettings
 from psbench.errors import BackendError, Cancelled, ServerLost
 
@@ -93,7 +93,7 @@ def attempt_on(cluster: Cluster, missing: list[str]) -> Attempt:
             "_topic": "psbench-x",
         },
         **{"_leavers": SimpleNamespace(addresses=set(), watch=lambda *_: None), "_demand": Silent()},
-        **{"_shipping": SimpleNamespace(begin=lambda role: nothing), "_search": Search(cluster, LIMITS)},  # type: ignore[arg-type]
+        **{"_shipping": SimpleNamespace(begin=lambda role: nothing), "_search": PlaceSearch(cluster, LIMITS)},  # type: ignore[arg-type]
         "workload": SimpleNamespace(
             experiment=SimpleNamespace(recovery=SimpleNamespace(wait_for_workers=60))
         ),
@@ -110,7 +110,7 @@ async def nothing() -> None:
     return None
 
 
-def test_roles_are_placed_on_dask_workers_that_answer_and_nothing_else_waits(cluster: Cluster) -> None:
+def test_roles_go_to_who_answers_and_nothing_else_waits(cluster: Cluster) -> None:
     """Two of nine free ones are frozen, and come first."""
     roles = ["evaluator", *(f"worker {number}" for number in range(6))]
     attempt, coordinator = attempt_on(cluster, roles), Silent()
@@ -127,7 +127,7 @@ def test_roles_are_placed_on_dask_workers_that_answer_and_nothing_else_waits(clu
     attempt._search.end()
 
 
-def test_a_dask_worker_that_freezes_with_a_key_on_its_way_keeps_no_other_role_waiting(
+def test_one_that_freezes_at_its_hand_over_keeps_no_other_role(
     cluster: Cluster,
 ) -> None:
     cluster.frozen.clear()
@@ -163,7 +163,7 @@ def test_those_that_do_not_answer_are_named_and_no_others(cluster: Cluster) -> N
         ask(cluster, len, of=cluster.free, limits=limits)  # type: ignore[arg-type]
 
 
-def test_who_stops_a_run_need_not_wait_for_a_dask_worker_that_is_frozen(cluster: Cluster) -> None:
+def test_who_stops_a_run_does_not_wait_for_one_that_is_frozen(cluster: Cluster) -> None:
     began = time.monotonic()
 
     def go_on() -> None:
@@ -174,7 +174,7 @@ def test_who_stops_a_run_need_not_wait_for_a_dask_worker_that_is_frozen(cluster:
         ask(cluster, len, of=cluster.free, limits=LIMITS, go_on=go_on)  # type: ignore[arg-type]
 
 
-def test_a_coordinator_that_has_lost_the_client_is_not_said_to_be_the_client(cluster: Cluster) -> None:
+def test_a_client_that_is_cut_off_is_told_so(cluster: Cluster) -> None:
     """The client is here: it was too slow, or cut off; the run goes on from its last checkpoint."""
     attempt = attempt_on(cluster, [])
     attempt.control = Control()
