@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from psbench.runs.execution import resume, run
     from psbench.runs.replaying import replay
     from psbench.runs.sweeps.sweep import Sweep, sweep
-    from psbench.twin.predict import predict
+    from psbench.twin import predict
 
     __version__: str
 
@@ -54,7 +54,7 @@ _NAMES = {
     "psbench.runs.execution": ("resume", "run"),
     "psbench.runs.replaying": ("replay",),
     "psbench.runs.sweeps.sweep": ("Sweep", "sweep"),
-    "psbench.twin.predict": ("predict",),
+    "psbench.twin": ("predict",),
 }
 
 __all__ = [

@@ -89,6 +89,10 @@ class DoubtfulComposition(UserWarning):
     """A valid composition of parts that is probably not intended."""
 
 
+class ExtensionWarning(UserWarning):
+    """A part of another package, such as a command, that cannot be loaded."""
+
+
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C has stopped a run, so that whatever began it ends too; `run`, a `Run`, is what was computed."""
 

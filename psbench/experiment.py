@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
-import yaml
 from pydantic import BaseModel, Field, ValidationInfo, field_validator, model_validator
 
+from psbench.backend import backend_names, backend_of
 from psbench.clusters import Cluster, make_cluster
 from psbench.clusters.connection import ConnectionSettings
 from psbench.clusters.recovery import Recovery
@@ -34,7 +34,7 @@ from psbench.optimization.schedule import Plateau
 from psbench.optimization.scores import Metric
 from psbench.optimization.torch_optimizer import as_optimizer
 from psbench.sharding import Sharding, as_sharding
-from psbench.specfile import read_yaml, set_path
+from psbench.specfile import dump_yaml, read_yaml, set_path
 from psbench.strategies import later_switches, make_strategy
 from psbench.system.files import write_text
 
@@ -94,7 +94,7 @@ class Experiment(Specification):
         Global: a worker begins with its share B/n, by largest remainder.
     stop : Stop
     seed : int
-    backend : "simulated" or "dask"
+    backend : "simulated", "dask", or one that another package adds (`psbench.backend`)
     scheduler : str or None
         Address of a running Dask scheduler; without one the dask backend starts a local cluster.
     evaluate_every : float, epochs
@@ -148,7 +148,7 @@ class Experiment(Specification):
     )
     stop: Stop = Field(default_factory=lambda: Stop(epochs=_EPOCHS))
     seed: int = parameter(0, "root of every random stream", ge=0)
-    backend: Literal["simulated", "dask"] = parameter("simulated", "where the run takes place")
+    backend: str = parameter("simulated", "where the run takes place", choices=backend_names())
     scheduler: str | None = parameter(None, "address of a running Dask scheduler, as tcp://host:8786")
     evaluate_every: float = parameter(1.0, "epochs between evaluations", unit="epochs", ge=1e-4)
     checkpoint_every: float | None = parameter(None, "epochs between checkpoints", unit="epochs", ge=1e-4)
@@ -222,15 +222,7 @@ class Experiment(Specification):
                 f"give at least {workers}"
             )
         self.strategy.check(workers, self.batch_size)
-        if self.scheduler is not None and self.backend != "dask":
-            raise ParameterError("scheduler: only the dask backend has one; set backend: dask")
-        if self.processes not in ("auto", 1) and self.backend != "simulated":
-            raise ParameterError("processes: on dask every worker has one of its own; leave it out")
-        if self.connection.scheduler_file is not None and (self.scheduler or self.backend != "dask"):
-            raise ParameterError(
-                "connection.scheduler_file: takes the place of `scheduler`, and needs backend: dask"
-            )
-        self.recovery.check(workers, self.backend, self.strategy.compositions)
+        backend_of(self.backend).check(self)
         for rule in self.rules:
             if rule.needs_epochs and self.stop.epochs is None:
                 raise ParameterError(
@@ -254,12 +246,6 @@ class Experiment(Specification):
                 composition, **asked, corruptions=bool(self.cluster.corruptions)
             ):
                 raise ParameterError(f"{unfit} (strategy {composition.name!r})")
-        if self.stop.tolerance is not None and self.backend == "dask":
-            self._can_see_the_model_move()
-        if self.cluster.throttles and self.backend == "dask":
-            raise ParameterError(
-                "cluster: throttles are in virtual time only; a live run has the links of its machines"
-            )
         if self.stop.target is not None:
             self.check_target(self.stop.target, "stop.target")
         watched = self.stop.patience_metric
@@ -334,18 +320,7 @@ class Experiment(Specification):
         """Whether what `stop.patience` watches improves as it falls."""
         return self.is_lower_better(self.stop.watched, "stop.patience_metric")
 
-    def _can_see_the_model_move(self) -> None:
-        for composition in self.strategy.compositions:
-            placement = composition.placement
-            if placement.num_servers != 1 or (placement.collective and not placement.stateless_workers):
-                raise ParameterError(
-                    f"stop.tolerance: on dask no process of {composition.name!r} sees the whole model move; "
-                    "use a parameter server with servers: 1, 'map_reduce', or the simulated backend"
-                )
-
     def _can_do_without_gradients(self) -> None:
-        if self.backend != "simulated":
-            raise ParameterError("timing_only: only the simulated backend can leave out the gradients")
         if reader := self.reads_validation:
             raise ParameterError(f"timing_only: nothing is evaluated, but {reader} needs validation values")
         if self.stop.target is not None:
@@ -414,7 +389,7 @@ class Experiment(Specification):
         SpecError
             If it cannot be written there.
         """
-        text = yaml.safe_dump(self.spec(), sort_keys=False)
+        text = dump_yaml(self.spec())
         if path is not None:
             write_text(Path(path), text)
         return text

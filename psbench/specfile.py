@@ -29,7 +29,10 @@ def _error(problem: str, node: yaml.Node) -> yaml.YAMLError:
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain data only; a key given twice is an error, and 1e-3 is a number as in YAML 1.2.
+    """Plain data only; a key given twice is an error, and numbers are those of YAML 1.2.
+
+    YAML 1.1, which PyYAML follows, reads 010 as eight, 1:30 as ninety, 1_0 as ten, 1e-3 as a text and
+    2026-01-02 as a date. Here 010 is ten, and 1e-3 a number; the others are texts, which no number accepts.
 
     How deep and how large a document may be is limited, so that neither reading it nor what is made of it
     runs out of stack or memory.
@@ -82,11 +85,51 @@ class _Loader(yaml.SafeLoader):
             seen.add(key)
         return super().construct_mapping(node, deep)
 
+    def whole_number(self, node: yaml.ScalarNode) -> int:
+        if not _WHOLE.fullmatch(node.value):
+            raise _error(f"{node.value!r} is no whole number", node)
+        return int(node.value, 16 if "x" in node.value else 10)
 
-# YAML 1.1, which PyYAML follows, takes 1e-3 for a text: it wants a point
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+    def number(self, node: yaml.ScalarNode) -> float:
+        if not _NUMBER.fullmatch(node.value):
+            raise _error(f"{node.value!r} is no number", node)
+        return float(node.value.lower().replace(".inf", "inf").replace(".nan", "nan"))
+
+
+#: of the core schema of YAML 1.2; it has 0o17 as well, which is a text here
+_WHOLE = re.compile(r"[-+]?[0-9]+|0x[0-9a-fA-F]+")
+_NUMBER = re.compile(
+    r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 )
+_REPLACED = {f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "timestamp")}
+
+_Loader.yaml_implicit_resolvers = {
+    first: [each for each in found if each[0] not in _REPLACED]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes texts that either version of YAML reads as numbers."""
+
+
+for _kind, _pattern in (("int", _WHOLE), ("float", _NUMBER)):
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(
+            f"tag:yaml.org,2002:{_kind}", re.compile(f"(?:{_pattern.pattern})$"), list("-+.0123456789")
+        )
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.whole_number)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.number)
+
+
+def dump_yaml(values: Any, **layout: Any) -> str:
+    r"""Return plain data as YAML, in the order that it has; `layout` are options of PyYAML's `dump`.
+
+    >>> dump_yaml({"seed": 8, "path": "008"})
+    "seed: 8\npath: '008'\n"
+    """
+    text: str = yaml.dump(values, Dumper=_Dumper, sort_keys=False, **layout)
+    return text
 
 
 def parse_yaml(text: str, where: str) -> Any:

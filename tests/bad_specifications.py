@@ -61,7 +61,7 @@ UNKNOWN = [
     bad("parameter of an optimizer", "optimizer.momentun=0.5", "did you mean 'momentum'?"),
     bad("parameter of a cluster", "cluster.latency=0.1", "did you mean 'latency_s'?"),
     bad("parameter of a slowdown", "cluster.slowdowns=[{worker: 0, form_s: 1}]", "did you mean 'from_s'?"),
-    bad("backend", "backend=dusk", "backend", "'simulated'", "'dask'", "'dusk'"),
+    bad("backend", "backend=dusk", "backend", "simulated", "dask", "'dusk'", "did you mean"),
 ]
 
 OUT_OF_RANGE = [
@@ -237,7 +237,7 @@ SETTINGS = [
     bad("a value that is not YAML", "strategy={name: ssp", "--set strategy={name: ssp", "not YAML"),
     bad("a path through a number", "batch_size.k=5", "batch_size.k", "128"),
     bad("a path to nowhere", "strategi.k=5", "did you mean 'strategy'?"),
-    Case("option: unknown backend", ("'simulated'", "'dask'"), args=("--backend", "spark")),
+    Case("option: unknown backend", ("simulated", "dask", "'spark'"), args=("--backend", "spark")),
     Case("option: scheduler alone", ("set backend: dask",), args=("--scheduler", "tcp://127.0.0.1:1")),
     Case(
         "option: malformed scheduler",

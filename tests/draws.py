@@ -10,11 +10,11 @@ from psbench.core.part import Part
 from psbench.errors import SpecError
 from psbench.experiment import Experiment
 from psbench.testing import toy_experiment
-from psbench.testing.fuzz.compositions import draw_part, draw_strategy
-from psbench.testing.fuzz.compositions import registered as kinds
 from psbench.testing.random_cluster import fitting_sizes
 from psbench.testing.toys import toy_cluster
 from psbench.training.workload import Workload
+from psbench_fuzz.compositions import draw_part, draw_strategy
+from psbench_fuzz.compositions import registered as kinds
 
 #: attempts at something valid before it is said that there is nothing
 ATTEMPTS = 5000

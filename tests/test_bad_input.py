@@ -69,10 +69,10 @@ def words_of_others(monkeypatch):
 def no_training(monkeypatch):
     """Fail if a backend is started."""
 
-    def started(experiment):
+    def started(control):
         raise AssertionError("training has started")
 
-    monkeypatch.setattr("psbench.runs.execution._backend", started)
+    monkeypatch.setattr("psbench.runs.execution.stop_on_signals", started)
 
 
 def refused(capsys, argv: list[str]) -> str:

@@ -8,10 +8,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FILES = [ROOT / "tests/oracles/moment.py", *sorted((ROOT / "psbench").rglob("*.py"))]
+PACKAGES = [
+    *(ROOT / "psbench", ROOT / "tests/psbench_fuzz", ROOT / "notebooks/assignments/psbench_course"),
+    ROOT / "notebooks/reproduce/psbench_papers",
+]
+#: files, each with the folder from which it is imported
+FILES = [
+    (ROOT, ROOT / "tests/oracles/moment.py"),
+    *((package.parent, path) for package in PACKAGES for path in sorted(package.rglob("*.py"))),
+]
+
+
 MODULES = [
-    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-    for path in FILES
+    ".".join(path.relative_to(home).with_suffix("").parts).removesuffix(".__init__")
+    for home, path in FILES
     if re.search(r"^ *>>> ", path.read_text(encoding="utf-8"), re.MULTILINE)
 ]
 

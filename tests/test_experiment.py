@@ -175,10 +175,49 @@ def test_any_experiment_survives_yaml(bound, servers, speeds, lr, seed, epochs, 
         ("scheduler=tcp://127.0.0.1:8786", ("scheduler", "tcp://127.0.0.1:8786")),
         ("name=2e", ("name", "2e")),
         ("checkpoint_every=", ("checkpoint_every", None)),
+        ("seed=008", ("seed", 8)),
+        ("seed=010", ("seed", 10)),
+        ("seed=-010", ("seed", -10)),
+        ("seed=0x1F", ("seed", 31)),
+        ("optimizer.lr=08.50", ("optimizer.lr", 8.5)),
     ],
 )
 def test_values_that_are_set_are_yaml(setting, expected):
-    assert parse_setting(setting) == expected
+    found = parse_setting(setting)
+    assert found == expected
+    assert type(found[1]) is type(expected[1])
+
+
+#: numbers to a version of YAML or to Python's int, but not to all who read them
+UNCLEAR = [
+    "1_000",
+    "1:30",
+    "1:30.5",
+    "0o10",
+    "0b11",
+    "2026-01-02",
+    "1_0.5",
+    '"010"',
+    "!!int 1:30",
+    "!!int 0b1",
+]
+
+
+@pytest.mark.parametrize("key", ["seed", "batch_size", "stop.updates", "cluster.workers", "optimizer.lr"])
+@pytest.mark.parametrize("value", UNCLEAR)
+def test_what_is_a_number_to_some_only_is_refused(key, value):
+    base = {"cluster": {"name": "homogeneous"}}
+    with pytest.raises(SpecError) as refused:
+        Experiment.from_spec(base, dict([parse_setting(f"{key}={value}")]))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["008", "010", "1e3", "1e-3", "08.5", "1.e3", "0x1F", "1:30", "no", "2026-01-02"]
+)
+def test_a_text_that_looks_like_a_number_stays_a_text(text):
+    experiment = Experiment(data={"name": "csv", "path": text})
+    assert read(experiment.to_yaml()) == experiment
 
 
 def test_setting_below_a_name_makes_it_a_mapping():

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -12,13 +13,16 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = (ROOT / "psbench", ROOT / "widgets" / "psbench_widgets")
+PACKAGES = (
+    *(ROOT / "psbench", ROOT / "widgets/psbench_widgets", ROOT / "tests/psbench_fuzz"),
+    *(ROOT / "notebooks/assignments/psbench_course", ROOT / "notebooks/reproduce/psbench_papers"),
+)
 FILES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
 
 #: what belongs in the package root: what people import and call, and what every folder needs
 IN_THE_ROOT = {
     *("__init__.py", "__main__.py", "py.typed", "errors.py", "seeds.py", "references.py"),
-    *("experiment.py", "specfile.py", "progress.py", "progress_events.py", "arrays.py"),
+    *("experiment.py", "specfile.py", "progress.py", "progress_events.py", "arrays.py", "backend.py"),
 }
 
 #: words for persons, and the files in which one of them is an answer of the panel's
@@ -33,9 +37,8 @@ HOMES = [
     ROOT / "psbench/twin",
 ]
 #: documents of the site that name files
-SITE = [f"notebooks/site/{name}.md" for name in ("guide", "measurements", "teaching", "howto")]
-#: a public name of a type, not of a constant or a variable
-TYPE = re.compile(r"[A-Z](\w*[a-z]\w*)?")
+PAGES = ("architecture", "guide", "measurements", "teaching", "howto")
+SITE = [f"notebooks/site/{name}.md" for name in PAGES]
 #: letters of a test's name
 LONGEST_NAME = 69
 #: arguments of a constructor, those of data classes aside
@@ -75,19 +78,6 @@ def long_constructors(nodes):
     return found
 
 
-def public_types(files):
-    """Return the names of public classes and type aliases that several files define: name -> paths."""
-    found = {}
-    for path, nodes in files.items():
-        classes = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
-        set_names = {
-            each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
-        }
-        for name in {name for name in classes if name[0] != "_"} | set(filter(TYPE.fullmatch, set_names)):
-            found.setdefault(name, []).append(path)
-    return {name: paths for name, paths in found.items() if len(paths) > 1}
-
-
 def starred_tuples(nodes):
     """Return the lines of calls that pass positional arguments as a tuple with a star."""
     calls = [node for node in nodes if isinstance(node, ast.Call)]
@@ -120,7 +110,7 @@ def foreign_privates(nodes):
 
 @cache
 def import_graph():
-    return grimp.build_graph("psbench", "psbench_widgets", cache_dir=None)
+    return grimp.build_graph(*(package.name for package in PACKAGES), cache_dir=None)
 
 
 def test_no_modules_import_each_other_in_a_cycle():
@@ -168,10 +158,6 @@ def test_no_tuple_with_a_star_passes_positional_arguments():
     assert found == set()
 
 
-def test_names_of_public_types_are_unique():
-    assert public_types(files()) == {}
-
-
 def test_no_file_reads_a_private_attribute_of_a_class_of_another():
     found = {(path, each) for path, nodes in files().items() for each in foreign_privates(nodes)}
     assert {each for each in found if each[0] not in READS_PRIVATES} == set()
@@ -193,6 +179,20 @@ def test_names_of_tests_are_short():
     names = {name for text in texts for name in re.findall(r"^ *def (test_\w+)", text, re.MULTILINE)}
     assert len(names) > 2000
     assert sorted(name for name in names if len(name) > LONGEST_NAME) == []
+
+
+def test_the_drawing_of_the_packages_is_the_contract():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = [layer for each in contracts if each["type"] == "layers" for layer in each["layers"]]
+    named = [name.strip() for layer in layers for name in layer.split("|")]
+    page = (ROOT / "notebooks/site/architecture.md").read_text()
+    drawing = re.search(r"```text\n(.*?)```", page, re.DOTALL)[1]
+    assert re.findall(r"\bpsbench[.\w]+", drawing) == named
+    modules = {
+        name.split(".")[0] if name.startswith("psbench_") else ".".join(name.split(".")[:2])
+        for name in import_graph().modules
+    }
+    assert modules - {"psbench", "psbench.__main__"} == set(named)
 
 
 @pytest.mark.parametrize("text", ["DESIGN.md", "README.md", "CONTRIBUTING.md", *SITE])
@@ -220,12 +220,6 @@ def test_long_constructors_are_found():
     names = ", ".join(f"a{i}" for i in range(MOST_ARGUMENTS))
     short, long = (f"class A:\n    def __init__(self, {each}): ...\n" for each in (names, names + ", *, b"))
     assert (long_constructors(nodes_of(short)), long_constructors(nodes_of(long))) == ([], ["A"])
-
-
-def test_types_of_one_name_are_found():
-    text = "class A: ...\nclass _B: ...\nPair: TypeAlias = int\nif x:\n    T = int\nLIMIT = _Ends = 1"
-    both = {path: nodes_of(text) for path in "xy"} | {"z": nodes_of("class Pair: ...")}
-    assert public_types(both) == {"A": ["x", "y"], "Pair": ["x", "y", "z"], "T": ["x", "y"]}
 
 
 def test_words_for_persons_are_found():

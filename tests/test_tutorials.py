@@ -12,7 +12,9 @@ ROOT = Path(__file__).parent.parent
 def test_the_wheel_has_the_notebooks_where_they_are_looked_for():
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wheel = told["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert wheel["force-include"] == {"notebooks": "psbench/tutorials"}
+    names = [path.name for path in (ROOT / "notebooks").glob("*.ipynb")]
+    expected = {f"notebooks/{name}": f"psbench/tutorials/{name}" for name in [*names, "pictures"]}
+    assert wheel["force-include"] == expected
     assert tutorials() == ROOT / "notebooks"  # in a clone
 
 

@@ -16,10 +16,10 @@ import psbench as ps
 from psbench.charts.figures import sequence_figure
 from psbench.cli.catalogue import KINDS, entries, entry_of
 from psbench.core.log import Kind
-from psbench.papers.cells import experiment_of
-from psbench.papers.library import NAMES, load
-from psbench.papers.session import stored_reproduction
-from psbench.papers.text import sentence, verdict_words
+from psbench_papers.cells import experiment_of
+from psbench_papers.library import NAMES, load
+from psbench_papers.session import stored_reproduction
+from psbench_papers.text import sentence, verdict_words
 from psbench.strategies import CATALOGUE
 
 ROOT = Path(__file__).parents[2]

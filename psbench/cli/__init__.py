@@ -16,14 +16,24 @@ import typer
 # commands register themselves, and the help lists them in this order
 # isort: off
 from psbench.cli.app import FAILED, INTERNAL, INTERRUPTED, TERMINATED, USAGE, app
-from psbench.cli.commands import runs, comparisons, sweeps, saved, exports, tools, fuzz, papers, doctor, twin  # noqa: F401
+from psbench.cli.commands import runs, comparisons, sweeps, saved, exports, tools, doctor, twin  # noqa: F401
 
 # isort: on
+from psbench.cli.extensions import add_commands
 from psbench.cli.file_progress import shown_progress
 from psbench.cli.stopping import Terminated
-from psbench.errors import Cancelled, DataError, DoubtfulComposition, PsbenchError, SpecError
+from psbench.errors import (
+    Cancelled,
+    DataError,
+    DoubtfulComposition,
+    ExtensionWarning,
+    PsbenchError,
+    SpecError,
+)
 from psbench.system.insides import wrong_usage
 
+#: the commands that need no other module than those imported above
+OWN = {each.name for each in app.registered_commands}
 #: what Rich takes for the beginning of its markup
 _MARKUP = re.compile(r"\[(?=[a-z#/@])")
 #: characters of a name that a message repeats
@@ -52,7 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _warnings_in_a_line(), shown_progress():
             # any command takes it, at any place
             words = [word for word in argv if word != "--debug"]
-            code = _command().main(words, prog_name="psbench", standalone_mode=False)
+            code = _command(has_others=_asked(words) not in OWN).main(
+                words, prog_name="psbench", standalone_mode=False
+            )
     except _Usage as error:
         if not error.format_message():  # there was no command, and the help has been shown
             return USAGE
@@ -84,9 +96,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _asked(words: Sequence[str]) -> str:
+    """Return the command that is asked for; empty if there is none."""
+    return next((word for word in words if not word.startswith("-")), "")
+
+
 @cache  # to make it of twenty functions and their annotations takes 50 ms
-def _command() -> Any:
+def _command(has_others: bool) -> Any:
     """Return the command with help that is shown as it is written: Rich takes [a, b] for its own markup."""
+    if has_others:
+        add_commands()
     command: Any = typer.main.get_command(app)
     for each in (command, *command.commands.values()):
         for part in (each, *each.params):
@@ -112,7 +131,7 @@ def _warnings_in_a_line() -> Iterator[None]:
         usual = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-            if issubclass(category, DoubtfulComposition):
+            if issubclass(category, (DoubtfulComposition, ExtensionWarning)):
                 print("warning:", message, file=sys.stderr)
             else:
                 usual(message, category, *where, **more)

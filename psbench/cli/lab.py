@@ -56,9 +56,9 @@ def lay_out(source: Path, target: Path) -> Path:
 
     Files that the user has changed stay as they are.
     """
-    for path in sorted(source.rglob("*")):
+    for path in sorted([*source.glob("*.ipynb"), *source.glob("pictures/*")]):
         place = target / path.relative_to(source)
-        if path.is_file() and ".ipynb_checkpoints" not in path.parts and not place.exists():
+        if not place.exists():
             with atomic_write(place) as file:
                 file.write(path.read_bytes())
     return target

@@ -90,7 +90,7 @@ def swept(
     """
     if scheduler is None:
         return sweep(experiment, grids, processes=processes, **options)
-    from psbench.backends.dask.connecting import client_of
+    from psbench.backends.dask import client_of
 
     with client_of(scheduler, experiment.connection) as client:
         return sweep(experiment, grids, processes=processes, client=client, **options)

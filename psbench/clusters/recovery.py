@@ -42,8 +42,8 @@ class Recovery(Specification):
         """Whether training workers that are missing join when there is room for them."""
         return self.replace_workers or self.min_workers is not None
 
-    def check(self, num_workers: int, backend: str, compositions: Sequence[Strategy]) -> None:
-        """Refuse settings that this cluster, backend or strategy does not allow.
+    def check(self, num_workers: int, compositions: Sequence[Strategy]) -> None:
+        """Refuse settings that this cluster or strategy does not allow.
 
         Raises
         ------
@@ -53,18 +53,7 @@ class Recovery(Specification):
             raise ParameterError(
                 f"recovery.min_workers: {self.min_workers}, and the cluster has {num_workers} workers"
             )
-        if backend == "simulated" and self.lets_workers_join:
-            raise ParameterError(
-                "recovery: only on dask are Dask workers lost; for the simulated backend say when workers "
-                "fail and rejoin: cluster.failures"
-            )
-        if self.replicas:
-            self._check_replicas(backend, compositions)
-
-    def _check_replicas(self, backend: str, compositions: Sequence[Strategy]) -> None:
-        if backend == "simulated":
-            raise ParameterError("recovery.replicas: only on dask are servers lost; set backend: dask")
-        for composition in compositions:
+        for composition in compositions if self.replicas else ():
             if why := unreplicable(composition):
                 raise ParameterError(
                     f"recovery.replicas: {composition.name!r} cannot be replicated, as {why}; "

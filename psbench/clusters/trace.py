@@ -14,7 +14,8 @@ from pydantic import field_validator, model_validator
 from psbench.arrays import Doubles
 from psbench.clusters.step_time import StepTime
 from psbench.core import parameter
-from psbench.errors import DataError, ParameterError
+from psbench.errors import DataError, ParameterError, PsbenchError
+from psbench.system.limits import check_memory
 
 _COLUMNS = ("worker", "seconds")
 
@@ -213,12 +214,24 @@ def _check(what: str, worker: int, seconds: tuple[float, ...]) -> None:
 def _read(file: Path, changed: int, size: int) -> tuple[tuple[float, ...], ...]:
     """Return the seconds of each worker's steps; a file that has changed is read again."""
     import pandas as pd
+    import pyarrow.parquet as pq
 
+    packed = file.suffix.lower() in (".parquet", ".pq")
     try:
-        packed = file.suffix.lower() in (".parquet", ".pq")
+        if packed:
+            about = pq.read_metadata(file)
+            # numbers, and as objects of Python; a small file may have many rows
+            needed = 100 * about.num_rows * about.num_columns
+            check_memory(needed, f"{file}: {about.num_rows} rows", "use fewer")
         frame = pd.read_parquet(file) if packed else pd.read_csv(file)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file}: is no CSV or Parquet file ({str(error).splitlines()[0]})") from None
+    except PsbenchError:
+        raise
+    # pandas and pyarrow raise many kinds of a damaged file
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise DataError(f"{file}: is no CSV or Parquet file, or is damaged ({reason})") from None
+    if twice := [name for name in _COLUMNS if list(frame.columns).count(name) > 1]:
+        raise DataError(f"{file}: has two columns {twice[0]!r}; rename one")
     if missing := [name for name in _COLUMNS if name not in frame.columns]:
         there = ", ".join(map(str, frame.columns))
         raise DataError(f"{file}: has no column {missing[0]!r}; expected worker and seconds, found {there}")

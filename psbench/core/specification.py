@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
@@ -14,13 +14,24 @@ from pydantic_core import PydanticCustomError
 from psbench.errors import ParameterError, UnknownName, in_short
 
 
-def parameter(default: Any, description: str, *, unit: str = "", source: str = "", **limits: Any) -> Any:
+def parameter(
+    default: Any,
+    description: str,
+    *,
+    unit: str = "",
+    source: str = "",
+    choices: Sequence[str] = (),
+    **limits: Any,
+) -> Any:
     """Declare a hyper-parameter: default, meaning, unit, source, and limits.
 
     `limits` are pydantic's (`ge`, `gt`, `le`, `lt`, and `validate_default` for a default that a validator
-    completes). `unit` and `source` show up in tooltips and tables.
+    completes). `unit` and `source` show up in tooltips and tables, and so do `choices`: names that are known
+    only once all packages are installed, where a `Literal` names the others.
     """
     extra: dict[str, Any] = {"unit": unit, "source": source}
+    if choices:
+        extra["choices"] = [*choices]
     return Field(default, description=description, json_schema_extra=extra, **limits)
 
 
@@ -106,14 +117,21 @@ def limits_of(info: FieldInfo) -> dict[str, Any]:
     return {name: getattr(m, name) for m in info.metadata for name in _SIGNS if hasattr(m, name)}
 
 
+def choices_of(annotation: Any, info: FieldInfo) -> list[Any]:
+    """Return the allowed values of a field: those of a `Literal`, or declared ones; else an empty list."""
+    if get_origin(annotation) is Literal:
+        return [*get_args(annotation)]
+    declared = info.json_schema_extra.get("choices") if isinstance(info.json_schema_extra, dict) else None
+    return declared if isinstance(declared, list) else []
+
+
 def allowed_values(info: FieldInfo) -> str:
     """Return the allowed values in words.
 
     >>> allowed_values(parameter(1, "", ge=1, lt=9))
     '>= 1, < 9'
     """
-    if get_origin(info.annotation) is Literal:
-        choices = get_args(info.annotation)
+    if choices := choices_of(info.annotation, info):
         return " | ".join(map(str, choices)) if len(choices) > 1 else ""
     return ", ".join(f"{_SIGNS[name]} {limit:g}" for name, limit in limits_of(info).items())
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Task: TypeAlias = Literal["classification", "regression", "sequence", "own"]
 #: more different whole numbers than this are taken for numbers, not for classes
 MOST_CLASSES = 1000
+#: the first whole number that a 32-bit float does not tell from the next
+_EXACT = 2**24
 
 
 @dataclass(frozen=True)
@@ -165,11 +167,19 @@ class Dataset:
         Raises
         ------
         UnknownName
+        DataError
+            If it is an input whose values may be merged.
         """
         if name in self.columns:
             return self.columns[name]
         if name in self.features and not isinstance(self.train_x, Several):
-            return self.train_x[:, self.features.index(name)].numpy()
+            values: Array = self.train_x[:, self.features.index(name)].numpy()
+            if (np.abs(values) >= _EXACT).any():
+                raise DataError(
+                    f"data {self.name!r}: column {name!r} is an input, and 32-bit floats, as inputs are, do "
+                    f"not tell whole numbers from {_EXACT} apart; keep it for the sharding: keep: [{name}]"
+                )
+            return values
         raise UnknownName(f"column of data {self.name!r}", name, [*self.columns, *self.features])
 
 

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
-from psbench.arrays import Array, Floats, Integers
+from psbench.arrays import Array, Doubles, Floats
 from psbench.data.base import MOST_CLASSES, Task
-from psbench.data.blocks import Codes, line_of, numbers_in, parquet_numbers_in
-from psbench.data.scaling import blocks, standardise
+from psbench.data.blocks import Block, Codes, TableColumns, is_text, line_of, numbers_in, parquet_numbers_in
+from psbench.data.scaling import blocks, standardise, warn_of_coarse
 from psbench.errors import DataError, ParameterError, SpecError
 from psbench.progress_events import tell
 from psbench.system.files import temporary_name
 
-_FEATURES, _TARGETS, _LABELS = "features.npy", "targets.npy", "labels.npy"
-_KEPT, _ABOUT = "kept.npy", "about.json"
-#: the first whole number that a 32-bit float does not tell from the next
-_EXACT = 2**24
+_FEATURES, _TARGETS, _KEPT, _ABOUT = "features.npy", "targets.npy", "kept-{}.npy", "about.json"
+#: numbers as they are read, until they are standardised
+_READ = "read-{}.npy"
+#: the first whole number that a 64-bit float does not tell from the next
+_EXACT = 2**53
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,9 @@ class Conversion:
         Columns that are no inputs, but kept for shardings.
     kind : "csv" or "parquet"
     texts : tuple of int
-        Columns, the target or of `keep`, that may hold texts.
+        Columns, the target or of `keep`, that hold texts.
+    index : tuple of int
+        Columns with the index of a frame, which are inputs neither.
     """
 
     files: Sequence[Path]
@@ -67,20 +73,23 @@ class Conversion:
     keep: tuple[int, ...] = ()
     kind: Literal["csv", "parquet"] = "csv"
     texts: tuple[int, ...] = ()
+    index: tuple[int, ...] = ()
 
     @property
     def inputs(self) -> list[int]:
         """The columns that are inputs."""
-        return [place for place in range(len(self.columns)) if place not in (self.target, *self.keep)]
+        others = {self.target, *self.keep, *self.index}
+        return [place for place in range(len(self.columns)) if place not in others]
 
-    def numbers(self, codes: Codes) -> Iterator[tuple[Path, Floats]]:
-        """Return the rows, some at a time with their file, float32, (rows, columns), in order.
+    def numbers(self, codes: Codes) -> Iterator[tuple[Path, Block]]:
+        """Return the rows, some at a time with their file, in order.
 
-        Texts are numbered as they first occur; `codes` holds the numbers of each column's.
+        Texts are numbered as they first occur; `codes` receives the numbers of each column's.
         """
+        columns = TableColumns(self.columns, self.inputs, (self.target, *self.keep), codes)
         if self.kind == "parquet":
-            return parquet_numbers_in(self.files, self.columns, codes, self.block_size)
-        return numbers_in(self.files, self.columns, self.header, self.block_size, codes)
+            return parquet_numbers_in(self.files, columns, self.block_size)
+        return numbers_in(self.files, columns, self.header, self.block_size)
 
     def place_of(self, file: Path, row: int) -> str:
         """Return where in its file a row is, in words; `row` counts from 0."""
@@ -103,6 +112,21 @@ class Conversion:
         return rows - val
 
 
+class _About(BaseModel):
+    """The file beside the arrays: their shapes, and what was done to them."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    rows: Annotated[int, Field(ge=1)]
+    train: Annotated[int, Field(ge=1)]
+    features: Annotated[int, Field(ge=1)]
+    classes: Annotated[list[str], Field(max_length=MOST_CLASSES)]
+    target_scale: tuple[FiniteFloat, FiniteFloat]
+    kept: list[Literal["<i8", "<f8"]]
+    means: list[FiniteFloat] = []
+    deviations: list[FiniteFloat] = []
+
+
 @dataclass(frozen=True)
 class Converted:
     """Arrays that are views of files; what is written to them changes no file.
@@ -116,8 +140,8 @@ class Converted:
         Rows from the beginning that are for training; the others are for validation.
     target_scale : (float, float)
         Mean and deviation that were taken out of targets that are numbers.
-    kept : float32, (N, columns)
-        Columns for shardings.
+    kept : list of int64 or float64, (N,)
+        Columns for shardings: their numbers, or the places of their texts in alphabetical order.
     """
 
     features: Floats
@@ -125,7 +149,7 @@ class Converted:
     classes: tuple[str, ...]
     train: int
     target_scale: tuple[float, float]
-    kept: Floats
+    kept: list[Array]
 
     @classmethod
     def open(cls, folder: Path) -> Converted:
@@ -134,27 +158,56 @@ class Converted:
         Raises
         ------
         DataError
-            If one is missing or cut short.
+            If one is missing, cut short, or not what `convert` writes.
         """
         try:
-            about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
-            # c: what torch gets may be written to, and never is in the file
-            features = np.load(folder / _FEATURES, mmap_mode="c")
-            targets = np.load(folder / (_LABELS if about["classes"] else _TARGETS), mmap_mode="c")
-            _read_at_random(features)
-            mean, deviation = about["target_scale"]
-            there = (folder / _KEPT).is_file()
-            kept = (
-                np.load(folder / _KEPT, mmap_mode="c") if there else np.zeros((len(targets), 0), np.float32)
-            )
-            return cls(features, targets, tuple(about["classes"]), about["train"], (mean, deviation), kept)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(
-                f"{folder}: is damaged ({error}); remove it, and the table is read again"
-            ) from None
+            about = _About.model_validate_json((folder / _ABOUT).read_bytes())
+            features = mapped(folder / _FEATURES, "<f4", (about.rows, about.features))
+            targets = mapped(folder / _TARGETS, "<i8" if about.classes else "<f4", (about.rows,))
+            kept = [
+                mapped(folder / _KEPT.format(number), kind, (about.rows,))
+                for number, kind in enumerate(about.kept)
+            ]
+            if about.train > about.rows:
+                raise ValueError(f"{about.train} of {about.rows} rows are for training")
+            if about.classes and not 0 <= targets.min() <= targets.max() < len(about.classes):
+                raise ValueError(f"targets are none of {len(about.classes)} classes")
+        except (OSError, ValueError) as error:
+            reason = "about.json" if isinstance(error, ValidationError) else error
+            raise DataError(f"{folder}: is damaged ({reason})") from None
+        _read_at_random(features)
+        return cls(features, targets, tuple(about.classes), about.train, about.target_scale, kept)
 
 
-def _read_at_random(features: Floats) -> None:
+def mapped(path: Path, kind: str, shape: tuple[int, ...]) -> Array:
+    """Return the array in a `.npy` file that psbench wrote, mapped to memory; writing to it changes no file.
+
+    The header is compared, and not parsed: it may say anything, in a file that is damaged.
+
+    Raises
+    ------
+    OSError, ValueError
+        If the file is missing or not as long, or its array has another type or shape.
+    """
+    head = _head(kind, shape)
+    expected = len(head) + np.dtype(kind).itemsize * math.prod(shape)
+    if (length := path.stat().st_size) != expected:
+        raise ValueError(f"{path.name} has {length} bytes, expected {expected}")
+    with path.open("rb") as file:
+        if file.read(len(head)) != head:
+            raise ValueError(f"{path.name} does not hold {kind} of shape {shape}")
+    # c: what torch gets may be written to, and never is in the file
+    return np.memmap(path, kind, mode="c", offset=len(head), shape=shape)
+
+
+def _head(kind: str, shape: tuple[int, ...]) -> bytes:
+    """Return the header of a `.npy` file, with room for the first length to grow."""
+    head = BytesIO()
+    np.lib.format.write_array_header_1_0(head, {"descr": kind, "fortran_order": False, "shape": shape})
+    return head.getvalue()
+
+
+def _read_at_random(features: Array) -> None:
     """Ask for no more of the file than is looked at: rows of mini-batches lie anywhere in it.
 
     Without it a system may read megabytes around every row, which beyond memory are gone when their turn
@@ -168,7 +221,8 @@ def _read_at_random(features: Floats) -> None:
 def convert(table: Conversion, folder: Path) -> None:
     """Read a table and leave its arrays in a folder, which is there whole or not at all.
 
-    Memory needed is that of a few blocks, however large the files are; the arrays take 4 bytes a number.
+    Memory needed is that of a few blocks, however large the files are; the arrays take 4 bytes a number, and
+    8 more until they are standardised.
 
     Raises
     ------
@@ -177,27 +231,32 @@ def convert(table: Conversion, folder: Path) -> None:
     """
     with _neighbour(folder) as part:
         codes: Codes = {place: {} for place in table.texts}
-        values = _copy(table, part, codes)
-        features = np.load(part / _FEATURES, mmap_mode="r+")
-        targets = np.load(part / _TARGETS, mmap_mode="r+")
-        train = table.train_rows(len(features))
-        about: dict[str, Any] = {"train": train, "target_scale": (0.0, 1.0), "classes": ()}
+        read = _copy(table, part, codes)
+        train = table.train_rows(read.rows)
+        about: dict[str, Any] = {
+            "rows": read.rows,
+            "train": train,
+            "features": len(table.inputs),
+            "target_scale": (0.0, 1.0),
+            "classes": [],
+            "kept": [_kept(read.others[place], codes.get(place)) for place in table.keep],
+        }
         if table.standardise:
             tell("standardising", 0.0)
-            mean, deviation = standardise(features, train)
+            mean, deviation = _scaled(read.features, train, part / _FEATURES)
             about |= {"means": mean.tolist(), "deviations": deviation.tolist()}
+        target = read.others[table.target]
         if table.task == "classification":
-            named = codes.get(table.target) or {}
-            names = sorted(named)  # as frames have them: in alphabetical order, which is not that of codes
-            about["classes"] = table.classes or tuple(names) or tuple(f"{value:.0f}" for value in values)
-            known = range(len(table.classes)) if table.classes else values
-            ranks = np.argsort([named[name] for name in names]) if names else None
-            _number_classes(targets, known, part / _LABELS, ranks)
-            (part / _TARGETS).unlink()
+            names = _ranked(target, codes[table.target]) if table.target in codes else ()
+            known = [*range(len(table.classes or names))] or sorted(read.classes)
+            about["classes"] = list(table.classes or names or map(_in_full, known))
+            _number_classes(target, known, part / _TARGETS)
         elif table.standardise:
-            about["target_scale"] = tuple(map(float, standardise(targets, train)))
-        features.flush()
-        targets.flush()
+            about["target_scale"] = tuple(map(float, _scaled(target, train, part / _TARGETS)))
+        else:
+            _as_floats(target, part / _TARGETS)
+        for spent in part.glob(_READ.format("*")):
+            spent.unlink()
         (part / _ABOUT).write_text(json.dumps(about), encoding="utf-8")
         tell("standardising", 1.0)
 
@@ -222,40 +281,88 @@ def _neighbour(folder: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _copy(table: Conversion, part: Path, codes: Codes) -> list[float]:
-    """Write the files' numbers as they are; return the different targets if they are classes."""
-    values: set[float] = set()
+@dataclass(frozen=True)
+class _Read:
+    """The files in which a table's numbers are, as they were read, and its different classes."""
+
+    rows: int
+    features: Growing
+    others: dict[int, Growing]
+    classes: set[int | float]
+
+
+def _copy(table: Conversion, part: Path, codes: Codes) -> _Read:
+    """Write the files' numbers as they are."""
     rows: dict[Path, int] = {}
+    classes: set[int | float] = set()
+    kept = {place: part / _KEPT.format(number) for number, place in enumerate(table.keep)}
+    # float64 where they are still to be standardised
+    inputs = (part / _READ.format("features"), "<f8") if table.standardise else (part / _FEATURES, "<f4")
+    least, most = np.full(len(table.inputs), np.inf), np.full(len(table.inputs), -np.inf)
     with ExitStack() as files:
-        features = files.enter_context(Growing(part / _FEATURES, (len(table.inputs),)))
-        targets = files.enter_context(Growing(part / _TARGETS, ()))
-        kept = files.enter_context(Growing(part / _KEPT, (len(table.keep),))) if table.keep else None
+        features = files.enter_context(Growing(*inputs, (len(table.inputs),)))
+        numbers = table.target if table.task == "regression" else None
+        others = {
+            place: files.enter_context(
+                Growing(kept.get(place, part / _READ.format("target")), "<f8" if place == numbers else "<i8")
+            )
+            for place in (table.target, *table.keep)
+        }
+        largest = dict.fromkeys(others, 0)
         for file, block in table.numbers(codes):
-            target = block[:, table.target]
+            before = rows.get(file, 0)
             if table.task == "classification":
-                values |= _classes_in(table, file, rows.get(file, 0), target)
-            features.add(block[:, table.inputs])
-            if kept is not None:
-                kept.add(block[:, table.keep])
-            targets.add(target)
-            rows[file] = rows.get(file, 0) + len(block)
+                classes |= _classes_in(table, file, before, block.others[table.target])
+            features.add(block.inputs)
+            least = np.minimum(least, block.inputs.min(axis=0, initial=np.inf))
+            most = np.maximum(most, block.inputs.max(axis=0, initial=-np.inf))
+            for place, values in block.others.items():
+                largest[place] = max(largest[place], _magnitude(values))
+                if others[place].kind == "<i8" and values.dtype.kind == "f":
+                    others[place].widen()
+                if others[place].kind == "<f8" and place != numbers and largest[place] >= _EXACT:
+                    raise DataError(
+                        f"{file}: column {table.columns[place]!r} has fractions, and whole numbers up to "
+                        f"{largest[place]}, which 64-bit floats tell apart below {_EXACT}; write it as whole "
+                        "numbers, or as texts"
+                    )
+                others[place].add(values)
+            rows[file] = before + len(block.inputs)
     if not any(rows.values()):
         raise DataError(f"{table.files[0]}: has no rows")
-    if table.task == "classification" and not table.classes and len(values) < 2:
-        only = next(iter(codes.get(table.target) or {}), f"{values.pop():g}")
+    if table.kind == "csv" and not table.header:
+        _check_header(table, codes)
+    if not table.standardise:
+        names = [table.columns[place] for place in table.inputs]
+        warn_of_coarse(str(table.files[0]), least, most, names)
+    if table.task == "classification" and not table.classes and len(classes) < 2:
+        only = next(iter(codes.get(table.target) or {}), _in_full(classes.pop()))
         raise DataError(f"{table.files[0]}: all rows have the same target, {only}; check target")
-    return sorted(values)
+    return _Read(sum(rows.values()), features, others, classes)
 
 
-def _classes_in(table: Conversion, file: Path, rows: int, target: Floats) -> set[float]:
+def _check_header(table: Conversion, codes: Codes) -> None:
+    """Refuse a column with one text, in the first line, above numbers: it is the column's name."""
+    for place, known in codes.items():
+        first, *others = known
+        if others and not any(map(is_text, others)):
+            raise DataError(
+                f"{table.files[0]}: line 1, column {place}: {first!r} stands above numbers; if it is the "
+                "column's name, set header: true"
+            )
+
+
+def _magnitude(values: Array) -> int:
+    return max(abs(int(values.min())), abs(int(values.max()))) if len(values) else 0
+
+
+def _in_full(value: float) -> str:
+    return f"{value:.0f}" if isinstance(value, float) else str(value)
+
+
+def _classes_in(table: Conversion, file: Path, rows: int, target: Array) -> set[int | float]:
     """Return the different targets of a block, which follows so many rows of its file."""
     known = len(table.classes)
-    if (large := np.abs(target) >= _EXACT).any():
-        first = int(np.argmax(large))
-        raise DataError(
-            f"{file}: {table.place_of(file, rows + first)}: the class is about {target[first]:.0f}, and "
-            f"32-bit floats tell whole numbers apart below {_EXACT}; number the classes from 0"
-        )
     wrong = (target < 0) | (target >= known) | (target % 1 > 0) if known else target % 1 != 0
     found = np.unique(target)
     if wrong.any():
@@ -270,50 +377,97 @@ def _classes_in(table: Conversion, file: Path, rows: int, target: Floats) -> set
             f"{file}: more than {MOST_CLASSES} different targets in column {table.target}; check target, "
             "or set task: regression"
         )
-    return set(map(float, found))
+    return set(found.tolist())
 
 
-def _number_classes(
-    targets: Floats, values: Sequence[float], path: Path, ranks: Integers | None = None
-) -> None:
-    """Write the place of each target among the values, int64, or the rank of that place."""
-    labels = np.lib.format.open_memmap(path, mode="w+", dtype=np.int64, shape=targets.shape)
-    for begin, end in blocks(len(targets)):
-        places = np.searchsorted(np.asarray(values), targets[begin:end])
-        labels[begin:end] = places if ranks is None else ranks[places]
-    labels.flush()
+def _ranked(column: Growing, codes: dict[str, int]) -> tuple[str, ...]:
+    """Renumber a column's texts in alphabetical order, as frames have them; return the texts."""
+    names = sorted(codes)
+    ranks = np.argsort([codes[name] for name in names])
+    values = column.values()
+    for begin, end in blocks(len(values)):
+        values[begin:end] = ranks[values[begin:end]]
+    return tuple(names)
+
+
+def _kept(column: Growing, codes: dict[str, int] | None) -> str:
+    """Return the type of a column that is kept; texts are put into their order."""
+    if codes is not None:
+        _ranked(column, codes)
+    return column.kind
+
+
+def _number_classes(targets: Growing, values: Sequence[float], path: Path) -> None:
+    """Write the place of each target among the values, int64."""
+    known, read = np.asarray(values), targets.values()
+    with Growing(path, "<i8") as labels:
+        for begin, end in blocks(len(read)):
+            labels.add(np.searchsorted(known, read[begin:end]))
+
+
+def _as_floats(targets: Growing, path: Path) -> None:
+    read = targets.values()
+    with Growing(path, "<f4") as floats:
+        for begin, end in blocks(len(read)):
+            floats.add(read[begin:end])
+
+
+def _scaled(read: Growing, train: int, path: Path) -> tuple[Doubles, Doubles]:
+    """Write numbers with mean 0 and deviation 1, float32; return the means and deviations taken out."""
+    values = read.values()
+    result = np.lib.format.open_memmap(path, mode="w+", dtype="<f4", shape=values.shape)
+    found = standardise(values, train, result)
+    result.flush()
+    return found
 
 
 class Growing:
-    """A `.npy` file of float32 to which rows are added; a context manager.
+    """A `.npy` file to which rows are added; a context manager.
 
     Parameters
     ----------
     path : path
+    kind : "<f4", "<f8" or "<i8"
+        The type.
     shape : tuple of int
         Of one row.
     """
 
-    def __init__(self, path: Path, shape: tuple[int, ...]) -> None:
-        self._file = path.open("wb")
-        self._shape, self._rows = shape, 0
-        self._head()
+    def __init__(self, path: Path, kind: str, shape: tuple[int, ...] = ()) -> None:
+        self._file = path.open("w+b")
+        self._path, self._shape = path, shape
+        self.kind, self.rows = kind, 0
+        self._write_head()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> Literal[False]:
-        # NumPy leaves room in the header for the first length to grow
         self._file.seek(0)
-        self._head()
+        self._write_head()
         self._file.close()
         return False
 
-    def _head(self) -> None:
-        about = {"descr": "<f4", "fortran_order": False, "shape": (self._rows, *self._shape)}
-        np.lib.format.write_array_header_1_0(self._file, about)
+    def _write_head(self) -> None:
+        self._file.write(_head(self.kind, (self.rows, *self._shape)))
 
-    def add(self, block: Floats) -> None:
+    def add(self, block: Array) -> None:
         """Add rows, (rows, *shape)."""
-        self._file.write(np.ascontiguousarray(block, dtype="<f4").data)
-        self._rows += len(block)
+        self._file.write(np.ascontiguousarray(block, dtype=self.kind).data)
+        self.rows += len(block)
+
+    def widen(self) -> None:
+        """Make 64-bit floats of whole numbers."""
+        self._file.flush()
+        head = len(_head(self.kind, (self.rows, *self._shape)))
+        self.kind = "<f8"
+        if self.rows:
+            whole = np.memmap(self._path, "<i8", mode="r+", offset=head)
+            for begin, end in blocks(len(whole)):
+                whole[begin:end] = whole[begin:end].astype("<f8").view("<i8")
+            whole.flush()
+
+    def values(self) -> Array:
+        """Return all rows, mapped to memory; writing to them changes the file."""
+        found: Array = np.load(self._path, mmap_mode="r+")
+        return found

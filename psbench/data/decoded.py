@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from psbench.data.converted import mapped
 from psbench.data.images import Pixels
-from psbench.errors import DataError, SpecError
+from psbench.errors import SpecError
 from psbench.system.files import atomic_write
 from psbench.system.limits import check_disk
 
@@ -47,27 +48,23 @@ class Decoded:
         self._count = len(paths)
         self._file = folder / _FOLDER / f"{key.hexdigest()[:24]}.npy"
 
-    def pixels(self) -> Pixels | None:
-        """Return the images, mapped to memory; None if they are not there.
+    def pixels(self, shape: tuple[int, ...]) -> Pixels | None:
+        """Return the images, mapped to memory; None if they are not there, or with a warning if damaged.
 
-        Raises
-        ------
-        DataError
-            If the file is not what it should be.
+        Parameters
+        ----------
+        shape : tuple of int
+            (channels, height, width) of an image.
         """
         if not self._file.is_file():
             return None
         try:
-            found: Pixels = np.load(self._file, mmap_mode="r")
-        except (OSError, ValueError, EOFError) as error:
-            raise DataError(
-                f"{self._file}: is damaged ({error}); remove it, and images are decoded again"
-            ) from None
-        if found.dtype != np.uint8 or found.ndim != 4 or len(found) != self._count:
-            raise DataError(
-                f"{self._file}: holds {found.dtype} of {found.shape}; remove it, and images are decoded again"
+            return mapped(self._file, "|u1", (self._count, *shape))
+        except (OSError, ValueError) as error:
+            warnings.warn(
+                f"{self._file}: is damaged ({error}); images are decoded again", UserWarning, stacklevel=2
             )
-        return found
+            return None
 
     def keep(self, pixels: Pixels) -> None:
         """Write the images; where that cannot be, warn that the next run decodes them again."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 #: what counts as an image; other files, and whatever begins with a dot, are passed over
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".gif")
+
+#: formats that make at most so many pixels of a byte: deflate makes 1,032 bytes, which have eight pixels each
+_DEFLATED, _MOST_PIXELS = ("PNG", "GIF", "BMP", "PPM"), 8 * 1032
+#: pixels from which memory is looked at before an image is decoded, and bytes that decoding one takes
+_LARGE, _DECODING = 10_000_000, 8
 
 #: images a thread reads at a time: many enough that handing out work costs nothing beside 0.1 ms an image
 BLOCK = 256
@@ -120,7 +125,7 @@ class Folder(ImageSource):
             return self._read(paths)
         order = sorted(paths)  # the same for every split into training and validation
         decoded = Decoded(data_folder(self.cache), order, [self.image_size, self.grayscale])
-        pixels = decoded.pixels()
+        pixels = decoded.pixels(self._read_one(order[0]).shape)
         if pixels is None:
             pixels = self._read(order)
             decoded.keep(pixels)
@@ -128,9 +133,12 @@ class Folder(ImageSource):
         found: Pixels = pixels[[place[path] for path in paths]]
         return found
 
+    def _read_one(self, path: Path) -> NDArray[np.uint8]:
+        return read_image(path, "L" if self.grayscale else "RGB", self.image_size)
+
     def _read(self, paths: list[Path]) -> Pixels:
         """Return the images, (N, channels, height, width), decoded by as many threads as there are cores."""
-        read = partial(read_image, mode="L" if self.grayscale else "RGB", size=self.image_size)
+        read = self._read_one
         if self.image_size is not None:
             self._check_memory(len(paths), self.image_size, self.image_size)
         first = read(paths[0])
@@ -204,6 +212,7 @@ def read_image(path: Path, mode: str, size: int | None) -> NDArray[np.uint8]:
 
     try:
         with Image.open(path) as image:
+            _check_size(path, image)
             converted = _of_bytes(image).convert(mode)
             if size is not None:
                 converted = converted.resize((size, size), Image.Resampling.BILINEAR)
@@ -211,6 +220,23 @@ def read_image(path: Path, mode: str, size: int | None) -> NDArray[np.uint8]:
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise DataError(f"{path}: not a readable image ({error}); replace or remove it") from error
     return pixels.reshape(*pixels.shape[:2], -1).transpose(2, 0, 1)
+
+
+def _check_size(path: Path, image: Picture) -> None:
+    """Check an image's size, which its header says, before memory is taken for its pixels.
+
+    Raises
+    ------
+    ValueError, ParameterError
+        If its file cannot hold as many, or the threads that decode have no memory for as many.
+    """
+    pixels, length = math.prod(image.size), path.stat().st_size
+    width, height = image.size
+    if image.format in _DEFLATED and pixels > _MOST_PIXELS * length:
+        raise ValueError(f"it says it has {width} x {height} pixels, which {length} bytes cannot hold")
+    if pixels > _LARGE:
+        what = f"{path}: {width} x {height} pixels, decoded by each of {cores()} threads,"
+        check_memory(cores() * _DECODING * pixels, what, "scale it down")
 
 
 def _of_bytes(image: Picture) -> Picture:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import gzip
 import math
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from psbench.data.images import ImageSource, Pixels
 from psbench.data.location import data_folder, how_to_get
 from psbench.errors import DataError
 from psbench.seeds import Streams
+from psbench.system.limits import check_memory
 
 
 class MNIST(ImageSource):
@@ -59,13 +61,8 @@ class MNIST(ImageSource):
     def _read(self, part: str) -> tuple[Pixels, Integers]:
         image_file = self._find(f"{part}-images-idx3-ubyte")
         label_file = self._find(f"{part}-labels-idx1-ubyte")
-        images, labels = read_idx(image_file), read_idx(label_file)
-        if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
-            raise DataError(
-                f"{image_file}: shape {images.shape} does not go with the labels, shape {labels.shape}, of "
-                f"{label_file.name}; get both files again"
-            )
-        return images[:, None], labels.astype("int64")
+        labels = read_idx(label_file, 1)
+        return read_idx(image_file, 3, len(labels))[:, None], labels.astype("int64")
 
     def _find(self, file: str) -> Path:
         folder = data_folder(self.root)
@@ -117,39 +114,77 @@ class FashionMNIST(MNIST):
 
 #: two zero bytes, then the code for unsigned bytes; the next byte is the number of dimensions
 MAGIC = b"\0\0\x08"
+#: deflate makes at most so many bytes of one
+_DEFLATED = 1032
+#: bytes unpacked at a time
+_PIECE = 2**20
+#: bytes of memory that a pixel takes: as a byte, perhaps without some images, and as a 32-bit float
+_PIXEL = 6
 
 
-def read_idx(path: Path) -> NDArray[np.uint8]:
+def read_idx(path: Path, dimensions: int, rows: int | None = None) -> NDArray[np.uint8]:
     """Return the array in an IDX file of unsigned bytes, packed (.gz) or not.
+
+    No more is read than the file says it holds, and that only if the file can hold it and memory can.
+
+    Parameters
+    ----------
+    path : path
+    dimensions : int
+    rows : int or None
+        What its first dimension has to be, as its labels say; None: any.
 
     Raises
     ------
     DataError
         If the file cannot be read, is of another kind, or is shorter or longer than it says.
+    ParameterError
+        If it would not fit in memory.
 
     Source
     ------
     LeCun, Cortes, Burges, "The MNIST database of handwritten digits": file formats.
     """
-    raw = _content(path)
-    dimensions = raw[3] if len(raw) > 3 else 0
-    start = 4 + 4 * dimensions
-    if raw[:3] != MAGIC or dimensions == 0 or len(raw) < start:
-        raise DataError(f"{path}: not an IDX file of bytes (it begins with {raw[:4]!r}); get the file again")
-    shape = [int(size) for size in np.frombuffer(raw, ">u4", dimensions, offset=4)]
-    if len(raw) - start != math.prod(shape):
-        raise DataError(
-            f"{path}: holds {len(raw) - start:,} values, but says it has {' x '.join(map(str, shape))}; "
-            "it is truncated or damaged, get the file again"
-        )
-    return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
-
-
-def _content(path: Path) -> bytes:
+    packed = path.suffix == ".gz"
     try:
-        if path.suffix == ".gz":
-            with gzip.open(path) as file:
-                return file.read()
-        return path.read_bytes()
+        length = path.stat().st_size
+        with gzip.open(path) if packed else path.open("rb") as file:
+            head = file.read(4 + 4 * dimensions)
+            if head[:3] != MAGIC or len(head) < 4 + 4 * dimensions or head[3] != dimensions:
+                raise DataError(
+                    f"{path}: not an IDX file of bytes in {dimensions} dimensions (it begins with "
+                    f"{head[:4]!r}); get the file again"
+                )
+            shape = [int(size) for size in np.frombuffer(head, ">u4", dimensions, offset=4)]
+            if rows not in (None, shape[0]):
+                raise DataError(
+                    f"{path}: has {shape[0]} images, and there are {rows} labels; get both files again"
+                )
+            count = math.prod(shape)
+            if count <= (_DEFLATED * length if packed else length):
+                check_memory(_PIXEL * count, f"{path}: {_in_words(shape)} values", "use a smaller file")
+                values = _read_most(file, count + 1)
+            else:
+                values = bytearray()
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read ({error}); get the file again") from error
+    if len(values) != count or count == 0:
+        more = "more than " if len(values) > count else ""
+        held = f"{more}{min(len(values), count):,}" if values else "fewer"
+        raise DataError(
+            f"{path}: holds {held} values, but says it has {_in_words(shape)}; "
+            "it is truncated or damaged, get the file again"
+        )
+    return np.frombuffer(values, np.uint8).reshape(shape)
+
+
+def _in_words(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _read_most(file: Any, most: int) -> bytearray:
+    """Return what is left of a file, in pieces: memory is taken only for bytes that are there."""
+    values = bytearray()
+    while len(values) < most and (piece := file.read(min(_PIECE, most - len(values)))):
+        values += piece
+    return values

@@ -44,7 +44,8 @@ class SyntheticTable(DataSource):
 
     Notes
     -----
-    Reduces to: the data set `csv` of the file that `generate` writes with the same rows and seed.
+    Reduces to: the data set `csv` of the file that `generate` writes with the same rows and seed, to the nine
+    digits that are written.
     """
 
     name: ClassVar[str] = "synthetic_table"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +20,14 @@ from psbench.data.blocks import (
     estimated_rows,
     files_of,
     first_row,
+    index_places,
+    is_index_name,
     is_text,
     names_header,
+    numbers_columns,
     parquet_columns,
     parquet_rows,
+    warn_of_index,
 )
 from psbench.data.converted import Conversion, Converted, convert
 from psbench.data.layouts import LAYOUTS, TableLayout
@@ -31,7 +37,7 @@ from psbench.seeds import Streams
 from psbench.system.limits import check_disk, check_memory
 
 #: of the converted arrays; others are converted again
-FORMAT = 2
+FORMAT = 3
 #: characters of a file's name in that of the folder of its arrays
 _SHOWN = 40
 #: bytes of memory that a training row takes: its place in a shard, in the shard's shuffle, and its label
@@ -73,11 +79,22 @@ class TableFile(DataSource):
         return self
 
     def _table_of(
-        self, files: list[Path], known: TableLayout, header: bool = True, **kind: Any
+        self,
+        files: list[Path],
+        known: TableLayout,
+        header: bool = True,
+        index: Sequence[int] = (),
+        **kind: Any,
     ) -> Conversion:
-        """Return what is to be made of files with known columns."""
+        """Return what is to be made of files with known columns; those of `index` hold a frame's index."""
         names = known.columns
         target = self.place_of_target(names, named=header)
+        if target in index and self.target not in names:
+            there = ", ".join(name for place, name in enumerate(names) if place not in index)
+            raise ParameterError(
+                f"data {self.name!r}: target {self.target} is the index of a frame that was saved; name the "
+                f"column to learn: {there}"
+            )
         return Conversion(
             files=files,
             columns=names,
@@ -89,7 +106,8 @@ class TableFile(DataSource):
             val_fraction=known.val_fraction if self.val_fraction is None else self.val_fraction,
             standardise=self.standardise,
             block_size=self.block_size,
-            keep=self.places_of_kept(names, target),
+            keep=self.places_of_kept(names, target, index),
+            index=tuple(index),
             **kind,
         )
 
@@ -121,26 +139,35 @@ class TableFile(DataSource):
             classes=found.classes,
             target_scale=found.target_scale,
             features=tuple(table.columns[place] for place in table.inputs),
-            columns={table.columns[place]: found.kept[:train, i] for i, place in enumerate(table.keep)},
+            columns={table.columns[place]: found.kept[i][:train] for i, place in enumerate(table.keep)},
         )
 
     def _converted(self, table: Conversion) -> Converted:
         # in short: with the key the name would be longer than a file's may be
         key = f"{table.files[0].stem[:_SHOWN]}-{self._key(table.files)}"
         folder = data_folder(self.cache) / self.name / key
-        if not folder.is_dir():
-            self._check_room(table, folder.parent)
-            convert(table, folder)
+        if folder.is_dir():
+            try:
+                return Converted.open(folder)
+            except DataError as error:
+                warnings.warn(
+                    f"data {self.name!r}: {error}; the table is read again", UserWarning, stacklevel=2
+                )
+                shutil.rmtree(folder, ignore_errors=True)
+        self._check_room(table, folder.parent)
+        convert(table, folder)
         return Converted.open(folder)
 
     def _check_room(self, table: Conversion, folder: Path) -> None:
         """Refuse files whose arrays would fill the disk, or whose shards or blocks would fill the memory."""
         rows = self.count_rows(list(table.files))
         what = f"data {self.name!r}: about {rows} rows of {len(table.columns)} columns in {self.path}"
-        each = 4 * len(table.columns) + 8  # 32-bit floats; classes are 64-bit numbers too
+        # inputs as 32-bit floats, and as 64-bit ones until they are standardised; targets twice
+        each = (12 if table.standardise else 4) * len(table.inputs) + 8 * (2 + len(table.keep))
         check_disk(folder, rows * each, what, "set cache to a folder on another disk, or use fewer rows")
         check_memory(rows * ROW_MEMORY, what, "use fewer rows")
-        block = min(self.block_size, max(file.stat().st_size for file in table.files))
+        read = max(8 * rows * len(table.columns), *(file.stat().st_size for file in table.files))
+        block = min(self.block_size, read)
         what = f"data {self.name!r}: block_size = {self.block_size}, read by {THREADS} threads,"
         check_memory(THREADS * BLOCK_MEMORY * block, what, "lower it")
 
@@ -169,14 +196,16 @@ class TableFile(DataSource):
             )
         return place % len(names)
 
-    def places_of_kept(self, names: tuple[str, ...], target: int) -> tuple[int, ...]:
+    def places_of_kept(
+        self, names: tuple[str, ...], target: int, index: Sequence[int] = ()
+    ) -> tuple[int, ...]:
         """Return the numbers of the columns in `keep`."""
         for name in self.keep:
             if name not in names:
                 raise UnknownName(f"column of data {self.name!r}", name, names)
             if names[target] == name:
                 raise ParameterError(f"data {self.name!r}: {name!r} is the target; leave it out of keep")
-        if {*self.keep, names[target]} == set(names):
+        if {*self.keep, names[target], *(names[place] for place in index)} == set(names):
             raise ParameterError(
                 f"data {self.name!r}: no column is left for inputs beside {names[target]!r}; keep fewer"
             )
@@ -199,13 +228,15 @@ class CSV(TableFile):
         The published ones have no header and the target in front: 28 features after the label, 1 for signal,
         or 90 after the year. "columns" is whatever the next three parameters say.
     header : bool or None
-        Whether each file's first line names the columns. None: it does if none of its texts is a number.
+        Whether each file's first line names the columns. None: it does if none of its texts is a number; one
+        with the numbers of the columns, as pandas writes without names, is refused. A first column without a
+        name, or called "Unnamed: 0", is the index of a frame, and left out with a warning.
     task : "classification" or "regression"
         Whether targets are classes, which are whole numbers, or texts in alphabetical order, or numbers to be
         predicted.
     keep : list of str
         Columns that are no inputs, but that a sharding may go by: `{name: column, column: ...}`; these may
-        hold texts too.
+        hold texts too, or 64-bit whole numbers.
     val_fraction : float or None
         The share of them instead. Without either it is the published share, of a file of the published size
         the published rows (500,000 of HIGGS and 51,630 of YearPredictionMSD), and else a fifth.
@@ -262,6 +293,11 @@ class CSV(TableFile):
         """Return what the layout or the first line says."""
         first = first_row(files[0])
         known = LAYOUTS.get(self.layout)
+        if known is None and self.header is None and numbers_columns(first):
+            raise DataError(
+                f"{files[0]}: line 1 ({','.join(first)[:40]}) may be names that pandas gives columns, or "
+                "numbers; say which: header: true, or header: false"
+            )
         header = known is None and (names_header(first) if self.header is None else self.header)
         if known is None:
             called = (text.strip() if header else "" for text in first)
@@ -275,7 +311,13 @@ class CSV(TableFile):
         names = known.columns
         if len(names) < 2:
             raise DataError(f"{files[0]}: has one column only (is it comma-separated?)")
-        table = self._table_of(files, known, header)
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise DataError(f"{files[0]}: has two columns {twice!r}; rename one")
+        index = [place for place in index_places(first) if header and names[place] != self.target]
+        table = self._table_of(files, known, header, index)
+        for place in index:
+            if place not in table.keep:
+                warn_of_index(str(files[0]), first[place])
         if self.layout != "columns":
             return table
         row = first_row(files[0], after=int(header))
@@ -291,13 +333,13 @@ class Parquet(TableFile):
     Parameters
     ----------
     target, task, val_rows, val_fraction, standardise, cache, block_size
-        As of `CSV`. Row groups are read whole, whatever the size of blocks.
+        As of `CSV`. Columns that the file's metadata call the index of a frame are no inputs.
 
     Raises
     ------
     DataError
-        If a file is missing or no Parquet, a column is not numeric, or a value is missing or not finite;
-        file, row and column are named.
+        If a file is missing, no Parquet or damaged, a column is not numeric, or a value is missing or not
+        finite; file, row and column are named.
 
     Notes
     -----
@@ -305,7 +347,7 @@ class Parquet(TableFile):
     """
 
     name: ClassVar[str] = "parquet"
-    source: ClassVar[str] = "Apache Parquet, through dask.dataframe"
+    source: ClassVar[str] = "Apache Parquet, through pyarrow"
 
     path: str = parameter("", "a Parquet file, or a pattern such as parts/*.parquet")
 
@@ -315,11 +357,25 @@ class Parquet(TableFile):
 
     def table(self, files: list[Path]) -> Conversion:
         """Return what the files' schema says."""
-        named = (self.target,) if self.task == "classification" else ()
-        names = parquet_columns(files, (*named, *self.keep))
+        found = parquet_columns(files)
+        names = found.names
         if len(names) < 2:
             raise DataError(f"{files[0]}: has one column only; expected inputs and a target")
+        guessed = [
+            place
+            for place, name in enumerate(names)
+            if is_index_name(name) and name != self.target and place not in found.index
+        ]
         known = TableLayout(names, self.task, (), rows=5, val_rows=1)
-        table = self._table_of(files, known, kind="parquet")
+        table = self._table_of(files, known, index=(*found.index, *guessed), kind="parquet")
+        for place in guessed:
+            if place not in table.keep:
+                warn_of_index(str(files[0]), names[place])
         learned = (table.target,) if self.task == "classification" else ()
-        return replace(table, texts=(*learned, *table.keep))
+        for place in found.texts:
+            if place in table.inputs or (place == table.target and not learned):
+                raise DataError(
+                    f"{files[0]}: column {names[place]!r} is not numeric; leave it out of the file, or keep "
+                    f"it for a sharding: keep: [{names[place]}]"
+                )
+        return replace(table, texts=tuple(at for at in (*learned, *table.keep) if at in found.texts))

@@ -6,7 +6,7 @@ import hashlib
 import platform
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from psbench.backend import backend_of
 from psbench.backends.checkpointing import with_current_names
 from psbench.backends.control import Control, Observer, stop_on_signals
 from psbench.backends.outcome import Outcome
@@ -81,7 +82,8 @@ def run(
     Interrupted
         After Ctrl-C, if there is no control; its `run` has what was computed.
     """
-    if client is not None and experiment.backend != "dask":
+    backend = backend_of(experiment.backend)
+    if client is not None and not backend.takes_client:
         raise ParameterError("client: only the dask backend has one; set backend: dask")
     exits, control = control is None, control or Control()
     log = EventLog() if log is None else log
@@ -105,9 +107,8 @@ def run(
         observer = check = BeginningCheck(experiment.beginning, recorded, observer)
     began = time.perf_counter()
     with stop_on_signals(control):  # those that come while it is saved, too
-        more = {} if client is None else {"client": client}
         try:
-            outcome = _backend(experiment)(workload, log, control, observer, checkpoints, begin, **more)
+            outcome = backend.run(workload, log, control, observer, checkpoints, begin, client=client)
         except Cancelled:
             if exits and control.signal == signal.SIGTERM:  # before there was anything to keep
                 raise SystemExit(128 + signal.SIGTERM) from None
@@ -212,17 +213,6 @@ def _beginning(experiment: Experiment, path: Path, log: EventLog) -> Checkpoint:
     check_log(path, before, experiment.num_workers)
     log.extend(before.rows(), before.texts)
     return with_current_names(checkpoint)
-
-
-def _backend(experiment: Experiment) -> Callable[..., Outcome]:
-    if experiment.backend == "dask":
-        from psbench.backends.dask import run_dask, run_map_reduce
-
-        jobs = any(c.placement.stateless_workers for c in experiment.strategy.compositions)
-        return run_map_reduce if jobs else run_dask
-    from psbench.backends.simulated.simulation import run_simulated
-
-    return run_simulated
 
 
 def params_digest(parameters: Tensor | None, buffers: Tensor | None) -> str | None:

@@ -46,6 +46,7 @@ from psbench.strategies.catalogue.low_communication import streaming_diloco as s
 from psbench.strategies.catalogue.make import CATALOGUE as CATALOGUE
 from psbench.strategies.catalogue.make import domain_of as domain_of
 from psbench.strategies.catalogue.make import make_strategy as make_strategy
+from psbench.strategies.catalogue.make import register as register
 from psbench.strategies.catalogue.switch import PublishedSwitch as PublishedSwitch
 from psbench.strategies.catalogue.switch import later_switches as later_switches
 from psbench.strategies.catalogue.switching import strategy_switch as strategy_switch
@@ -71,6 +72,7 @@ from psbench.strategies.catalogue.waiting import k_bsp as k_bsp
 from psbench.strategies.catalogue.waiting import n_softsync as n_softsync
 from psbench.strategies.catalogue.waiting import osp as osp
 from psbench.strategies.catalogue.waiting import ssp as ssp
+from psbench.system.plugins import installed
 
 # in the order in which lists show them
 for _group in (
@@ -78,3 +80,5 @@ for _group in (
     *(catalogue.gossip, catalogue.transport, catalogue.switching),
 ):
     CATALOGUE.update({each.name: each for each in vars(_group).values() if isinstance(each, Entry)})
+# modules of other packages: importing one registers its parts, and the entries that it hands to `register`
+tuple(installed("psbench.strategies"))

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from psbench.clusters import make_cluster
 from psbench.errors import DataError, ParameterError
 from psbench.experiment import Experiment
 from psbench.results.run import Run
 from psbench.seeds import Streams
-from psbench.specfile import read_yaml
+from psbench.specfile import dump_yaml, read_yaml
 from psbench.system.files import write_text
 from psbench.twin.between_runs import between_runs, between_sizes
 from psbench.twin.codecs import NO_CODING, Coding, codecs_of, coding_for, with_codec
@@ -163,7 +162,7 @@ class Calibration:
             "cluster": dict(self.cluster),
             "experiment": {key: value for key, value in self.experiment.items() if key not in _NOT_KEPT},
         }
-        text = yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=120)
+        text = dump_yaml(plain, default_flow_style=None, width=120)
         write_text(path, text)
 
     @classmethod

@@ -20,7 +20,7 @@ from psbench.results.html import page
 from psbench.results.run import Run
 from psbench.system.files import write_text
 from psbench.twin.exchanges import exchanges_of
-from psbench.twin.validate import LiveAndTwin, Validation
+from psbench.twin.validation import LiveAndTwin, Validation
 
 #: quantiles of each distribution, and spans of each timeline
 _QUANTILES, _SPANS = 40, 160

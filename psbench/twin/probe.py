@@ -101,7 +101,7 @@ def measured_link(experiment: Experiment) -> MeasuredLink | None:
     """Return the median link between Dask workers; None if there are not two, or they are cut off."""
     from statistics import median
 
-    from psbench.backends.dask.doctor import diagnose
+    from psbench.backends.dask import diagnose
 
     found = diagnose(experiment)
     links = [link for link in found.links.values() if link is not None]

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
 
 from psbench.errors import DataError
 from psbench.results.run import Run
+from psbench.specfile import dump_yaml
 from psbench.system.files import write_text
-from psbench.twin.blame import Meetings
+from psbench.twin.attribution import Meetings
 from psbench.twin.exchanges import SHORTEST_S, exchanges_of
 from psbench.twin.variation import kept
 
@@ -260,4 +260,4 @@ def cluster_of(meetings: Meetings, path: Path) -> None:
     seconds = [kept(np.maximum(own, SHORTEST_S)) for own in meetings.end - meetings.begin]
     steps = {"name": "trace", "order": "blocks", "seconds": seconds}
     plain = {"cluster": {"workers": len(seconds), "step_time": steps}}
-    write_text(path, yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=110))
+    write_text(path, dump_yaml(plain, default_flow_style=None, width=110))

@@ -15,14 +15,14 @@ from psbench.clusters import (
     StepTimes,
     Trace,
 )
-from psbench.clusters.theory import (
+from psbench.core.part import REGISTRY
+from psbench.errors import ParameterError
+from psbench.seeds import Streams
+from psbench_papers.theory import (
     exponential_order_statistic,
     local_sgd_step_seconds,
     shifted_exponential_slowest,
 )
-from psbench.core.part import REGISTRY
-from psbench.errors import ParameterError
-from psbench.seeds import Streams
 
 EXPONENTIAL = ShiftedExponential(spread=1.0)
 #: distribution, standard deviation of its factor

@@ -7,19 +7,24 @@ import doctest
 import json
 import os
 import shutil
+import zipfile
 from pathlib import Path
 
 import nbformat
 import pytest
+import yaml
+from hatchling.builders.wheel import WheelBuilder
 
-from psbench.course import quiz
-from psbench.course.__main__ import main
-from psbench.course.editions import student_edition
-from psbench.course.grading import check, grade, submission_of
-from psbench.course.submission import Submission, own_of
+from psbench.cli import main
 from psbench.errors import DataError, ParameterError
+from psbench_course import check, key, quiz
+from psbench_course.collected import submission_of
+from psbench_course.editions import student_edition
+from psbench_course.grading import grade
+from psbench_course.submission import Submission, own_of
 
-SOURCES = sorted((Path(__file__).parents[2] / "notebooks" / "assignments").glob("*.md"))
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "notebooks" / "assignments").glob("*.md"))
 #: what a student who knows it puts in the place of the dots
 KNOWN = {
     "predict(\n    waiting=...,\n    times_as_fast=...": "predict(\n    waiting=0.5,\n    times_as_fast=2",
@@ -30,8 +35,12 @@ KNOWN = {
 }
 
 
+def command(*words):
+    return main(["course", *map(str, words)])
+
+
 def editions(source, out):
-    main(["build", str(source), str(out)])
+    assert command("build", source, out) == 0
     read = (nbformat.read(out / which / f"{source.stem}.ipynb", 4) for which in ("student", "solution"))
     for notebook in (found := list(read)):
         nbformat.validate(notebook)
@@ -52,8 +61,7 @@ def worked(notebook, student, monkeypatch, folder, known=()):
 
 
 def graded(folder):
-    main(["grade", str(folder), "--out", "results.json"])
-    return json.loads(Path("results.json").read_text())
+    return json.loads(json.dumps(grade(submission_of(Path(folder)))))
 
 
 #: many runs, or runs to a target on several clusters
@@ -87,10 +95,12 @@ def test_a_student_s_edition_is_worked_through_graded_and_ranked(ada, monkeypatc
     careless = worked(student, "bob", monkeypatch, folder, KNOWN | {"waiting=...": "waiting=0.1"})
     assert [test["score"] for test in careless["tests"]] == [2, 2, 2, 0, 2]
     capsys.readouterr()
-    main(["leaderboard", "assignment-1-ada@uni", "assignment-1-bob"])
+    assert command("leaderboard", "assignment-1-ada@uni", "assignment-1-bob") == 0
     rows = list(csv.reader(capsys.readouterr().out.splitlines()))
     assert [row[:2] for row in rows] == [["rank", "student"], ["1", "ada@uni"]]
     assert 0 < float(rows[1][2]) < 1
+    assert command("grade", "assignment-1-bob") == 0
+    assert json.loads(Path("results.json").read_text()) == careless
     by_otter_and_pytest(folder, monkeypatch, "assignment-1-bob", ["", "", "", "waiting = 0.1", ""])
     for value in (float("nan"), float("inf"), 10**400, "0.5", None):
         submission_of(folder / "assignment-1-bob").answer(slowest=0, waiting=value, times_as_fast=value)
@@ -128,8 +138,8 @@ def test_what_is_copied_or_changed_has_no_points(ada, tmp_path, monkeypatch):
     for student in ("ada@uni", other):
         shutil.copytree(ada[1] / "assignment-1-ada@uni", f"assignment-1-{student}")
     copied = graded(f"assignment-1-{other}")
-    assert [test["score"] for test in copied["tests"]] == [2, 0, 0, 0, 0]
-    assert "is not of your experiment" in copied["tests"][1]["output"]
+    assert [test["score"] for test in copied["tests"]] == [0] * 5
+    assert {test["output"] for test in copied["tests"]} == {"run 'asp' is not of your experiment"}
     mine = Submission(1, "ada@uni")
     with pytest.raises(ParameterError, match="predictions are kept"):
         mine.predict(waiting=0.6, times_as_fast=2)
@@ -145,7 +155,7 @@ def test_what_is_copied_or_changed_has_no_points(ada, tmp_path, monkeypatch):
 
 def test_the_quiz_counts_before_and_after_in_each_student_s_order(tmp_path):
     mine = Submission(0, "ada", tmp_path)
-    right = {f"q{number}": quiz.letter("ada", number) for number in quiz.NUMBERS}
+    right = {f"q{number}": key.right_letter("ada", number) for number in quiz.NUMBERS}
     assert len(right) == 15
     mine.predict(**(right | {"q1": "e", "q2": "e", "q3": ...}))
     mine.answer(**(right | {"q1": "e"}))
@@ -155,7 +165,7 @@ def test_the_quiz_counts_before_and_after_in_each_student_s_order(tmp_path):
     for number in (0, 16):
         with pytest.raises(DataError, match=f"assignment 0 has checks 1 to 15, not {number}"):
             check(mine, number)
-    assert sum(quiz.letter("bob", number) != right[f"q{number}"] for number in quiz.NUMBERS) > 5
+    assert sum(key.right_letter("bob", number) != right[f"q{number}"] for number in quiz.NUMBERS) > 5
     shown = quiz.shown("ada")
     assert f"- **{right['q5']}** BSP" in shown
     assert all(len(set(options)) == 4 for _, options in quiz.QUESTIONS)
@@ -167,51 +177,125 @@ def test_what_does_not_compare_is_not_ranked(tmp_path, capsys):
         folder.mkdir()
     for given, says in (
         (folders[:1], "the quiz, assignment 0, has no run to rank"),
-        (folders, r"[0, 1] do not"),
+        ([tmp_path], "[0, 1] do not"),
     ):
-        with pytest.raises(SystemExit, match="1"):
-            main(["leaderboard", *map(str, given)])
+        assert command("leaderboard", *given) == 2
         out, err = capsys.readouterr()
-        assert (out, err.count("\n")) == ("", 1)
+        assert (out, err.count("error")) == ("", 1)
         assert says in err
+
+
+#: a module that leaves a trace where it is imported
+TRACE = "import pathlib; pathlib.Path('imported').touch()\ndef make(): ...\n"
+
+
+@pytest.mark.slow
+def test_what_is_wrong_with_one_submission_costs_no_other_its_grade(ada, tmp_path, monkeypatch, capsys):
+    """A class as it is handed in: a zip, 100,000 brackets, a file that is no zip, a run that names code."""
+    monkeypatch.chdir(tmp_path)
+    handed_in = tmp_path / "class"
+    own = ada[1] / "assignment-1-ada@uni"
+    shutil.make_archive(str(handed_in / own.name), "zip", ada[1], own.name)
+    (handed_in / "assignment-1-deep").mkdir()
+    (handed_in / "assignment-1-deep" / "answers.json").write_text("[" * 100_000)
+    (handed_in / "assignment-1-torn.zip").write_bytes(b"PK")
+    imports = Path(shutil.copytree(own, handed_in / "assignment-1-imports"))
+    spec = yaml.safe_load((imports / "bsp" / "experiment.yaml").read_text())
+    (tmp_path / "trace.py").write_text(TRACE)
+    spec["model"] = {"name": "import", "target": "trace:make"}
+    (imports / "bsp" / "experiment.yaml").write_text(yaml.safe_dump(spec))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    assert command("grade", handed_in) == 0
+    grades = Path("grades/grades.csv").read_text().splitlines()
+    rows = {row["submission"]: row for row in csv.DictReader(grades)}
+    assert {name: float(row["score"]) for name, row in rows.items()} == {
+        f"{own.name}.zip": 10,
+        **dict.fromkeys(("assignment-1-deep", "assignment-1-imports", "assignment-1-torn.zip"), 0),
+    }
+    assert "cannot be unpacked" in rows["assignment-1-torn.zip"]["output"]
+    assert json.loads(Path("grades/assignment-1-ada@uni.json").read_text())["score"] == 10
+    assert not (tmp_path / "imported").exists()
+    capsys.readouterr()
+    shutil.rmtree(handed_in / "assignment-1-deep")
+    shutil.rmtree(imports)
+    assert command("leaderboard", handed_in) == 0
+    out, err = capsys.readouterr()
+    assert [row[:2] for row in csv.reader(out.splitlines())][1:] == [["1", "ada@uni"]]
+    assert "assignment-1-torn.zip: is left out" in err
+
+
+@pytest.mark.slow
+def test_a_submission_that_does_not_end_has_no_points(ada, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert command("grade", ada[1] / "assignment-1-ada@uni", "--limit-s", "1") == 0
+    found = json.loads(Path("results.json").read_text())
+    assert (found["score"], found["output"]) == (0, "grading took longer than 1 s")
+
+
+def test_predictions_made_after_the_runs_have_no_points(ada, tmp_path):
+    own = Path(shutil.copytree(ada[1] / "assignment-1-ada@uni", tmp_path / "assignment-1-ada@uni"))
+    mine = submission_of(own)
+    assert check(mine) == "complete"
+    (own / "predictions.json").unlink()
+    mine.predict(waiting=0.61, times_as_fast=2)
+    found = grade(mine)
+    assert found["score"] == 0
+    assert "was made after other predictions" in found["tests"][0]["output"]
+    assert check(mine) == found["tests"][0]["output"]
+
+
+def test_students_have_no_key(tmp_path, monkeypatch, capsys):
+    wheel = next(WheelBuilder(str(ROOT)).build(directory=str(tmp_path)))
+    with zipfile.ZipFile(wheel) as packed:
+        names = packed.namelist()
+        pages = [packed.read(name).decode() for name in names if name.endswith(".md")]
+    assert {"psbench_course/quiz.md", "psbench/tutorials/01_first_run.ipynb"} <= set(names)
+    assert [name for name in names if "/key/" in name or name.endswith(("/checks.py", "quiz.yaml"))] == []
+    assert [page for page in pages if "SOLUTION" in page] == []
+    right = yaml.safe_load((ROOT / "notebooks/assignments/key/quiz.yaml").read_text())
+    places = [options.index(right[number]) for number, (_, options) in enumerate(quiz.QUESTIONS, 1)]
+    assert len(set(places)) == 4  # no place in the list gives the answer away
+    monkeypatch.setenv(key.VARIABLE, str(tmp_path))
+    key.checks.cache_clear()
+    assert command("grade", tmp_path) == 2
+    assert "is not the lecturer's key" in capsys.readouterr().err
 
 
 SOLVED = "```python\nx = 1  # SOLUTION\n```\n"
 
 
 @pytest.mark.parametrize(
-    ("command", "source", "says"),
+    ("name", "source", "says"),
     [
         ("build", None, "source.md: no such file"),
         ("slides", None, "source.md: no such file"),
-        ("build", SOLVED, "has no line such as `mine = Submission("),
+        ("build", SOLVED, "has no line such as `mine = submission("),
         ("build", f"Submission(assignment=9)\n{SOLVED}", "there is no assignment 9; give one of 0"),
         ("build", "Submission(assignment=1)\n", "has no block that begins with"),
     ],
 )
-def test_a_source_that_cannot_be_is_a_line_and_leaves_no_file(command, source, says, tmp_path, capsys):
+def test_a_source_that_cannot_be_is_a_line_and_leaves_no_file(name, source, says, tmp_path, capsys):
     path = tmp_path / "source.md"
     if source is not None:
         path.write_text(source)
-    with pytest.raises(SystemExit, match="1"):
-        main([command, str(path), str(tmp_path / "out")])
+    assert command(name, path, tmp_path / "out") == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1
-    assert says in err
+    assert says in err.lower()
     assert not (tmp_path / "out").exists()
 
 
-def test_slides_begin_at_headings_and_show_figures_without_code(tmp_path):
+def test_slides_begin_at_headings_and_show_figures_without_code(tmp_path, capsys):
     source = tmp_path / "slides.md"
     source.write_text(
         "# One\n\ntext\n\n## Two\n\n```python\nimport altair\naltair.__name__\n```\n\n## Three\n"
     )
-    main(["slides", str(source), str(tmp_path / "slides.html"), "--reveal", "reveal"])
+    assert command("slides", source, tmp_path / "slides.html", "--reveal", "reveal") == 0
     page = (tmp_path / "slides.html").read_text()
     assert page.count("<section>") == 3 + 3  # each in a column of its own
     assert "altair" in page
     assert "import altair" not in page
     assert 'src="reveal/dist/reveal.js"' in page or "reveal/dist/reveal" in page
     source.write_text("```python\nx = 1\n```\n")
-    with pytest.raises(ValueError, match="ends with what is shown"):
-        main(["slides", str(source), str(tmp_path / "slides.html")])
+    assert command("slides", source, tmp_path / "slides.html") == 2
+    assert "ends with what is shown" in capsys.readouterr().err

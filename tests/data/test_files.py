@@ -16,7 +16,7 @@ from PIL import Image
 from psbench.data import CIFAR10, CIFAR100, MNIST, CropAndFlip, FashionMNIST, Folder, folder
 from psbench.data.cifar import FINE, SUPERCLASSES, coarse_of_fine
 from psbench.data.mnist import read_idx
-from psbench.errors import DataError
+from psbench.errors import DataError, ParameterError
 from psbench.seeds import Streams
 
 STREAMS = Streams(0)
@@ -82,7 +82,26 @@ def test_the_environment_names_the_folder(mnist, monkeypatch):
 
 def test_our_reader_and_that_of_torchvision_agree(mnist, datasets):
     path = mnist / "MNIST" / "raw" / "train-images-idx3-ubyte"
-    assert np.array_equal(read_idx(path), datasets.mnist.read_image_file(str(path)).numpy())
+    assert np.array_equal(read_idx(path, 3), datasets.mnist.read_image_file(str(path)).numpy())
+
+
+def test_a_packed_file_takes_no_memory_for_what_it_only_says(mnist, monkeypatch):
+    """A file of 3 MB that says it unpacks to 10 GB, and one that does, are refused before that is read."""
+    pack(mnist)
+    path = mnist / "MNIST" / "raw" / "train-images-idx3-ubyte.gz"
+    asked = []
+    monkeypatch.setattr("psbench.data.mnist._read_most", lambda file, most: asked.append(most) or bytearray())
+    head = struct.pack(">BBBB3I", 0, 0, 8, 3, 10, 10**4, 10**5)
+    path.write_bytes(gzip.compress(head + bytes(100)))
+    with pytest.raises(
+        DataError, match="holds fewer values"
+    ):  # 1,032 is the most that deflate makes of a byte
+        read_idx(path, 3)
+    path.write_bytes(gzip.compress(head) + bytes(10**7))
+    monkeypatch.setattr("psbench.system.limits.available_memory", lambda: 10**9)
+    with pytest.raises(ParameterError, match="would need about 60 GB of memory"):
+        read_idx(path, 3)
+    assert asked == []
 
 
 def test_missing_files_say_how_to_get_them(tmp_path):
@@ -121,13 +140,16 @@ def test_a_failed_download_is_a_data_error(tmp_path, monkeypatch, datasets):
     [
         (
             idx(pictures(10, 28, 28))[:-100],
-            "holds 7,740 values, but says it has 10 x 28 x 28; it is truncated",
+            "holds fewer values, but says it has 10 x 28 x 28; it is truncated",
         ),
-        (idx(pictures(10, 28, 28)) + b"x", "holds 7,841 values"),
+        (idx(pictures(10, 28, 28)) + b"x", "holds more than 7,840 values"),
+        (struct.pack(">BBBB65I", 0, 0, 8, 65, *[1] * 65) + b"x", "not an IDX file of bytes in 3 dimensions"),
+        (struct.pack(">BBBB3I", 0, 0, 8, 3, 10, 2**32 - 1, 2**32 - 1), "says it has 10 x 4294967295"),
+        (struct.pack(">BBBB3I", 0, 0, 8, 3, 10, 0, 2**32 - 1), "says it has 10 x 0 x 4294967295"),
         (b"<html>not found</html>", "not an IDX file of bytes"),
         (b"", "not an IDX file of bytes"),
         (b"\0\0\x08\x03\0\0", "not an IDX file of bytes"),
-        (idx(pictures(9, 28, 28)), r"shape \(9, 28, 28\) does not go with the labels, shape \(10,\)"),
+        (idx(pictures(9, 28, 28)), "has 9 images, and there are 10 labels"),
     ],
 )
 def test_damaged_files_are_named(mnist, content, message):
@@ -331,7 +353,7 @@ def test_images_of_one_colour_are_no_reason_to_divide_by_zero(tmp_path):
 
 
 def test_decoded_images_are_kept_until_a_file_changes(parts, tmp_path, monkeypatch):
-    """Where nothing can be written they are decoded again, and a damaged file is named."""
+    """Where nothing can be written, or a file is damaged, they are decoded again, with a warning."""
     monkeypatch.setattr(folder, "KEPT_FROM", 1)
     read = []
     usual = folder.read_image
@@ -343,15 +365,22 @@ def test_decoded_images_are_kept_until_a_file_changes(parts, tmp_path, monkeypat
         data = Folder(**kept).load(Streams(seed))
         assert torch.equal(data.train_x, plain.train_x)
         assert torch.equal(data.val_x, plain.val_x)
-        assert bool(read) == (seed == 0)
+        assert (len(read) > 1) == (seed == 0)  # the first says what shape they have
     one = next((parts / "train").rglob("*.*"))
     os.utime(one, ns=(1, 1))
     Folder(**kept).load(STREAMS)
     assert read
-    for file in (tmp_path / "cache").rglob("*.npy"):
-        file.write_bytes(file.read_bytes()[:-5])
-    with pytest.raises(DataError, match=r"is damaged .* remove it, and images are decoded again"):
-        Folder(**kept).load(STREAMS)
+    for damage in (
+        lambda raw: raw[:-5],
+        lambda raw: b"",
+        lambda raw: raw.replace(b"}", b"(", 1),
+        lambda raw: raw.replace(b"(8,", b"(9,", 1),
+    ):
+        for file in (tmp_path / "cache").rglob("*.npy"):
+            file.write_bytes(damage(file.read_bytes()))
+        with pytest.warns(UserWarning, match=r"is damaged .* images are decoded again"):
+            again = Folder(**kept).load(STREAMS)
+        assert torch.equal(again.train_x, plain.train_x)
     (tmp_path / "file").write_text("")
     with pytest.warns(UserWarning, match="so the next run decodes them again"):
         Folder(path=str(parts), cache=str(tmp_path / "file")).load(STREAMS)
@@ -400,6 +429,13 @@ def test_other_files_are_passed_over(parts):
     assert len(Folder(path=str(parts)).load(STREAMS).train_x) == 6
 
 
+def _says(path, pixels):
+    """Save an image whose header says more pixels than it has."""
+    save(path, mode="P")
+    raw = path.read_bytes()
+    path.write_bytes(raw[:6] + struct.pack("<HH", pixels, pixels) + raw[10:])
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -407,6 +443,10 @@ def test_other_files_are_passed_over(parts):
         (
             lambda p: (p / "train/cat/1.jpg").write_bytes((p / "train/cat/1.jpg").read_bytes()[:-60]),
             r"cat/1\.jpg: not a readable image .*[Tt]runcated",
+        ),
+        (
+            lambda p: _says(p / "train/cat/9.gif", 5000),
+            r"5000 x 5000 pixels, which \d+ bytes cannot hold",
         ),
         (lambda p: save(p / "train/cat/9.tif", mode="F"), r"cat/9\.tif: not a readable image .*8 or 16 bits"),
         (lambda p: save(p / "train/dog/9.jpg", (5, 5)), r"dog/9\.jpg: 5 x 5 pixels, but .* set image_size"),
@@ -416,7 +456,7 @@ def test_other_files_are_passed_over(parts):
             r"test: class 'emu' has no training images \(classes: cat, dog\)",
         ),
     ],
-    ids=["no image", "truncated", "floats", "sizes", "empty class", "unknown class"],
+    ids=["no image", "truncated", "too few bytes", "floats", "sizes", "empty class", "unknown class"],
 )
 def test_what_is_wrong_in_a_folder_is_named(parts, spoil, message):
     spoil(parts)

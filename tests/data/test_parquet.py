@@ -24,7 +24,7 @@ FRAME = FRAME.assign(kind=RNG.integers(0, 3, 1000), site=np.repeat(["x", "z", "y
 @pytest.fixture
 def files(tmp_path):
     """The same table as CSV with a header, and as two Parquet files of small row groups."""
-    FRAME.drop(columns="site").to_csv(tmp_path / "table.csv", index=False, float_format="%.9g")
+    FRAME.drop(columns="site").to_csv(tmp_path / "table.csv", index=False, float_format="%.17g")
     FRAME[:300].to_parquet(tmp_path / "part-0.parquet", row_group_size=100)
     FRAME[300:].to_parquet(tmp_path / "part-1.parquet", row_group_size=100)
     return tmp_path
@@ -89,7 +89,6 @@ def test_a_kept_column_divides_the_table(files, kind):
     [
         ("a,b,kind", True),
         ('"a","b","kind"', True),
-        (",b,kind", True),
         ("1,2,0", False),
         ("nan,2,0", None),
         ("1,b,0", None),
@@ -148,9 +147,9 @@ BAD = {
     "kept": (lambda f: bad(f, PLAIN, keep=["sight"]), "unknown column"),
     "kept target": (lambda f: bad(f, PLAIN, keep=["kind"]), "is the target"),
     "no inputs": (lambda f: bad(f, PLAIN, keep=["a", "b", "c"]), "no column is left for inputs"),
-    "large classes": (
-        lambda f: bad(f, PLAIN.assign(kind=[2**24, 2**24 + 1] * 500)),
-        "row 0: the class is about 16777216, and 32-bit",
+    "unsigned": (
+        lambda f: bad(f, PLAIN.assign(kind=np.array(gaps(1, 2**63), dtype=np.uint64))),
+        "row 1, column 'kind': 9223372036854775808 is no signed",
     ),
     "one column": (lambda f: bad(f, PLAIN[["kind"]]), "one column only"),
     "no path": (lambda f: Parquet(), "no path given"),

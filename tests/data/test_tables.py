@@ -42,8 +42,8 @@ def test_it_reads_a_few_blocks_at_a_time(table, load, monkeypatch):
     """No frame that pandas makes has more rows than a block of 10,000 bytes has."""
     path, _ = table
     seen, heard = [], []
-    whole = blocks._array
-    monkeypatch.setattr(blocks, "_array", lambda frame, codes: seen.append(len(frame)) or whole(frame, codes))
+    whole = blocks._block
+    monkeypatch.setattr(blocks, "_block", lambda frame, about: seen.append(len(frame)) or whole(frame, about))
     with listening(lambda what, done: heard.append((what, done))):
         load(path, target=3, block_size=10_000)
     assert sum(seen) == 1000
@@ -190,13 +190,38 @@ def test_nothing_is_left_of_a_file_that_is_refused(table, load, tmp_path):
     assert list((tmp_path / "cache" / "csv").iterdir()) == []
 
 
-def test_damaged_arrays_are_named(table, load, tmp_path):
-    load(table[0], target=3)
+CACHE_DAMAGE = {
+    "cut": lambda folder: _rewrite(folder / "features.npy", lambda raw: raw[:-8]),
+    "empty": lambda folder: (folder / "features.npy").write_bytes(b""),
+    "gone": lambda folder: (folder / "targets.npy").unlink(),
+    # an unclosed bracket, a shape of 10**12 rows, another type: none is parsed
+    "header": lambda folder: _rewrite(folder / "features.npy", lambda raw: raw.replace(b"}", b"(", 1)),
+    "shape": lambda folder: _rewrite(
+        folder / "features.npy", lambda raw: raw.replace(b"(1000,", b"(10**12", 1)
+    ),
+    "type": lambda folder: _rewrite(folder / "targets.npy", lambda raw: raw.replace(b"<i8", b"<f8", 1)),
+    "labels": lambda folder: _rewrite(folder / "targets.npy", lambda raw: raw[:-8] + b"\xff" * 8),
+    "about": lambda folder: _rewrite(folder / "about.json", lambda raw: raw[:-9]),
+    "numbers": lambda folder: _rewrite(folder / "about.json", lambda raw: raw.replace(b"800", b"8e9")),
+    "rows": lambda folder: _rewrite(folder / "about.json", lambda raw: raw.replace(b"1000", b"9" * 30)),
+    "list": lambda folder: (folder / "about.json").write_text("[" * 5000),
+}  # fmt: skip
+
+
+def _rewrite(path, change):
+    path.write_bytes(change(path.read_bytes()))
+
+
+@pytest.mark.parametrize("damage", CACHE_DAMAGE)
+def test_a_damaged_cache_is_made_again_with_a_warning(table, load, tmp_path, damage):
+    first = load(table[0], target=3).train_x.clone()
     (folder,) = (tmp_path / "cache" / "csv").iterdir()
     assert json.loads((folder / "about.json").read_text())["train"] == 800
-    (folder / "features.npy").write_bytes((folder / "features.npy").read_bytes()[:-8])
-    with pytest.raises(DataError, match=r"is damaged .*; remove it, and the table is read again"):
-        load(table[0], target=3)
+    CACHE_DAMAGE[damage](folder)
+    with pytest.warns(UserWarning, match=r"is damaged .*; the table is read again"):
+        again = load(table[0], target=3)
+    assert torch.equal(first, again.train_x)
+    assert torch.equal(load(table[0], target=3).val_y, again.val_y)  # and no warning
 
 
 def test_the_quicker_of_two_processes_wins(table, load, tmp_path, monkeypatch):

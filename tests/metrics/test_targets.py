@@ -108,7 +108,7 @@ def test_a_target_that_no_run_would_have_is_refused_before_any(tmp_path, capsys,
     def started(*_):
         raise AssertionError("a run has started")
 
-    monkeypatch.setattr("psbench.runs.execution._backend", started)
+    monkeypatch.setattr("psbench.runs.execution.stop_on_signals", started)
     toy = toy_experiment(metrics=TWICE)
     with pytest.raises(PsbenchError, match="metric of compare's target 'f2'; did you mean 'f1'"):
         ps.compare([toy], target="f2 >= 0.5")

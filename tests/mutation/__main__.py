@@ -60,7 +60,7 @@ TARGETS: dict[str, tuple[str, list[str]]] = {
         + [f"tests/runs/sweeps/test_{name}.py" for name in ("tables", "grid", "execution", "search")]
         + ["tests/strategies/communication/test_adacomm.py"],
     ),
-    "papers": ("psbench/papers", [f"{ORACLES}/test_measures.py", "tests/papers"]),
+    "papers": ("notebooks/reproduce/psbench_papers", [f"{ORACLES}/test_measures.py", "tests/papers"]),
     "checkpoints": ("psbench/checkpoints", ["tests/test_checkpoint_folder.py", "tests/test_resume.py"]),
     "coordinator": (
         "psbench/backends/dask/coordinator",

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from psbench.testing.fuzz.campaign import BLOCK, run_block
-from psbench.testing.fuzz.compositions import turn
+from psbench_fuzz.campaign import BLOCK, run_block
+from psbench_fuzz.compositions import turn
 from tests.mutation.mutants import Mutant, mutants_of
 from tests.mutation.planted import FAULTS, Fault
 from tests.mutation.runner import apply, in_fork, module_of

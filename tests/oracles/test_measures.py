@@ -10,8 +10,8 @@ from oracles.small_runs import NAMES
 from oracles.story import Row, end_of, idle_of, rows_of, stalenesses, workers_of
 from oracles.summaries import QUALITY, evaluations_of, independence_of, samples_until, sent
 
-from psbench.papers.measures import curve, measure, staleness_counts
 from psbench.results.run import Run
+from psbench_papers.measures import curve, measure, staleness_counts
 
 
 def expected_of(run: Run, target_of: str, target: float) -> dict[str, float | None]:

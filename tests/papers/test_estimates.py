@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from psbench.papers.estimates import RunMeasure, estimate
-from psbench.papers.verdict import ALPHA
+from psbench_papers.estimates import RunMeasure, estimate
+from psbench_papers.verdict import ALPHA
 
 
 def measured(*values, given=math.nan):

@@ -16,16 +16,17 @@ import yaml
 
 from psbench.errors import DataError, SpecError, UnknownName
 from psbench.experiment import Experiment
-from psbench.papers import cells
-from psbench.papers.closed_forms import FORMULAS
-from psbench.papers.figures import figures
-from psbench.papers.library import FILES, NAMES, load, parse, stored
-from psbench.papers.measures import TARGETS, measure
-from psbench.papers.outcome import Reproduction, RowOutcome
-from psbench.papers.page import _compared, _paper, _percent, _seeds, write_page
-from psbench.papers.schema import SCALES
-from psbench.papers.session import plan, stored_reproduction
-from psbench.papers.text import (
+from psbench.runs.execution import run
+from psbench_papers import cells
+from psbench_papers.closed_forms import FORMULAS
+from psbench_papers.figures import figures
+from psbench_papers.library import FILES, NAMES, load, parse, stored
+from psbench_papers.measures import TARGETS, measure
+from psbench_papers.outcome import Reproduction, RowOutcome
+from psbench_papers.page import _compared, _paper, _percent, _seeds, write_page
+from psbench_papers.schema import SCALES
+from psbench_papers.session import plan, stored_reproduction
+from psbench_papers.text import (
     counts_line,
     how_to_run,
     readme_row,
@@ -34,8 +35,7 @@ from psbench.papers.text import (
     summary,
     verdict_words,
 )
-from psbench.papers.verdict import VERDICTS
-from psbench.runs.execution import run
+from psbench_papers.verdict import VERDICTS
 
 PAPERS = [load(name) for name in NAMES]
 names = pytest.mark.parametrize("paper", PAPERS, ids=NAMES)

@@ -7,13 +7,13 @@ import pytest
 
 from psbench.cli import main
 from psbench.errors import DataError
-from psbench.papers import cells, session
-from psbench.papers.library import load
-from psbench.papers.outcome import best_rates
-from psbench.papers.records import Store, read_records, records_in, write_records
-from psbench.papers.session import data_of, draw, plan, reproduce, stored_records, stored_reproduction
-from psbench.papers.text import how_to_run
-from psbench.papers.verdict import VERDICTS
+from psbench_papers import cells, session
+from psbench_papers.library import load
+from psbench_papers.outcome import best_rates
+from psbench_papers.records import Store, read_records, records_in, write_records
+from psbench_papers.session import data_of, draw, plan, reproduce, stored_records, stored_reproduction
+from psbench_papers.text import how_to_run
+from psbench_papers.verdict import VERDICTS
 
 ROUNDS = ("thesis", "Sec. 3.2.2", "--scale", "smoke", "--processes", "1")
 
@@ -181,8 +181,8 @@ def test_every_tuned_experiment_gets_the_same_trials():
 
 def test_smoke_of_a_whole_paper_draws_its_figures(tmp_path):
     """DBS-SGD: timing, training, figures, report."""
-    from psbench.papers.figures import figures
-    from psbench.papers.page import write_page
+    from psbench_papers.figures import figures
+    from psbench_papers.page import write_page
 
     found = reproduce(plan(load("dbs_sgd"), "smoke", 1), tmp_path, 1)
     without = {outcome.published.row: outcome.flags for outcome in found.outcomes if outcome.ours is None}

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from psbench.papers.claim import Claim
-from psbench.papers.estimates import RunMeasure, estimate
-from psbench.papers.schema import PublishedNumber
-from psbench.papers.verdict import (
+from psbench_papers.claim import Claim
+from psbench_papers.estimates import RunMeasure, estimate
+from psbench_papers.schema import PublishedNumber
+from psbench_papers.verdict import (
     ALPHA,
     RowTest,
     bounds,

@@ -12,7 +12,7 @@ import pytest
 
 FUZZ = """
 if __name__ == "__main__":
-    from psbench.testing.fuzz import run_campaign
+    from psbench_fuzz import run_campaign
 
     run_campaign(10**9, 0, 80, processes=2)
 """

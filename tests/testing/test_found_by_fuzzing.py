@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from psbench.testing.fuzz import Schedule, play
+from psbench_fuzz import Schedule, play
 from tests.mutation.planted import UNDER
 
 # what is drawn at random is seldom what anybody would train with

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from psbench.cli import app
+from psbench.cli import main
 from psbench.core.actions import Commit, Discard, Release
 from psbench.errors import ParameterError
 from psbench.strategies import make_strategy
@@ -14,12 +13,12 @@ from psbench.strategies.aggregation.mean import Mean
 from psbench.strategies.aggregation.outer import Outer
 from psbench.strategies.consistency.asp import ASP
 from psbench.strategies.consistency.bsp import BSP
-from psbench.testing.fuzz import Schedule, play, run_campaign
-from psbench.testing.fuzz.campaign import Campaign, _run_one, run_block
-from psbench.testing.fuzz.differential import PAIRS
-from psbench.testing.fuzz.schedule import KINDS, Choice
-from psbench.testing.fuzz.shrink import shrink
-from psbench.testing.model import arithmetic
+from psbench_fuzz import Schedule, play, run_campaign
+from psbench_fuzz.campaign import Campaign, _run_one, run_block
+from psbench_fuzz.differential import PAIRS
+from psbench_fuzz.model import arithmetic
+from psbench_fuzz.schedule import KINDS, Choice
+from psbench_fuzz.shrink import shrink
 from tests.mutation.planted import FAULTS, UNDER, Fault
 
 EVENTS = 80
@@ -54,7 +53,7 @@ def test_nothing_is_found_in_the_package_and_everything_is_covered():
 
 @pytest.mark.nightly
 def test_a_seed_plays_the_same_schedules_in_any_number_of_processes(monkeypatch):
-    monkeypatch.setattr("psbench.testing.fuzz.campaign._BLOCKS_PER_TASK", 2)
+    monkeypatch.setattr("psbench_fuzz.campaign._BLOCKS_PER_TASK", 2)
     one, two = (run_campaign(48, seed=3, events=10, names=("asp",), processes=n).plain() for n in (1, 2))
     for plain in (one, two):
         del plain["seconds"], plain["schedules_per_second"]
@@ -215,11 +214,11 @@ def test_strategies_that_should_be_equal_and_make_other_models_are_found(monkeyp
 
 
 @pytest.mark.slow
-def test_the_command_prints_what_was_covered():
-    done = CliRunner().invoke(app, ["fuzz", "--schedules", "16", "--strategy", "ssp", "--processes", "1"])
-    assert done.exit_code == 0, done.output
-    assert "16 schedules" in done.output
-    assert "0 failed" in done.output
+def test_the_command_prints_what_was_covered(capsys):
+    assert main(["fuzz", "--schedules", "16", "--strategy", "ssp", "--processes", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "16 schedules" in printed
+    assert "0 failed" in printed
 
 
 def test_a_model_of_fewer_entries_than_fragments_carries_no_vectors():

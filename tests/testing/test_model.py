@@ -11,12 +11,12 @@ from psbench.core import events as ev
 from psbench.core.aggregation import Aggregation
 from psbench.core.strategy import DOMAINS
 from psbench.core.wire_size import WireSize
-from psbench.testing.fuzz.compositions import registered
-from psbench.testing.model import Interpreter
-from psbench.testing.model.arithmetic import UPDATES, weighted_sum
-from psbench.testing.model.compare import unequal_answers
-from psbench.testing.model.consistency import closest
-from psbench.testing.model.rule import RULES
+from psbench_fuzz.compositions import registered
+from psbench_fuzz.model import Interpreter
+from psbench_fuzz.model.arithmetic import UPDATES, weighted_sum
+from psbench_fuzz.model.compare import unequal_answers
+from psbench_fuzz.model.consistency import closest
+from psbench_fuzz.model.rule import RULES
 
 
 def model_of(strategy, workers=2):

@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
-from psbench.twin.record import emulated
+from psbench.twin.recording import emulated
 
 _TUNSETIFF, _TAP_WITHOUT_INFO = 0x400454CA, 0x1002
 #: seconds of frames that a machine's way out, or in, keeps; more are dropped, as of a full queue

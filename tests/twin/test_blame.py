@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import psbench as ps
-from psbench.twin.blame import Meetings, blame
+from psbench.twin.attribution import Meetings, blame
 from psbench.twin.trace_files import read_meetings
 
 KINDS = ("slow", "stalls", "spell", "late")

@@ -13,7 +13,7 @@ import psbench as ps
 from psbench.core.log import Kind
 from psbench.twin.calibration import Calibration
 from psbench.twin.measures import Band, measures_of
-from psbench.twin.record import LEFT_OUT
+from psbench.twin.recording import LEFT_OUT
 
 STRATEGIES = {"c": ("ssp", "k-sync", "local SGD", "All-Reduce"), "d": ("bsp", "ssp", "local SGD")}
 #: what processes share beside the server: nothing, a link, or cores, of which more of them have less

@@ -23,12 +23,12 @@ from psbench.twin.measures import Band, Measures, measures_of
 from psbench.twin.pictures import quantiles, write_report
 from psbench.twin.prediction_page import prediction_table
 from psbench.twin.predictions import Predicted, Predictions
-from psbench.twin.record import LEFT_OUT, Recorded, Sizes, record
+from psbench.twin.recording import LEFT_OUT, Recorded, Sizes, record
 from psbench.twin.replayed import played_again
 from psbench.twin.sharing import shared_s
 from psbench.twin.size_classes import Z90, size_classes
 from psbench.twin.stamped import stamps_of, with_cpu_times
-from psbench.twin.validate import validate
+from psbench.twin.validation import validate
 from psbench.twin.variation import together, variation_of
 
 #: as a live cluster is: messages with latencies that vary, and a server that takes time
@@ -338,7 +338,7 @@ def test_recorded_runs_are_judged_again_and_drawn(tmp_path):
 def test_live_runs_have_seeds_of_their_own(monkeypatch):
     """Strategies that share a seed share the luck of emulated machines, and their errors are one."""
     seen = []
-    monkeypatch.setattr("psbench.twin.record.run_experiment", lambda each: seen.append(each.seed))
+    monkeypatch.setattr("psbench.twin.recording.run_experiment", lambda each: seen.append(each.seed))
     record(sizes=Sizes(batches=20))
     assert len(seen) == len(set(seen)) > 30
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel
@@ -18,9 +18,11 @@ from pydantic_core import PydanticUndefined
 
 from psbench.core.own import Own
 from psbench.core.part import REGISTRY, Part
+from psbench.core.specification import choices_of
 from psbench.core.stop import Stop
 from psbench.core.strategy import DOMAINS, Strategy
 from psbench.experiment import Experiment
+from psbench.specfile import dump_yaml
 from psbench.strategies import CATALOGUE, Published, domain_of
 from psbench_widgets.own_objects import options
 
@@ -180,8 +182,8 @@ def control(name: str, info: FieldInfo) -> dict[str, Any]:
 def _kind(name: str, info: FieldInfo) -> dict[str, Any]:
     bare, optional = _without_none(info.annotation)
     found: dict[str, Any] = {"kind": "yaml"}
-    if get_origin(bare) is Literal:
-        found = {"kind": "choice", "choices": list(get_args(bare))}
+    if choices := choices_of(bare, info):
+        found = {"kind": "choice", "choices": choices}
     elif isinstance(bare, type) and issubclass(bare, Part):
         found = {"kind": "part", "domain": bare.domain}
     elif isinstance(bare, type) and issubclass(bare, Strategy):
@@ -224,7 +226,7 @@ def _default(info: FieldInfo, kind: str) -> Any:
 def as_yaml(value: Any) -> str:
     """Return a value as one line of YAML, as a user would type it."""
     plain = list(value) if isinstance(value, tuple) else value
-    return yaml.safe_dump(plain, default_flow_style=True, width=10_000).strip().removesuffix("...").strip()
+    return dump_yaml(plain, default_flow_style=True, width=10_000).strip().removesuffix("...").strip()
 
 
 def read(value: Any) -> Any:

@@ -48,7 +48,7 @@ class MeasuredPreset(Preset):
         DataError
             If nothing was measured yet, or the file cannot be used.
         """
-        from psbench.twin.calibration import Calibration
+        from psbench.twin import Calibration
 
         if not PROFILE.is_file():
             raise DataError(

@@ -1,6 +1,42 @@
-"""A live run on Dask."""
+"""The live backend: runs on a Dask cluster. Other packages import this module alone.
 
-from psbench.backends.dask.client import run_dask
-from psbench.backends.dask.map_reduce.driver import run_map_reduce
+Its names are loaded when they are first used, so that importing it needs neither torch nor Dask.
+"""
 
-__all__ = ["run_dask", "run_map_reduce"]
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from psbench.backend import Backend
+from psbench.backends.dask.settings import check
+from psbench.system.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from psbench.backends.dask.connecting import client_of
+    from psbench.backends.dask.doctor import Diagnosis, diagnose
+    from psbench.backends.dask.local_cluster import start_cluster
+    from psbench.backends.outcome import Outcome
+    from psbench.training.workload import Workload
+
+__all__ = ["BACKEND", "Diagnosis", "client_of", "diagnose", "start_cluster"]
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "Diagnosis": "doctor",
+        "client_of": "connecting",
+        "diagnose": "doctor",
+        "start_cluster": "local_cluster",
+    },
+)
+
+
+def _run(workload: Workload, *given: Any, **more: Any) -> Outcome:
+    from psbench.backends.dask.client import run_dask
+    from psbench.backends.dask.map_reduce.driver import run_map_reduce
+
+    compositions = workload.experiment.strategy.compositions
+    jobs = any(each.placement.stateless_workers for each in compositions)
+    return (run_map_reduce if jobs else run_dask)(workload, *given, **more)
+
+
+BACKEND = Backend(run=_run, check=check, takes_client=True)

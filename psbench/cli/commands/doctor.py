@@ -12,7 +12,7 @@ from psbench.cli.options import AsJson, Scheduler, Settings, Spec
 from psbench.cli.starting import starting
 
 if TYPE_CHECKING:
-    from psbench.backends.dask.doctor import Diagnosis
+    from psbench.backends.dask import Diagnosis
 
 
 @app.command("doctor")
@@ -37,9 +37,8 @@ def doctor_command(
     """  # noqa: D301
     experiment = read_live(spec, settings, scheduler)
     with starting("psbench: loading torch and Dask"):
-        import yaml
-
-        from psbench.backends.dask.doctor import diagnose
+        from psbench.backends.dask import diagnose
+        from psbench.specfile import dump_yaml
         from psbench.system.files import check_new_file, write_text
     if out is not None:
         check_new_file(out)
@@ -47,7 +46,7 @@ def doctor_command(
     cluster = found.cluster() if found.steps else {}
     print(as_json_text(_plain(found, cluster)) if as_json else _text(found))
     if out is not None and cluster:
-        write_text(out, yaml.safe_dump({"cluster": cluster}, sort_keys=False))
+        write_text(out, dump_yaml({"cluster": cluster}))
         say(f"wrote {out}")
     return FAILED if found.problems else 0
 

@@ -43,8 +43,7 @@ def calibrate_command(
     with starting("psbench: loading torch and Dask"):
         from psbench.results.run import Run
         from psbench.system.files import check_new_file
-        from psbench.twin.calibration import Calibration
-        from psbench.twin.probe import calibrate
+        from psbench.twin import Calibration, calibrate
 
     check_new_file(out)
     if experiment is None:
@@ -108,8 +107,7 @@ def predict_command(
         parse_yaml(text, f"--strategy {text}") for text in strategies or ("bsp", "asp", "ssp", "all_reduce")
     ]
     with starting("psbench: loading torch and the data"):
-        from psbench.twin.predict import predict
-        from psbench.twin.prediction_page import check_format
+        from psbench.twin import check_format, predict
     if out is not None:
         check_format(out)
     values = read_settings(settings)
@@ -160,9 +158,7 @@ def twin_command(
     experiment = read_live(spec, settings, scheduler) if spec or settings or scheduler else None
     with starting("psbench: loading torch and Dask"):
         from psbench.system.files import check_writable, write_text
-        from psbench.twin.pictures import write_report
-        from psbench.twin.record import Recorded, Sizes, record
-        from psbench.twin.validate import validate
+        from psbench.twin import Recorded, Sizes, record, validate, write_report
     if out is not None:
         check_writable(out)
     sizes = Sizes(batches) if quick else Sizes(batches, repeats=5, seeds=20)
@@ -200,8 +196,7 @@ def diagnose_command(
       psbench diagnose trace_rank_*.json --out cluster.yaml
     """  # noqa: D301
     check_there(*files)
-    from psbench.twin.blame import blame
-    from psbench.twin.trace_files import cluster_of, read_meetings
+    from psbench.twin import blame, cluster_of, read_meetings
 
     meetings = read_meetings(files)
     found = blame(meetings)

@@ -7,9 +7,9 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from psbench.arrays import Array
+from psbench.arrays import Array, Floats
 from psbench.data.own.held import check_texts
-from psbench.data.scaling import blocks
+from psbench.data.scaling import blocks, warn_of_coarse
 from psbench.data.several import Several
 from psbench.errors import DataError
 from psbench.system.limits import check_memory
@@ -39,7 +39,9 @@ def as_array(value: Any, what: str) -> Array:
         raise DataError(f"data: {what} is no array ({str(error).splitlines()[0]})") from None
 
 
-def inputs_of(value: Any, what: str, inputs: Inputs = "as_is", names: Sequence[str] = ()) -> Any:
+def inputs_of(
+    value: Any, what: str, inputs: Inputs = "as_is", names: Sequence[str] = (), exact: bool = False
+) -> Any:
     """Return samples as float32, int64 or uint8, (N, ...); only a change of type copies them.
 
     Of `Several` each part is treated so; booleans stay what they are there, as masks are, and a part may have
@@ -54,6 +56,8 @@ def inputs_of(value: Any, what: str, inputs: Inputs = "as_is", names: Sequence[s
         Whether whole numbers stay what they are, become float32, or int64.
     names : sequence of str
         Of the columns, for messages; may be empty.
+    exact : bool
+        Whether one array of numbers is to be standardised: it becomes float64, unless it is float32.
 
     Raises
     ------
@@ -61,7 +65,7 @@ def inputs_of(value: Any, what: str, inputs: Inputs = "as_is", names: Sequence[s
         If it is empty, has one dimension only, is not numeric, or some number is not finite.
     """
     if not isinstance(value, Several):
-        return _checked(as_array(value, what), what, inputs, names)
+        return _checked(as_array(value, what), what, inputs, names, exact=exact)
     called = value.names or tuple(map(str, range(len(value.parts))))
     parts = tuple(
         _checked(part, f"{what}[{name!r}]", inputs, part=True)
@@ -70,7 +74,14 @@ def inputs_of(value: Any, what: str, inputs: Inputs = "as_is", names: Sequence[s
     return Several(parts, value.names, value.lengths, value.padding)
 
 
-def _checked(array: Array, what: str, inputs: Inputs, names: Sequence[str] = (), part: bool = False) -> Array:
+def _checked(
+    array: Array,
+    what: str,
+    inputs: Inputs,
+    names: Sequence[str] = (),
+    part: bool = False,
+    exact: bool = False,
+) -> Array:
     if part and array.dtype.kind == "b":
         return array
     if array.dtype.kind not in "fiub":
@@ -89,23 +100,44 @@ def _checked(array: Array, what: str, inputs: Inputs, names: Sequence[str] = (),
         if inputs == "tokens":
             raise DataError(f"data: {what} has dtype {array.dtype}, and tokens are whole numbers")
         check_finite(array, what, names)
-    found = _typed(array, what, inputs)
+    found = _typed(array, what, inputs, exact)
     return found if found.flags.c_contiguous else np.ascontiguousarray(found)
 
 
-def _typed(array: Array, what: str, inputs: Inputs) -> Array:
+def _typed(array: Array, what: str, inputs: Inputs, exact: bool) -> Array:
     if array.dtype.kind in "fb" or inputs == "numbers":
-        wanted: Any = np.float32
+        wanted: Any = np.float64 if exact and array.dtype != np.float32 else np.float32
     else:
         wanted = np.uint8 if array.dtype == np.uint8 and inputs == "as_is" else np.int64
     if array.dtype == wanted:
         return array
     check_memory(array.size * np.dtype(wanted).itemsize, f"data: {what} as {np.dtype(wanted)}", "use less")
-    with np.errstate(over="ignore"):
-        found = array.astype(wanted)
+    found = as_floats(array, what) if wanted is np.float32 else array.astype(wanted)
     if wanted is np.float32:
-        check_finite(found, f"{what} as a 32-bit float")
+        warn_of_merged(array, what)
     return found
+
+
+def as_floats(array: Array, what: str) -> Floats:
+    """Return numbers as float32.
+
+    Raises
+    ------
+    DataError
+        If one is too large for it.
+    """
+    with np.errstate(over="ignore"):
+        found: Floats = array.astype(np.float32, copy=False)
+    check_finite(found, f"{what} as a 32-bit float")
+    return found
+
+
+def warn_of_merged(array: Array, what: str) -> None:
+    """Warn of a column whose values 32-bit floats do not tell apart."""
+    if array.dtype == np.float32 or array.dtype.itemsize <= 2 or not len(array):
+        return
+    columns = array.reshape(len(array), -1)
+    warn_of_coarse(f"data: {what}", columns.min(axis=0), columns.max(axis=0))
 
 
 def check_finite(array: Array, what: str, names: Sequence[str] = ()) -> None:

@@ -170,7 +170,7 @@ def data(
             raise ParameterError(
                 f"data: a validation set is given, so leave out val_fraction = {val_fraction}"
             )
-        content = _content(train, val, task, classes, inputs)
+        content = _content(train, val, task, classes, inputs, standardise)
         share = {} if val_fraction is None else {"val_fraction": val_fraction}
         return OwnData.around(content, train.kind, content.fingerprint(), standardise=standardise, **share)
 
@@ -251,14 +251,17 @@ def _content(
     task: Task | None,
     classes: int | Sequence[str] | None,
     inputs: Inputs,
+    exact: bool,
 ) -> Content:
-    """Return samples and targets, checked, as they are trained on."""
-    x = inputs_of(train.x, "X", inputs, train.features)
-    val_x = None if val is None else inputs_of(val.x, "X_val", inputs, val.features)
+    """Return samples and targets, checked, as they are trained on; `exact`: as they are standardised."""
+    x = inputs_of(train.x, "X", inputs, train.features, exact)
+    val_x = None if val is None else inputs_of(val.x, "X_val", inputs, val.features, exact)
     _check_lengths("X", len(x), "y", train.y)
     if val is not None and val_x is not None:
         _check_lengths("X_val", len(val_x), "y_val", val.y)
-        if (one := layout_of(x)) != (other := layout_of(val_x)):
+        # as they are once they have been standardised
+        one, other = (_as_trained_on(layout_of(each)) for each in (x, val_x))
+        if one != other:
             raise DataError(
                 f"data: samples of X are {in_words(one)} of {_types(one)}, but those of X_val "
                 f"{in_words(other)} of {_types(other)}; they must be equal"
@@ -278,7 +281,7 @@ def _content(
         )
     if classes is None and numbers and task in (None, "classification"):
         classes = train.classes
-    found = encode_targets(train.y, None if val is None else val.y, task, classes, largest)
+    found = encode_targets(train.y, None if val is None else val.y, task, classes, largest, exact)
     if found.train.ndim > 1:  # as long as the inputs, perhaps, which then must not be cut
         x, val_x = without_lengths(x), without_lengths(val_x)
     return Content(
@@ -291,6 +294,10 @@ def _content(
         features=train.features,
         columns=dict(train.columns),
     )
+
+
+def _as_trained_on(layout: SampleLayout) -> SampleLayout:
+    return [["float32" if dtype == "float64" else dtype, *shape] for dtype, *shape in layout]
 
 
 def _types(layout: SampleLayout) -> str:

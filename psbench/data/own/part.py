@@ -117,19 +117,25 @@ def _standardised(train: Any, val: Any, what: str) -> tuple[list[Array], tuple[f
     """Return both brought to mean 0 and deviation 1 over the first, and what was taken out of one column."""
     if isinstance(train, Several):
         raise DataError(f"data 'own': {what} are {train.called}, and only one is standardised; do it before")
-    if train.dtype != np.float32:
-        raise DataError(f"data 'own': {what} are {train.dtype}, and only float32 can be standardised")
-    check_memory(train.nbytes + val.nbytes, f"data 'own': standardised {what}", "standardise beforehand")
+    if train.dtype.kind != "f":
+        raise DataError(f"data 'own': {what} are {train.dtype}, and only floats can be standardised")
+    needed = train.nbytes + val.nbytes + 4 * (train.size + val.size)
+    check_memory(needed, f"data 'own': standardised {what}", "standardise beforehand")
     both = np.concatenate([train, val]).reshape(len(train) + len(val), -1)
-    mean, deviation = standardise(both, len(train))
-    parts = [both[: len(train)].reshape(train.shape), both[len(train) :].reshape(val.shape)]
+    scaled = np.empty(both.shape, dtype=np.float32)
+    mean, deviation = standardise(both, len(train), scaled)
+    parts = [scaled[: len(train)].reshape(train.shape), scaled[len(train) :].reshape(val.shape)]
     return parts, (float(mean[0]), float(deviation[0]))
 
 
 def tensor(array: Array) -> Tensor:
-    """Return a tensor of the same memory, which is never written to, since the array may be read-only."""
+    """Return a tensor of the same memory, which is never written to, since the array may be read-only.
+
+    64-bit floats, which are kept where they are to be standardised, become 32-bit ones.
+    """
     import torch
 
+    array = array.astype(np.float32, copy=False) if array.dtype == np.float64 else array
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(array)

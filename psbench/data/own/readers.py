@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from psbench.arrays import Array
+from psbench.data.blocks import is_index_name, warn_of_index
 from psbench.data.own.arrays import as_array
 from psbench.data.own.held import check_texts
 from psbench.data.own.padded import PaddedRows, Padding, put_together
@@ -71,6 +72,10 @@ class ColumnRoles:
                 f"data: {target!r} is the target, so it is no input; leave it out of features"
             )
         chosen = names if self.features is None else self.features
+        for name in chosen:
+            if self.features is None and is_index_name(name) and name not in (target, *self.keep):
+                warn_of_index("data", name)
+                chosen = [other for other in chosen if other != name]
         found = [name for name in chosen if name != target and (self.features or name not in self.keep)]
         if not found:
             raise ParameterError(f"data: no column is left for inputs beside {target!r}")
@@ -116,7 +121,9 @@ def read_frame(frame: Any, columns: ColumnRoles) -> Read:
     check_memory(
         8 * len(frame) * len(inputs), f"data: {len(frame)} rows of {len(inputs)} columns", "use less"
     )
-    x = np.empty((len(frame), len(inputs)), dtype=np.float32)
+    kinds = [getattr(by_name[name].dtype, "numpy_dtype", by_name[name].dtype) for name in inputs]
+    # float32 holds small whole numbers as they are
+    x = np.empty((len(frame), len(inputs)), dtype=np.result_type(np.float32, *kinds))
     for place, name in enumerate(inputs):
         x[:, place] = by_name[name].to_numpy(dtype=np.float64, na_value=np.nan)
     kept = {name: _plain(by_name[name], name) for name in columns.keep}

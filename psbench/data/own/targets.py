@@ -9,7 +9,7 @@ import numpy as np
 
 from psbench.arrays import Array
 from psbench.data.base import MOST_CLASSES, Task
-from psbench.data.own.arrays import as_array, check_finite
+from psbench.data.own.arrays import as_array, as_floats, check_finite, warn_of_merged
 from psbench.data.own.held import check_texts
 from psbench.errors import DataError, ParameterError, in_short
 
@@ -33,6 +33,7 @@ def encode_targets(
     task: Task | None = None,
     classes: int | Sequence[str] | None = None,
     largest_token: int | None = None,
+    exact: bool = False,
 ) -> Targets:
     """Return targets as they are trained on.
 
@@ -50,6 +51,8 @@ def encode_targets(
         occur.
     largest_token : int or None
         Among the inputs, if these are whole numbers; the vocabulary goes at least that far.
+    exact : bool
+        Whether numbers to be predicted are to be standardised: they are float64 then.
 
     Raises
     ------
@@ -67,7 +70,8 @@ def encode_targets(
     else:
         if classes is not None:
             raise ParameterError(f"data: classes are given, but the task is {task!r}; leave one out")
-        coded, names = ([_numbers(part) if task == "regression" else _as_given(part) for part in parts], ())
+        numbers = [_numbers(part, exact) if task == "regression" else _as_given(part) for part in parts]
+        coded, names = numbers, ()
     return Targets(coded[0], coded[1] if len(coded) > 1 else None, names, task)
 
 
@@ -114,13 +118,15 @@ def _task_of(y: Array, tokens: bool) -> Task:
     )
 
 
-def _numbers(y: Array) -> Array:
+def _numbers(y: Array, exact: bool) -> Array:
     if y.dtype.kind == "U":
         raise DataError(f"data: y holds texts such as {y[0]!r}, which task 'regression' cannot predict")
     if y.ndim > 2:
         raise DataError(f"data: y has shape {y.shape}; expected (samples,) or (samples, numbers)")
-    found = y.astype(np.float32, copy=False)
-    check_finite(found, "y as a 32-bit float")
+    found = as_floats(y, "y")
+    if exact:
+        return y.astype(np.float64, copy=False)
+    warn_of_merged(y, "y")
     return found
 
 

@@ -13,6 +13,22 @@ from psbench.strategies.catalogue.entry import Entry
 CATALOGUE: dict[str, Entry] = {}
 
 
+def register(entry: Entry) -> Entry:
+    """Add a strategy to the catalogue, and return it.
+
+    A package adds its strategies by an entry point of the group `psbench.strategies`, whose object is a
+    module that calls this.
+
+    Raises
+    ------
+    ParameterError
+        If another strategy has that name.
+    """
+    if CATALOGUE.setdefault(entry.name, entry) != entry:
+        raise ParameterError(f"strategy {entry.name!r} is in the catalogue already; give yours another name")
+    return entry
+
+
 def make_strategy(value: Any) -> AnyStrategy:
     """Return a strategy from a strategy, a catalogue name, or a mapping.
 

@@ -5,12 +5,12 @@ import torch
 from local_runs import MOMENTUM, Watched, alone, close, trained
 
 from psbench import strategies
-from psbench.clusters.theory import local_sgd_step_seconds
 from psbench.core.log import Kind
 from psbench.errors import ParameterError
 from psbench.runs.execution import run
 from psbench.testing import check_strategy, toy_experiment
 from psbench.testing.toys import toy_cluster
+from psbench_papers.theory import local_sgd_step_seconds
 
 
 def pasgd(steps, **values):

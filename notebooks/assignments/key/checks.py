@@ -1,0 +1,153 @@
+"""The checks of each assignment, on the student's own cluster, with their points."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from psbench_course.handed import Handed, design_share
+from psbench_course.key import Checks, right_letter
+from psbench_course.quiz import NUMBERS
+from psbench_course.submission import EPOCHS, bounded, switching
+
+# -------------------------------------------------------------------- the quiz
+
+
+def _known(handed: Handed, number: int) -> str:
+    right = right_letter(handed.submission.student, number)
+    return "" if handed.answer(f"q{number}") == right else "is not right"
+
+
+# -------------------------------------------------------------------- 1: who waits for whom
+
+
+def _predicted(handed: Handed) -> str:
+    return "" if handed.submission.read("predictions") else "nothing was predicted"
+
+
+def _both_runs(handed: Handed) -> str:
+    handed.run("bsp")
+    handed.run("asp", strategy="asp")
+    return ""
+
+
+def _slowest(handed: Handed) -> str:
+    found = handed.answer("slowest")
+    return "" if found == handed.submission.own["slow"] else f"slowest = {found!r} is not waited for"
+
+
+def _waiting(handed: Handed) -> str:
+    shares = handed.run("bsp").summary()["idle_fraction"]
+    others = [share for worker, share in enumerate(shares) if worker != handed.submission.own["slow"]]
+    return handed.near("waiting", sum(others) / len(others))
+
+
+def _times_as_fast(handed: Handed) -> str:
+    before, after = handed.run("bsp"), handed.run("asp", strategy="asp")
+    return handed.near("times_as_fast", before.summary()["time_s"] / after.summary()["time_s"])
+
+
+# -------------------------------------------------------------------- 2: the staleness budget
+
+
+def _within(handed: Handed) -> str:
+    stalest = handed.run("ssp", **bounded(handed.answer("bound"))).summary()["staleness"]["max"]
+    budget = handed.submission.own["budget"]
+    return "" if stalest <= budget else f"a push was {stalest} versions stale, and the budget is {budget}"
+
+
+def _largest(handed: Handed) -> str:
+    if wrong := _within(handed):
+        return wrong
+    further = handed.timed(**bounded(handed.answer("bound") + 1)).summary()["staleness"]["max"]
+    return "" if further > handed.submission.own["budget"] else "a larger bound keeps the budget too"
+
+
+def _gain(handed: Handed) -> str:
+    before, after = handed.timed(), handed.run("ssp", **bounded(handed.answer("bound")))
+    return handed.near("times_as_fast", before.summary()["time_s"] / after.summary()["time_s"])
+
+
+# -------------------------------------------------------------------- 3: when to switch
+
+
+def _switched(handed: Handed) -> dict[str, Any]:
+    return switching(handed.answer("epochs"))
+
+
+def _share(handed: Handed, epochs: int) -> float:
+    """Return the time of a run that switches after so many epochs, over that of All-Reduce alone."""
+    times = (handed.timed(**switching(each)).summary()["time_s"] for each in (epochs, EPOCHS))
+    return float(next(times) / next(times))
+
+
+def _in_time(handed: Handed) -> str:
+    handed.run("switched", **_switched(handed))
+    share, most = _share(handed, handed.answer("epochs")), handed.submission.own["share"]
+    return "" if share <= most else f"the run takes {share:.3f} of All-Reduce's time, and {most} is allowed"
+
+
+def _latest(handed: Handed) -> str:
+    if wrong := _in_time(handed):
+        return wrong
+    further = _share(handed, handed.answer("epochs") + 1)
+    return "" if further > handed.submission.own["share"] else "a later switch is in time too"
+
+
+def _staleness(handed: Handed) -> str:
+    run = handed.run("switched", **_switched(handed))
+    return handed.near("staleness", run.summary()["staleness"]["mean"])
+
+
+def _accuracy(handed: Handed) -> str:
+    run = handed.run("switched", **_switched(handed))
+    return handed.near("accuracy", run.summary()["final"]["val_accuracy"])
+
+
+# -------------------------------------------------------------------- 4: a strategy for a cluster not seen
+
+#: what a design has to reach, the mean of its time over BSP's on the clusters that are not seen
+_BETTER, _GOOD = 0.9, 0.75
+
+
+def _tried(handed: Handed) -> str:
+    practice = handed.submission.practice
+    handed.run("tried", practice, strategy=handed.answer("strategy"))
+    return ""
+
+
+def _faster(handed: Handed, than: float) -> str:
+    share = design_share(handed)
+    return "" if share <= than else f"its time is {share:.2f} of BSP's there, and {than} is asked for"
+
+
+#: by assignment, of which 0 is the quiz, each check with what it is called and its points
+CHECKS: Checks = {
+    0: tuple((f"question {number}", 1, partial(_known, number=number)) for number in NUMBERS),
+    1: (
+        ("a prediction was made first", 2, _predicted),
+        ("both runs are of your experiment", 2, _both_runs),
+        ("the slowest worker", 2, _slowest),
+        ("the share of time that the others wait", 2, _waiting),
+        ("how many times as fast ASP is", 2, _times_as_fast),
+    ),
+    2: (
+        ("a prediction was made first", 2, _predicted),
+        ("the run keeps the budget", 3, _within),
+        ("and no larger bound does", 3, _largest),
+        ("how many times as fast as BSP it is", 2, _gain),
+    ),
+    3: (
+        ("a prediction was made first", 2, _predicted),
+        ("the run is in time", 2, _in_time),
+        ("and no later switch is", 2, _latest),
+        ("how stale its gradients are", 2, _staleness),
+        ("how accurate it is", 2, _accuracy),
+    ),
+    4: (
+        ("a prediction was made first", 2, _predicted),
+        ("the design was tried on your own cluster", 2, _tried),
+        ("it reaches the target on clusters not seen, sooner than BSP", 3, partial(_faster, than=_BETTER)),
+        ("in three quarters of BSP's time", 3, partial(_faster, than=_GOOD)),
+    ),
+}

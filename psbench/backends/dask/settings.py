@@ -1,0 +1,42 @@
+"""Refusals of settings that a live run cannot carry out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from psbench.errors import ParameterError
+
+if TYPE_CHECKING:
+    from psbench.experiment import Experiment
+
+
+def check(experiment: Experiment) -> None:
+    """Refuse an experiment that cannot run live.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if experiment.processes not in ("auto", 1):
+        raise ParameterError("processes: on dask every worker has one of its own; leave it out")
+    if experiment.connection.scheduler_file is not None and experiment.scheduler:
+        raise ParameterError("connection.scheduler_file: takes the place of `scheduler`; give one of them")
+    experiment.recovery.check(experiment.num_workers, experiment.strategy.compositions)
+    if experiment.stop.tolerance is not None:
+        _check_tolerance(experiment)
+    if experiment.cluster.throttles:
+        raise ParameterError(
+            "cluster: throttles are in virtual time only; a live run has the links of its machines"
+        )
+    if experiment.timing_only:
+        raise ParameterError("timing_only: only the simulated backend can leave out the gradients")
+
+
+def _check_tolerance(experiment: Experiment) -> None:
+    for composition in experiment.strategy.compositions:
+        placement = composition.placement
+        if placement.num_servers != 1 or (placement.collective and not placement.stateless_workers):
+            raise ParameterError(
+                f"stop.tolerance: on dask no process of {composition.name!r} sees the whole model move; "
+                "use a parameter server with servers: 1, 'map_reduce', or the simulated backend"
+            )

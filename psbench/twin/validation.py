@@ -1,0 +1,354 @@
+"""How well a twin predicts: live runs beside what was predicted, and their own noise."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from psbench.errors import DataError
+from psbench.experiment import Experiment
+from psbench.metrics import idle
+from psbench.results.run import Run
+from psbench.runs.execution import run as run_experiment
+from psbench.twin.calibration import Calibration
+from psbench.twin.exchanges import exchanges_of, last_version
+from psbench.twin.measures import Band, Measures, measures_of
+from psbench.twin.recording import DIGITS, FITTED, Recorded
+from psbench.twin.replayed import played_again, without_gradients
+
+#: a row is right if its error is below this share, or below this many times the noise
+_ALLOWED, _NOISES = 0.05, 2.0
+#: from so many repeats on, a cell's own noise counts, and not that of all cells together
+_ENOUGH = 5
+#: validation accuracy that the time to is compared by
+TARGET = 0.9
+
+
+class LiveAndTwin(NamedTuple):
+    """A strategy live and predicted.
+
+    Attributes
+    ----------
+    error : float
+        Of seconds per update: predicted over live, less 1.
+    noise : float
+        Standard deviation of the live runs' seconds per update, as a share of their mean.
+    target_error : float or None
+        Of the seconds to `TARGET`; None if a run did not reach it.
+    idle_points : float
+        Predicted less live, in points of a hundred.
+    idle_by_reason : dict of str to float
+        The same for each reason that workers waited for.
+    staleness_distance, staleness_max : float, int
+        Wasserstein distance of the distributions, in versions; predicted largest less live largest.
+    bytes_equal : bool
+        Whether a push and an answer have the same bytes.
+    covered : float
+        Share of the live runs inside of the 90 % band.
+    band_width, live_width : float
+        Of the band, and from the quickest to the slowest live run; as shares of the means.
+    live_epoch_s, predicted_epoch_s : float
+        Seconds of as many samples as there are data.
+    step_error, message_error : float or None
+        Of the mean seconds of a step, and of a push and an answer together: predicted over live, less 1. They
+        tell where an error is from. None if workers compute while they send.
+    """
+
+    part: str
+    name: str
+    live_s: float
+    predicted_s: float
+    error: float
+    noise: float
+    repeats: int
+    target_error: float | None
+    idle_points: float
+    idle_by_reason: Mapping[str, float]
+    staleness_distance: float
+    staleness_max: int
+    bytes_equal: bool
+    covered: float
+    band_width: float
+    live_width: float
+    live_epoch_s: float
+    predicted_epoch_s: float
+    step_error: float | None = None
+    message_error: float | None = None
+
+
+@dataclass
+class Validation:
+    """The table of `psbench twin`.
+
+    Attributes
+    ----------
+    replays : dict of name to float
+        (a): error of a run that is played again with its own times.
+    cells : list of LiveAndTwin
+        (b) to (d).
+    pairs : dict of name to (Run, Run)
+        A live run and its twin, for pictures.
+    """
+
+    replays: dict[str, float] = field(default_factory=dict)
+    cells: list[LiveAndTwin] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    load: float = 0.0
+    seconds: float = 0.0
+    pairs: dict[str, tuple[Run, Run]] = field(default_factory=dict, repr=False)
+
+    def __str__(self) -> str:
+        """Return the table in words and numbers, errors as they were obtained."""
+        lines = [f"load before: {self.load:.2f} a core; it took {self.seconds:.0f} s", ""]
+        lines += [f"(a) {name}: with its own times {error:+.3%}" for name, error in self.replays.items()]
+        lines += ["", _HEAD, *(self._line(cell) for cell in self.cells), ""]
+        lines += [f"not obtained: {name}: {why}" for name, why in self.failed.items()]
+        return "\n".join([*lines, *self.verdicts()])
+
+    def plain(self) -> dict[str, Any]:
+        """Return all of it as plain data."""
+        cells = [each._asdict() | {"allowed": self.allowed(each)} for each in self.cells]
+        return {"load": self.load, "seconds": self.seconds, "replays": self.replays, "cells": cells} | {
+            "failed": self.failed,
+            "noise_floor": self.noise_floor,
+            "winner": self.winners(),
+            "verdicts": [*self.verdicts()],
+        }
+
+    @property
+    def noise_floor(self) -> float:
+        """Standard deviation of one live run's seconds per update, of all cells together; a share."""
+        known = [each.noise**2 for each in self.cells if math.isfinite(each.noise)]
+        return math.sqrt(statistics.fmean(known)) if known else float("nan")
+
+    def allowed(self, cell: LiveAndTwin) -> float:
+        """Return the error below which a cell is right: 5 %, or twice the noise.
+
+        Of few repeats a standard deviation is hardly known (of two, up to 16 times too small in one of 20
+        cases): then the noise is that of all cells together.
+        """
+        own = cell.repeats >= _ENOUGH and math.isfinite(cell.noise)
+        noise = cell.noise if own else self.noise_floor
+        return max(_ALLOWED, _NOISES * (noise if math.isfinite(noise) else 0.0))
+
+    def winners(self) -> dict[str, Any] | None:
+        """Return who takes the fewest seconds an epoch of (c), live and predicted, and whether that is right.
+
+        Wrong is another winner only where it is live behind by over twice the noise.
+        """
+        rows = [each for each in self.cells if each.part == "c"]
+        if not rows:
+            return None
+        live, predicted = (min(rows, key=lambda c: getattr(c, f"{w}_epoch_s")) for w in ("live", "predicted"))
+        behind = predicted.live_epoch_s / live.live_epoch_s - 1.0
+        floor = self.noise_floor
+        right = behind <= _NOISES * (floor if math.isfinite(floor) else 0.0)
+        return {"live": live.name, "predicted": predicted.name, "behind": behind, "right": right}
+
+    def verdicts(self) -> Iterator[str]:
+        """Yield what it comes to."""
+        yield f"noise floor: seconds an update of one live run deviate by {self.noise_floor:.1%}, over all"
+        if worst := max(map(abs, self.replays.values()), default=0.0):
+            yield f"(a) {'is' if worst < 0.01 else 'IS NOT'} within 1 % (worst {worst:.3%})"
+        for part, what in _PARTS.items():
+            rows = [each for each in self.cells if each.part == part]
+            if rows:
+                wrong = [c.name for c in rows if abs(c.error) > self.allowed(c)]
+                covered = statistics.fmean(c.covered for c in rows)
+                within = f"{len(rows) - len(wrong)} of {len(rows)} within 5 % or twice the noise"
+                beyond = f" (not {', '.join(wrong)})" if wrong else ""
+                yield f"({part}) {what}: {within}{beyond}; {covered:.0%} of live runs in bands"
+                counted = sum(each.repeats for each in rows)
+                if counted >= _TO_TELL and not _COVERED[0] <= covered <= _COVERED[1]:
+                    yield f"not reached: {covered:.0%} in 90 % bands, not 85 to 95 %: {_widths(rows)}"
+        for cell in self.cells:
+            if abs(cell.error) > self.allowed(cell):
+                yield f"not reached: {cell.name}, {cell.error:+.1%}: {self._cause(cell)}"
+        if found := self.winners():
+            told = f", which is {found['behind']:.1%} behind live: {'right' if found['right'] else 'WRONG'}"
+            yield f"(c) quickest an epoch: {found['live']} live, {found['predicted']} predicted{told}"
+
+    def _cause(self, cell: LiveAndTwin) -> str:
+        """Return what of a cell is otherwise in its twin, in words."""
+        replay = self.replays.get(cell.name)
+        said = "" if replay is None else f"with its own times {replay:+.2%}, so "
+        if cell.step_error is None or cell.message_error is None:
+            return f"{said}its workers compute while they send, and what took longer is not told"
+        return (
+            f"{said}the twin's steps are {cell.step_error:+.1%} and its messages {cell.message_error:+.1%} "
+            "off those of the live runs"
+        )
+
+    def _line(self, cell: LiveAndTwin) -> str:
+        mark = " " if abs(cell.error) <= self.allowed(cell) else "!"
+        times = f"{cell.live_s:>9.4f}{cell.predicted_s:>9.4f}{cell.error:>+8.1%}{mark}{cell.noise:>6.1%}"
+        target = f"{'':>8}" if cell.target_error is None else f"{cell.target_error:>+8.1%}"
+        stale = f"{cell.staleness_distance:>7.2f}{cell.staleness_max:>+5d}"
+        same = "exact" if cell.bytes_equal else "DIFFER"
+        return (
+            f"({cell.part}) {cell.name:<21}{times}{target}{cell.idle_points:>+7.1f}{stale}{same:>7}"
+            f"{cell.covered:>8.0%}"
+        )
+
+
+def _widths(cells: Sequence[LiveAndTwin]) -> str:
+    """Return what makes bands hold too few or too many live runs, in words."""
+    band, live = (
+        statistics.median(getattr(c, f"{which}_width") for c in cells) for which in ("band", "live")
+    )
+    return (
+        f"bands (seeds, and the doubt of the fit that a cell's live runs share) are {band:.1%} wide, and the "
+        f"live runs of a cell {live:.1%} (medians)"
+    )
+
+
+#: what share of live runs 90 % bands should hold, which so many can tell
+_COVERED, _TO_TELL = (0.85, 0.95), 20
+_PARTS = {"b": "another seed", "c": "strategies left out", "d": "more workers than were fitted"}
+_HEAD = (
+    f"{'':3}{'strategy':<22}{'live s':>9}{'twin s':>9}{'error':>8}{'noise':>7}{'to .9':>8}{'idle':>7}"
+    f"{'W1':>7}{'max':>5}{'bytes':>7}{'in band':>8}"
+)
+
+
+def validate(recorded: Recorded, seeds: int = 10) -> Validation:
+    """Compare predictions, each with so many seeds, with live runs.
+
+    Raises
+    ------
+    ParameterError, DataError
+    """
+    return _Validator(recorded, seeds).validate()
+
+
+class _Validator:
+    def __init__(self, recorded: Recorded, seeds: int) -> None:
+        self._recorded, self._seeds = recorded, seeds
+        self._found = Validation(failed=dict(recorded.failed), load=recorded.load, seconds=recorded.seconds)
+
+    def validate(self) -> Validation:
+        found, runs = self._found, self._recorded.runs
+        calibration = Calibration.of(runs["fit"], self._recorded.link)
+        for key, live in runs.items():
+            kind, _, name = key.partition("/")
+            if kind == "live":
+                self._replay(name, live)
+                part = "b" if name in FITTED else "c"
+                found.cells.append(self._cell(part, name, live, calibration))
+        fits = {key: own for key, own in runs.items() if key.startswith("fit of ")}
+        few = [
+            Calibration.of(own, others=[run for each in fits if each != key for run in fits[each]])
+            for key, own in fits.items()
+        ]
+        for key, live in runs.items():
+            kind, _, name = key.partition("/")
+            if kind.startswith("of "):
+                workers = live[0].experiment.num_workers
+                for fewer in few:
+                    label = f"{name}, {fewer.workers} to {workers}"
+                    more = fewer.of_workers(workers)
+                    found.cells.append(self._cell("d", label, live, more))
+        return found
+
+    def _replay(self, name: str, runs: Sequence[Run]) -> None:
+        try:
+            for run in runs[:1]:
+                took, again = (last_version(each.log)[1] for each in (run, played_again(run)))
+                self._found.replays[name] = again / took - 1.0
+        except DataError as error:
+            self._found.failed[f"(a) {name}"] = str(error)
+
+    def _cell(self, part: str, name: str, runs: Sequence[Run], calibration: Calibration) -> LiveAndTwin:
+        live = [measures_of(run, TARGET) for run in runs]
+        played = [
+            run_experiment(self._twin(runs[0].experiment, calibration.drawn(seed), seed))
+            for seed in range(self._seeds)
+        ]
+        twins = [measures_of(run, TARGET) for run in played]
+        self._found.pairs[name] = runs[0], played[0]
+        seconds, predicted = [each.update_s for each in live], [each.update_s for each in twins]
+        mean, band = statistics.fmean(seconds), Band.of(predicted)
+        stale = [np.concatenate([each.staleness for each in some]) for some in (live, twins)]
+        return LiveAndTwin(
+            part=part,
+            name=name,
+            live_s=mean,
+            predicted_s=band.mean,
+            error=band.mean / mean - 1.0,
+            noise=statistics.stdev(seconds) / mean if len(seconds) > 1 else float("nan"),
+            repeats=len(runs),
+            target_error=_error_to_target(live, twins),
+            idle_points=100 * (_mean(twins, "idle") - _mean(live, "idle")),
+            idle_by_reason=_less(_idle_by_reason(played), _idle_by_reason(runs)),
+            staleness_distance=float(stats.wasserstein_distance(*stale)),
+            staleness_max=int(stale[1].max()) - int(stale[0].max()),
+            bytes_equal={(e.bytes_up, e.bytes_down) for e in live}
+            == {(e.bytes_up, e.bytes_down) for e in twins},
+            covered=statistics.fmean(each in band for each in seconds),
+            band_width=(band.high - band.low) / band.mean,
+            live_width=(max(seconds) - min(seconds)) / mean,
+            live_epoch_s=_mean(live, "sample_s") * DIGITS,
+            predicted_epoch_s=_mean(twins, "sample_s") * DIGITS,
+            step_error=_error_of("compute_s", runs, played),
+            message_error=_error_of("up_s", runs, played),
+        )
+
+    def _twin(self, live: Experiment, calibration: Calibration, seed: int) -> Experiment:
+        """Return a live run's experiment in virtual time, on what was fitted, with a seed of its own.
+
+        Gradients are computed for the first few seeds, which tell the time to the target.
+        """
+        changes: dict[str, Any] = {"backend": "simulated", "scheduler": None, "seed": 1000 + seed}
+        twin = live.but(cluster=calibration.cluster_for(live), **changes)
+        return twin if seed < _TRAINED else without_gradients(twin.but(evaluate_every=1e6))
+
+
+#: seeds of a prediction that are trained, so that they reach a target
+_TRAINED = 3
+
+
+def _error_to_target(live: Sequence[Measures], twins: Sequence[Measures]) -> float | None:
+    ends = [[each.target_s for each in some] for some in (live, twins[:_TRAINED])]
+    if any(each is None for some in ends for each in some):
+        return None
+    mean = [statistics.fmean(each for each in some if each is not None) for some in ends]
+    return mean[1] / mean[0] - 1.0
+
+
+def _idle_by_reason(runs: Sequence[Run]) -> dict[str, float]:
+    """Return the mean share of their time that workers waited, by reason; points of a hundred."""
+    found: dict[str, float] = {}
+    for run in runs:
+        shares = idle(run.log).groupby("reason", observed=True)["fraction"].sum()
+        for reason, share in shares.items():
+            each = 100 * float(share) / run.experiment.num_workers / len(runs)
+            found[str(reason)] = found.get(str(reason), 0.0) + each
+    return found
+
+
+def _error_of(what: str, live: Sequence[Run], twins: Sequence[Run]) -> float | None:
+    """Return by how much a step, or (`up_s`) a push and an answer together, take longer in twins; a share."""
+    means = []
+    try:
+        for runs in (live, twins):
+            found = [exchanges_of(run.log).settled() for run in runs]
+            of = [each.compute_s if what == "compute_s" else each.up_s + each.down_s for each in found]
+            means.append(statistics.fmean(float(each.mean()) for each in of if len(each)))
+    except DataError:
+        return None
+    return means[1] / means[0] - 1.0
+
+
+def _less(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
+    names = sorted({*first, *second})
+    return {name: round(first.get(name, 0.0) - second.get(name, 0.0), 3) for name in names}
+
+
+def _mean(measured: Sequence[Measures], name: str) -> float:
+    return statistics.fmean(getattr(each, name) for each in measured)

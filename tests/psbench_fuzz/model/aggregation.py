@@ -1,0 +1,373 @@
+"""How much each push counts for, as the sources say; see the docstrings of the parts for these."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import combinations_with_replacement
+from statistics import fmean, median
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from psbench.core import Apply, Measure, Note, Push, Status
+from psbench_fuzz.model.rule import Decisions, Rule, rule
+from psbench_fuzz.model.view import ModelCluster
+
+#: the weight of each push, and the numbers beside them
+Weights: TypeAlias = tuple[list[float], dict[str, float]]
+#: what weighs the pushes of a commit, given the part and the cluster
+Weigh: TypeAlias = Callable[[Any, list[Push], ModelCluster], Weights]
+
+
+def weighs(*names: str) -> Callable[[Weigh], Weigh]:
+    """Enter a function as the rule of aggregations that remember nothing and measure nothing."""
+
+    def enter(weigh: Weigh) -> Weigh:
+        @rule("aggregation", *names)
+        class _Weighing(Rule):
+            def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
+                return [Apply(pushes, *weigh(self.own, pushes, c))]
+
+        return weigh
+
+    return enter
+
+
+def shares(pushes: list[Push]) -> list[float]:
+    """Return each push's share of the samples."""
+    return [push.samples / sum(other.samples for other in pushes) for push in pushes]
+
+
+@weighs("mean", "block_momentum", "outer")
+def mean(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Weigh gradients, models or differences by their samples."""
+    return shares(pushes), {}
+
+
+@weighs("power_sgd", "one_bit_adam")
+def versioned(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Weigh pushes by their samples; beside is the version that the next is made from."""
+    return shares(pushes), {"version": c.version}
+
+
+@weighs("sum", "delay_compensated")
+def total(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Take each push wholly."""
+    return [1.0 for _ in pushes], {}
+
+
+@weighs("eager_outer")
+def eager_outer(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Take the plain mean; beside is of how many."""
+    return [1.0 / len(pushes) for _ in pushes], {"workers": len(pushes)}
+
+
+@weighs("median", "trimmed_mean")
+def alike(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Weigh all alike (Yin et al.)."""
+    return [1 / len(pushes) for _ in pushes], {}
+
+
+@weighs("accumulated")
+def accumulated(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Weigh a worker's sum by its samples a step, not by those of all its steps."""
+    batches = [push.samples / push.steps for push in pushes]
+    return [batch / math.fsum(batches) for batch in batches], {}
+
+
+@weighs("model_average")
+def model_average(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Mix the mean of the models pushed into the model, as the share of the workers that they are of.
+
+    All workers that have work to contribute make the whole model; newcomers have none.
+    """
+    working = {each.id for each in c.present if each.status is not Status.NEW}
+    whole = working <= {push.worker for push in pushes} and not c.num_under_way
+    share = 1.0 if whole else min(1.0, len(pushes) / len(c.active))
+    return [share * each for each in shares(pushes)], {"keep": 1.0 - share}
+
+
+@weighs("exchange")
+def exchange(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Average models, or gradients."""
+    return (model_average if own.aggregate == "parameters" else mean)(own, pushes, c)
+
+
+@weighs("dyn_sgd")
+def dyn_sgd(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Count a push 1/d, where d is its staleness and 1 more: its own version is included."""
+    stale = [c.version - push.base_version for push in pushes]
+    return [share / (one + 1) for share, one in zip(shares(pushes), stale, strict=True)], {}
+
+
+@weighs("delayed_nesterov")
+def delayed_nesterov(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Take each difference wholly; N pushes between two momenta, by default n (Async Local-SGD, Alg. 3)."""
+    every = own.momentum_every if own.momentum_every > 0 else c.num_workers
+    return [1.0 for _ in pushes], {"every": float(every)}
+
+
+@weighs("elastic_centre")
+def elastic_centre(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Move the centre by alpha (w - x) (EASGD, Alg. 1)."""
+    return [own.elastic_rate for _ in pushes], {"keep": 1.0 - own.elastic_rate}
+
+
+def fading(own: Any, push: Push, c: ModelCluster) -> float:
+    """Return s(tau) = (1 + tau)^-a, where tau versions were made since the push was begun."""
+    return math.exp(-own.staleness_exponent * math.log(1 + c.version - push.base_version))
+
+
+@weighs("fedasync")
+def fedasync(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Mix: x <- (1 - a_t) x + a_t w with a_t = alpha s(tau) (FedAsync, Alg. 1)."""
+    (push,) = pushes
+    share = own.mixing * fading(own, push, c)
+    return [share], {"keep": 1.0 - share}
+
+
+@weighs("fedbuff")
+def fedbuff(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Take the mean of K differences, each times s(tau), or divide by the sum of these (FedBuff, Alg. 1)."""
+    weights = [fading(own, push, c) for push in pushes]
+    by = math.fsum(weights) if own.normalise else len(pushes)
+    return [weight / by for weight in weights], {}
+
+
+@rule("aggregation", "sparse_outer")
+class _SparseOuter(Rule):
+    """Each push wholly, or shortened to the median norm."""
+
+    def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
+        self.taken = pushes
+        if self.own.clip == "none":
+            return [Apply(pushes, [1.0 for _ in pushes])]
+        return [Measure("aggregation", {f"dot:{push.id}:{push.id}": None for push in pushes})]
+
+    def on_measured(self, facts: dict[str, float], c: ModelCluster) -> Decisions:
+        norms = [math.sqrt(facts[f"dot:{push.id}:{push.id}"]) for push in self.taken]
+        return [Apply(self.taken, [min(1.0, median(norms) / each) if each else 1.0 for each in norms])]
+
+
+@rule("aggregation", "staleness_weighted")
+class _StalenessWeighted(Rule):
+    """The rate over the staleness of the push, or over the mean of all until now; never over less than 1."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__(own)
+        self.seen: list[int] = []
+
+    def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
+        stale = [c.version - push.base_version for push in pushes]
+        self.seen += stale
+        if self.own.rate == "per_gradient":
+            by = [float(max(1, one)) for one in stale]
+        else:
+            by = [max(1.0, fmean(self.seen)) if self.own.rate == "mean" else 1.0] * len(pushes)
+        return [Apply(pushes, [share / one for share, one in zip(shares(pushes), by, strict=True)])]
+
+
+@rule("aggregation", "dyn_sgd_versioned")
+class _DynSGDVersioned(Rule):
+    """The d-th push of a stage counts 1/d; a stage is closed when no worker can push in it."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__(own)
+        self.stages: list[int] = []  # of every push that belongs to an open one
+
+    def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
+        (push,) = pushes
+        stage = c.workers[push.worker].clock - 1
+        self.stages.append(stage)
+        weight = 1.0 / self.stages.count(stage)
+        closed = all(each.clock > stage for each in c.present)
+        if closed:
+            self.stages = [other for other in self.stages if other > stage]
+        return [Apply(pushes, [weight], {"stage": float(stage), "closes": float(closed)})]
+
+
+@rule("aggregation", "loss_weighted")
+class _LossWeighted(Rule):
+    """The weights are 1/L of the model and of the worker's; the first push becomes the model."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__(own)
+        self.first, self.push = True, -1
+
+    def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
+        (push,) = pushes
+        if self.first:
+            self.first = False
+            return [Apply(pushes, [1.0], {"keep": 0.0})]
+        self.push = push.id
+        return [
+            Measure("aggregation", {"model_loss": None, "candidate_loss": push.id}, self.own.loss_samples)
+        ]
+
+    def on_measured(self, facts: dict[str, float], c: ModelCluster) -> Decisions:
+        """Weigh W2 / (W1 + W2)."""
+        old, new = facts["model_loss"], facts["candidate_loss"]
+        if not math.isfinite(new):
+            share = 0.0
+        elif not math.isfinite(old):
+            share = 1.0
+        elif old == new:
+            share = 0.5
+        else:
+            share = 1.0 if new == 0 else 0.0 if old == 0 else (1 / new) / (1 / old + 1 / new)
+        return [Apply([c.pending[self.push]], [share], {"keep": 1.0 - share})]
+
+
+@rule("aggregation", "bounded_step", "bounded_step_by_mean")
+class _BoundedStep(Rule):
+    """The factor is clip(C / distance squared, least, most), C given or the mean until now."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__(own)
+        self.pushes: list[Push] = []
+        self.distances: list[float] = []
+
+    def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
+        self.pushes = pushes
+        needs: dict[str, int | None] = {
+            f"distance_sq:{push.id}": push.id for push in pushes if push.base_version != c.version
+        }
+        return [Measure("aggregation", needs)] if needs else self.on_measured({}, c)
+
+    def on_measured(self, facts: dict[str, float], c: ModelCluster) -> Decisions:
+        own = self.own
+        self.distances += facts.values()
+        constant = getattr(own, "near", 0.0) or (fmean(self.distances) if self.distances else 0.0)
+        weights = []
+        for push, share in zip(self.pushes, shares(self.pushes), strict=True):
+            distance = facts.get(f"distance_sq:{push.id}", 0.0)
+            rate = constant / distance if distance > 0 else math.inf
+            weights.append(share * min(max(rate, own.least), own.most))
+        return [Apply(self.pushes, weights)]
+
+
+class _ByProducts(Rule):
+    """The weights follow from the scalar products of the pushes that are numbers; others weigh nothing."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__(own)
+        self.pushes: list[Push] = []
+
+    def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
+        self.pushes = pushes
+        pairs = combinations_with_replacement([push.id for push in pushes], 2)
+        return [Measure("aggregation", {f"dot:{one}:{other}": None for one, other in pairs})]
+
+    def on_measured(self, facts: dict[str, float], c: ModelCluster) -> Decisions:
+        """Weigh those that are numbers; if none is, all by their samples."""
+        good = [push for push in self.pushes if math.isfinite(facts[f"dot:{push.id}:{push.id}"])]
+        weights = dict.fromkeys((push.id for push in self.pushes), 0.0)
+        if good:
+            by_name = {frozenset(map(int, name.split(":")[1:])): value for name, value in facts.items()}
+            products = np.array([[by_name[frozenset((a.id, b.id))] for b in good] for a in good])
+            own = self.weights(good, products)
+        else:
+            good, own = self.pushes, shares(self.pushes)
+        weights |= {push.id: float(weight) for push, weight in zip(good, own, strict=True)}
+        return [Apply(self.pushes, list(weights.values()))]
+
+    def weights(self, pushes: list[Push], products: np.ndarray) -> Any:
+        """Return the weight of each push."""
+        raise NotImplementedError
+
+
+@rule("aggregation", "krum")
+class _Krum(_ByProducts):
+    """The m pushes of lowest score; a score adds up the squared distances to the n - f - 2 nearest others."""
+
+    def weights(self, pushes: list[Push], products: np.ndarray) -> Any:
+        """Share the weight among the best; of equal scores the first is better."""
+        n = len(pushes)
+        squares = np.diag(products)
+        distances = np.maximum(squares[:, None] + squares[None, :] - 2 * products, 0.0)
+        nearest = max(n - self.own.faulty - 2, 1)
+        scores = [sum(sorted(np.delete(distances[i], i).tolist())[:nearest]) for i in range(n)]
+        best = sorted(range(n), key=scores.__getitem__)[: self.own.chosen]
+        return [(i in best) / len(best) for i in range(n)]
+
+
+@rule("aggregation", "geometric_median")
+class _GeometricMedian(_ByProducts):
+    """RFA, Alg. 2: Weiszfeld's iteration with distances of at least nu, from the mean over the samples."""
+
+    #: the distance from a point that is nearly reached is what rounding leaves of larger numbers
+    tolerance = 1e-4
+
+    def weights(self, pushes: list[Push], products: np.ndarray) -> Any:
+        """Iterate on weights: z = sum_i a_i v_i is at distance sqrt((e_i - a)' G (e_i - a)) from v_i."""
+        weights = alphas = np.array(shares(pushes))
+        for _ in range(self.own.iterations):
+            away = np.eye(len(pushes)) - weights
+            distances = np.sqrt(np.maximum([row @ products @ row for row in away], 0.0))
+            betas = alphas / np.maximum(distances, self.own.smoothing)
+            weights = betas / betas.sum()
+        return weights
+
+
+@rule("aggregation", "clipped_mean")
+class _ClippedMean(_ByProducts):
+    """Each push is shortened to the norm given, or to the median norm."""
+
+    def weights(self, pushes: list[Push], products: np.ndarray) -> Any:
+        norms = [math.sqrt(max(square, 0.0)) for square in np.diag(products).tolist()]
+        most = self.own.norm if self.own.norm > 0 else median(norms)
+        by = [min(1.0, most / norm) if norm > 0 else 1.0 for norm in norms]
+        return [share * one for share, one in zip(shares(pushes), by, strict=True)]
+
+
+@rule("aggregation", "radial_outer")
+class _RadialOuter(Rule):
+    """Decoupled DiLoCo: samples squared over steps, since the worker pushed the same fragment last."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__(own)
+        self.taken: dict[int, list[Push]] = {}
+
+    def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
+        found = []
+        for push in pushes:
+            before = self.taken.setdefault(push.worker, [])
+            ends = [i + 1 for i, old in enumerate(before) if old.fragment == push.fragment]
+            own = [*before[max(ends, default=0) :], push]
+            before.append(push)
+            found.append(sum(p.samples for p in own) ** 2 / sum(p.steps for p in own))
+        return [Apply(pushes, [each / sum(found) for each in found])]
+
+
+@rule("aggregation", "two_levels")
+class _TwoLevels(Rule):
+    """HALoS: what arrives between servers by the time of a push, then the push, and perhaps an update."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__(own)
+        self.since_merge: dict[int, int] = {}
+        self.events: list[tuple[float, int, str, int]] = []  # by time, then as they were sent
+        self.number = 0
+
+    def due(self, now: float) -> list[tuple[str, int]]:
+        found = sorted(each for each in self.events if each[0] <= now)
+        self.events = [each for each in self.events if each[0] > now]
+        for _, _, kind, region in found:
+            if kind == "merge":
+                self.since_merge[region] = 0
+        return [(kind, region) for _, _, kind, region in found]
+
+    def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
+        """Say all of it in order; the toy cluster's links take no time of their own."""
+        (push,) = pushes
+        region = push.worker // self.own.region_size
+        happens = [*self.due(c.now), ("push", region)]
+        self.since_merge[region] = self.since_merge.get(region, 0) + 1
+        notes: Decisions = []
+        if self.since_merge[region] == self.own.pushes_per_exchange:
+            self.events += [(c.now, self.number, "global", region), (c.now, self.number + 1, "merge", region)]
+            self.number += 2
+            notes = [Note(f"region {region} sends its update, which takes 0 s each way")]
+            happens += [("send", region), *self.due(c.now)]
+        return [*notes, Apply(pushes, [1.0], {f"{i} {what}": r for i, (what, r) in enumerate(happens)})]

@@ -1,0 +1,147 @@
+"""Workers without a server, as the sources state it; the graph itself is taken from the placement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from psbench.core import Action, Apply, Commit, Hold, Orders, Push, Release, Status
+from psbench.core.actions import Mix
+from psbench_fuzz.model.rule import Decisions, Rule, rule
+from psbench_fuzz.model.view import ModelCluster
+
+
+def senders(worker: int, exchange: int, c: ModelCluster) -> list[int]:
+    """Return whose models a worker takes at that exchange: neighbours that are there and took part in it."""
+    return _there(c.graph.senders(worker, exchange, c.num_workers), exchange, c)
+
+
+def receivers(worker: int, exchange: int, c: ModelCluster) -> list[int]:
+    """Return who takes a worker's model at that exchange."""
+    return _there(c.graph.receivers(worker, exchange, c.num_workers), exchange, c)
+
+
+def _there(workers: Sequence[int], exchange: int, c: ModelCluster) -> list[int]:
+    return [one for one in workers if one in c.active and c.workers[one].first_version <= exchange]
+
+
+@rule("communication", "step_then_mix", "mix_then_step")
+class _Gossiping(Rule):
+    """SGP: a step's rate is divided by the worker's weight."""
+
+    def on_release(self, worker: int, c: ModelCluster) -> Orders:
+        weight = c.workers[worker].push_weight
+        return {"lr_scale": 1 / weight} if weight != 1 else {}
+
+
+@rule("consistency", "neighbours")
+class _Neighbours(Rule):
+    """D-PSGD: exchange k is made when the neighbours have sent their k-th models."""
+
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
+        """Release the worker if it is ready, and those that waited for its push alone."""
+        version = c.workers[push.worker].version
+        first = [push.worker, *receivers(push.worker, version, c)]
+        going = self.going(first, [], c)
+        waits = not any(isinstance(each, Release) and each.worker == push.worker for each in going)
+        return [*going, Hold(push.worker, "neighbours")] if waits else going
+
+    def on_join(self, worker: int, c: ModelCluster) -> Decisions:
+        return [Release(worker), *self.going(c.active, [worker], c)]
+
+    def on_leave(self, worker: int, c: ModelCluster) -> Decisions:
+        return self.going(c.active, [], c)
+
+    def going(self, order: list[int], begun: list[int], c: ModelCluster) -> Decisions:
+        """Return the exchanges and releases of all that can be made, until there are none."""
+        done: list[int] = []
+        pushes = {push.worker: push for push in c.pending.values()}
+        while True:
+            able = [one for one in order if one in pushes and self.may(one, done, begun, c)]
+            if not able:  # none is left out, wherever it is
+                order = c.active
+                able = [one for one in order if one in pushes and self.may(one, done, begun, c)]
+            if not able:
+                break
+            # where a model is sent first, one that goes on sends the next, and all are looked at again
+            done += able[:1] if c.sends_first else able
+            order = order[order.index(done[-1]) + 1 :] + c.active if c.sends_first else order
+        commits: list[Action] = [Commit([pushes[one]]) for one in done]
+        releases: list[Action] = [Release(one) for one in done]
+        if c.sends_first:
+            return [each for pair in zip(commits, releases, strict=True) for each in pair]
+        return commits + releases
+
+    def may(self, worker: int, done: list[int], begun: list[int], c: ModelCluster) -> bool:
+        """Return whether a worker that waits has all that its exchange takes."""
+        own = c.workers[worker]
+        if own.status is not Status.PUSHED or worker in done:
+            return False
+        for other in senders(worker, own.version, c):
+            seen = c.workers[other]
+            version = seen.version + (other in done)
+            if version < own.version:
+                return False
+            if version == own.version:
+                here = seen.status is not Status.NEW or other in [*begun, *done]
+                if not (here if c.sends_first else seen.status is Status.PUSHED and other not in done):
+                    return False
+        return True
+
+
+@rule("aggregation", "neighbour_average")
+class _NeighbourAverage(Rule):
+    """W_ij = 1 / (1 + the larger degree of i and j); W_ii is the rest."""
+
+    def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
+        (push,) = pushes
+        exchange = c.workers[push.worker].version
+        degrees = {one: len(receivers(one, exchange, c)) for one in c.active}
+        row = {
+            other: 1 / (1 + max(degrees[push.worker], degrees[other]))
+            for other in senders(push.worker, exchange, c)
+        }
+        row[push.worker] = 1.0 - sum(row.values())
+        mixed = Mix({push.worker: dict(sorted(row.items()))}, sent=True, push=push.id)
+        return [mixed, Apply(pushes, [1.0])]
+
+
+@rule("aggregation", "push_sum")
+class _PushSum(Rule):
+    """SGP: a worker shares a_j z_j and a_j out equally among itself and its receivers."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__(own)
+        self.parts: dict[tuple[int, int, int], float] = {}  # of a worker, in which of its lives, and when
+
+    def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
+        (push,) = pushes
+        exchange = c.workers[push.worker].version
+        parts = {}
+        for other in [push.worker, *senders(push.worker, exchange, c)]:
+            key = other, c.workers[other].first_version, exchange
+            if key not in self.parts:
+                shared = 1 + len(receivers(other, exchange, c))
+                self.parts[key] = c.workers[other].push_weight / shared
+            parts[other] = self.parts[key]
+        weight = sum(parts.values())
+        row = {other: part / weight for other, part in sorted(parts.items())}
+        mixed = Mix({push.worker: row}, sent=True, push=push.id, push_weights={push.worker: weight})
+        return [mixed, Apply(pushes, [1.0])]
+
+
+@rule("aggregation", "pair_average")
+class _PairAverage(Rule):
+    """AD-PSGD: a worker and one of its neighbours both take the mean of both."""
+
+    def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
+        (push,) = pushes
+        worker = push.worker
+        others = receivers(worker, c.workers[worker].version, c)
+        if self.own.partners == "other_parity":
+            others = [other for other in others if other % 2 != worker % 2]
+        if not others:
+            return [Mix({worker: {worker: 1.0}}, push=push.id), Apply(pushes, [1.0])]
+        other = others[int(c.rng.integers(len(others)))]
+        rows = {one: dict.fromkeys(sorted([worker, other]), 0.5) for one in (worker, other)}
+        return [Mix(rows, push=push.id), Apply(pushes, [1.0])]
