@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -71,8 +74,15 @@ def test_a_job_that_is_told_to_end_keeps_everything(kind: str, strategy: str, tm
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     command = [sys.executable, str(script), str(tmp_path), kind, strategy]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=500, start_new_session=True)
-    assert ended.returncode == 128 + 15, ended.stderr
+    log = tmp_path / "stderr"
+    with log.open("w") as stderr:
+        job = subprocess.Popen(command, stdout=stderr, stderr=stderr, start_new_session=True)
+        try:
+            code = job.wait(500)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(job.pid, signal.SIGKILL)
+    assert code == 128 + signal.SIGTERM, log.read_text()
     done = Run.load(tmp_path / "run")
     assert (done.meta["status"], len(done.log) > 50) == ("stopped", True)
     assert replay(done) == len(done.log)
