@@ -119,7 +119,16 @@ def _forward(what: str, module: nn.Module, name: str, inputs: Any, precision: st
     except Exception as error:
         raise ParameterError(
             f"{what} cannot take a batch of data {name!r}, {described(inputs)}: {one_line(error)}"
+            f"{_as_floats(inputs)}"
         ) from error
+
+
+def _as_floats(inputs: Any) -> str:
+    """Return how to give whole numbers to layers that compute with floats."""
+    if not isinstance(inputs, Tensor) or inputs.is_floating_point():
+        return ""
+    scaled = ", or images scaled to 0..1 as torchvision's ToTensor does: X / 255 as float32"
+    return f"; give floats: ps.data(..., inputs='numbers'){scaled if inputs.dtype == torch.uint8 else ''}"
 
 
 def _check_outputs(what: str, outputs: Any, data: Dataset, loss: Loss) -> None:

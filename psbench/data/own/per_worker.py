@@ -12,6 +12,7 @@ from pydantic import SerializeAsAny
 
 from psbench.core.specification import parameter
 from psbench.data.base import Dataset, DataSource
+from psbench.data.own.overlap import warn_of_shared_samples
 from psbench.data.several import Several, in_words, joined
 from psbench.errors import DataError, ParameterError
 from psbench.seeds import Streams
@@ -71,7 +72,7 @@ class PerWorker(DataSource):
             _check_alike(worker, first, other)
         classes = _classes(found)
         sizes = np.cumsum([0, *(len(each.train_y) for each in found)])
-        return replace(
+        whole = replace(
             first,
             name=self.name,
             train_x=joined([each.train_x for each in found]),
@@ -82,6 +83,11 @@ class PerWorker(DataSource):
             columns=_columns(found),
             shards=tuple(np.arange(a, b) for a, b in pairwise(sizes)),
         )
+        parts = [slice(a, b) for a, b in pairwise(sizes)]
+        warn_of_shared_samples(
+            [(whole.train_x[part], whole.train_y[part]) for part in parts], whole.val_x, whole.val_y
+        )
+        return whole
 
 
 def _check_alike(worker: int, first: Dataset, other: Dataset) -> None:

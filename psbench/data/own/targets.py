@@ -93,9 +93,11 @@ def _targets(value: object, what: str, squeezes: bool) -> Array:
 
 def _from_objects(array: Array, what: str) -> Array:
     """Return an array of Python objects as one of texts, or of numbers."""
-    for place, value in enumerate(array.ravel().tolist()):
-        if value is None or value != value:
-            raise DataError(f"data: {what} has no value in row {place}; leave such rows out")
+    from pandas import isna
+
+    missing = np.argwhere(isna(array))
+    if len(missing):
+        raise DataError(f"data: {what} has no value in row {int(missing[0, 0])}; leave such rows out")
     kinds = {type(value) for value in array.ravel().tolist()}
     if kinds == {str}:
         check_texts(array.ravel(), array.size, what)
@@ -112,10 +114,20 @@ def _task_of(y: Array, tokens: bool) -> Task:
         return "classification"
     if y.ndim == 2 and tokens:
         return "sequence"
-    hint = "give y.argmax(1)" if set(np.unique(y[:1000]).tolist()) <= {0, 1} else "give a target a sample"
     raise DataError(
-        f"data: y has shape {y.shape} and dtype {y.dtype}; {hint}, or say what it is: ps.data(..., task=...)"
+        f"data: y has shape {y.shape} and dtype {y.dtype}; {_one_target(y)}, or say what it is: "
+        "ps.data(..., task=...)"
     )
+
+
+def _one_target(y: Array) -> str:
+    """Return how to give targets of several whole numbers a sample."""
+    looked_at = y[:1000]
+    if y.ndim != 2 or not set(np.unique(looked_at).tolist()) <= {0, 1}:
+        return "give a target a sample"
+    if (looked_at.sum(axis=1) == 1).all():
+        return "give y.argmax(1)"
+    return "for several labels a sample give y as floats, with loss='bce'"
 
 
 def _numbers(y: Array, exact: bool) -> Array:
@@ -140,7 +152,9 @@ def _classes(
     parts: Sequence[Array], given: int | Sequence[str] | None
 ) -> tuple[list[Array], tuple[str, ...]]:
     if parts[0].ndim != 1:
-        raise DataError(f"data: y has shape {parts[0].shape}; classes are one a sample: give y.argmax(1)")
+        raise DataError(
+            f"data: y has shape {parts[0].shape}; classes are one a sample: {_one_target(parts[0])}"
+        )
     values = [_whole(part) for part in parts]
     found = np.unique(np.concatenate(values))
     if found.dtype.kind == "U":
