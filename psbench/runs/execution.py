@@ -37,7 +37,7 @@ from psbench.core.own import reunited
 from psbench.core.part import Part
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import AnyStrategy
-from psbench.errors import Interrupted, NotSaved, ParameterError, SpecError
+from psbench.errors import Cancelled, Interrupted, NotSaved, ParameterError, SpecError
 from psbench.experiment import Experiment
 from psbench.results.identity import check_folder, new_run_id, remove_files_of_others, resumed_run_id
 from psbench.results.run import Run
@@ -124,12 +124,26 @@ def run(
             if path is not None and beyond and Path(str(start)) != path:
                 names = ", ".join(each.name for each in beyond)
                 checkpoints.note(f"{names}: cannot be read; the run goes on from {path.name}")
-        done = _executed(experiment, workload, log, observer, control, checkpoints, begin, client, run_id)
-        if target is not None:
+        check = None
+        if isinstance(experiment, ForkedExperiment):
+            recorded = experiment.beginning.recorded(lambda origin: run(origin, control=control).log)
+            observer = check = BeginningCheck(experiment.beginning, recorded, observer)
+        began = time.perf_counter()
+        with stop_on_signals(control):  # those that come while it is saved, too
             try:
-                done.save(target)
-            except SpecError as error:
-                raise NotSaved(done, str(error)) from error
+                outcome = backend.run(workload, log, control, observer, checkpoints, begin, client=client)
+            except Cancelled:
+                if exits and control.signal == signal.SIGTERM:  # before there was anything to keep
+                    raise SystemExit(128 + signal.SIGTERM) from None
+                raise
+            if check is not None:
+                check.compare(log)
+            if checkpoints is not None:
+                outcome.facts["incidents"] = [*outcome.facts.get("incidents", ()), *checkpoints.incidents]
+            meta = {"run_id": run_id} | _meta(experiment, workload, outcome, time.perf_counter() - began)
+            done = Run(experiment, log, meta, outcome.parameters, outcome.buffers)
+            if target is not None:
+                _save(done, target)
     if exits and control.signal == signal.SIGTERM:
         raise SystemExit(128 + signal.SIGTERM)
     if exits and control.signal == signal.SIGINT:
@@ -137,32 +151,11 @@ def run(
     return done
 
 
-def _executed(
-    experiment: Experiment,
-    workload: Workload,
-    log: EventLog,
-    observer: Observer | None,
-    control: Control,
-    checkpoints: CheckpointFolder | None,
-    begin: Checkpoint | None,
-    client: Any,
-    run_id: str | None,
-) -> Run:
-    """Run an experiment whose folder is its own by now."""
-    check = None
-    if isinstance(experiment, ForkedExperiment):
-        recorded = experiment.beginning.recorded(lambda origin: run(origin, control=control).log)
-        observer = check = BeginningCheck(experiment.beginning, recorded, observer)
-    began = time.perf_counter()
-    with stop_on_signals(control):
-        backend = backend_of(experiment.backend)
-        outcome = backend.run(workload, log, control, observer, checkpoints, begin, client=client)
-    if check is not None:
-        check.compare(log)
-    if checkpoints is not None:
-        outcome.facts["incidents"] = [*outcome.facts.get("incidents", ()), *checkpoints.incidents]
-    meta = {"run_id": run_id} | _meta(experiment, workload, outcome, time.perf_counter() - began)
-    return Run(experiment, log, meta, outcome.parameters, outcome.buffers)
+def _save(done: Run, target: Path) -> None:
+    try:
+        done.save(target)
+    except SpecError as error:
+        raise NotSaved(done, str(error)) from error
 
 
 def resume(

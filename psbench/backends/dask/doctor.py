@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 import torch
 from distributed import Client, Future, get_worker
 
-from psbench.backends.dask.asking import ask, ask_scheduler
+from psbench.backends.dask.asking import ask
 from psbench.backends.dask.connecting import connected
 from psbench.backends.dask.keys import give_key, take_key
-from psbench.backends.dask.local_cluster import ignore_interrupts
 from psbench.backends.dask.placement import room_on
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
@@ -149,9 +148,6 @@ def diagnose(experiment: Experiment, client: Client | None = None) -> Diagnosis:
         If there is no cluster, or it has no worker that is free.
     """
     with connected(experiment, min(4, len(roles_of(experiment))), client) as connection:
-        if not experiment.has_scheduler and client is None:
-            workers = ask_scheduler(connection, "nthreads", limits=experiment.connection)
-            ask(connection, ignore_interrupts, of=workers, limits=experiment.connection)
         return _Doctor(connection, experiment).diagnose()
 
 

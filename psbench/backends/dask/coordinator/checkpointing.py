@@ -26,7 +26,7 @@ from psbench.backends.dask.protocol.decoder import Json
 from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.protocol.messages import PushKey
-from psbench.backends.dask.protocol.roles import CLIENT, worker_name
+from psbench.backends.dask.protocol.roles import CLIENT, names_or_count, worker_name
 from psbench.backends.dask.server.parameter_server import as_lists
 from psbench.backends.dask.server.store import key_of
 from psbench.backends.schedule import CheckpointSchedule
@@ -107,7 +107,7 @@ class CheckpointWriter:
     def _whom(self) -> str:
         missing = {who for checkpoint in self._unfinished.values() for who in checkpoint.missing}
         named = ["the servers" if who == _STORE else worker_name(who) for who in sorted(missing)]
-        return f"{', '.join(named)} (a checkpoint)"
+        return f"{names_or_count(named, self._run.view.num_active, 'workers')} (a checkpoint)"
 
     def _give_up(self, position: Callable[[int], BatchPosition]) -> None:
         """Wait no longer for workers' parts."""

@@ -42,6 +42,7 @@ from psbench.backends.dask.protocol.roles import (
     CLIENT,
     COORDINATOR,
     REPLICA,
+    names_or_count,
     server_name,
     servers_of,
     worker_name,
@@ -58,7 +59,6 @@ from psbench.training.workload import Workload
 
 #: seconds between looks at the client's share of the log, and at which peers are dead
 _LOG_S, _LOOK_S = 0.1, 0.25
-_RETIRED = "a server's Dask worker is being retired before training began"
 _NOT_BEGUN = "stopped by hand before training began"
 
 
@@ -198,16 +198,22 @@ class LiveRun:
         def is_over() -> bool:
             return not run.peers.missing or bool(run.ending) or run.now > self._connection.start_within_s
 
-        yield Wait(is_over, lambda: ", ".join(run.peers.missing))
+        yield Wait(is_over, self._missing)
         if run.ending:
-            raise ServerLost(_RETIRED) if self.stopping.retired else Cancelled(_NOT_BEGUN)
-        if missing := run.peers.missing:
+            if retired := self.stopping.retired:
+                raise ServerLost(f"the Dask worker of {retired} is being retired before training began")
+            raise Cancelled(_NOT_BEGUN)
+        if run.peers.missing:
             raise BackendError(
-                f"{', '.join(missing)} did not report within {self._connection.start_within_s:g} s "
+                f"{self._missing()} did not report within {self._connection.start_within_s:g} s "
                 "(connection.start_within_s): are the Dask workers busy?"
             )
         if not (run.peers.workers() or self.membership.awaits_worker):
             raise WorkerLost("every worker was lost before training began")
+
+    def _missing(self) -> str:
+        peers = self.run.peers
+        return names_or_count(peers.missing, peers.num_expected, "processes")
 
     def _begin(self) -> Script[None]:
         self.actions.use(0, None)
@@ -466,7 +472,7 @@ class LiveRun:
         run, latest, looks = self.run, self.run.clock_s + self._connection.settle_within_s, self._looks
         yield Wait(
             lambda: self._looks > looks and (run.clock_s > latest or not run.peers.without_usage),
-            lambda: ", ".join(run.peers.without_usage),
+            lambda: names_or_count(run.peers.without_usage, len(run.peers.workers()), "workers"),
         )
 
     def _await_served(self) -> Script[None]:
@@ -478,5 +484,7 @@ class LiveRun:
             run.out.send(name, msg.AskServed())
         yield Wait(
             lambda: run.clock_s > latest or run.peers.served.keys() >= set(names),
-            lambda: ", ".join(name for name in names if name not in run.peers.served),
+            lambda: names_or_count(
+                [name for name in names if name not in run.peers.served], len(names), "servers"
+            ),
         )
