@@ -299,7 +299,7 @@ class ActionProcessor:
             log.append(pack_release(self.view.now, _RELEASE, worker, pushes, load, kept, size, text))
 
     def _complete_for_own_steps(self, release: act.Release, worker: WorkerView, status: Status) -> int:
-        """Add what a worker with steps of its own needs: the rate's epoch, and whether it gets the aggregate.
+        """Add what a worker with steps of its own needs: the rate's epochs, and whether it gets the aggregate.
 
         Returns the samples of a vote's steps that it keeps: they are progress without a push.
         """
@@ -312,7 +312,9 @@ class ActionProcessor:
             self._rule_saw_votes = self._rule_saw_votes and view.num_voted > 0
         has_model = status is PUSHED and worker.id not in self.needs_full_model
         release.aggregate = self._replies_aggregate and release.send and has_model
-        release.epoch = view.epoch if self._rate_epoch is None else self._rate_epoch(view)
+        communication = self.composition.communication
+        release.epoch = communication.rate_epoch(view)
+        release.epochs_per_step = communication.rate_epochs_per_step(view)
         return kept
 
     def hold(self, hold: act.Hold) -> None:

@@ -50,8 +50,8 @@ class Release:
     The engine sets `load`, the version the worker starts from; `send`, whether anything must travel
     (a worker that already holds that version is not sent it again, nor one whose steps are its own);
     `aggregate`, whether that is the last commit's aggregate, to be applied by the worker, rather than the
-    model; `ticket`, which every message of the worker repeats; `epoch`, at which the rate of the worker's own
-    steps is read; `fragment`, the entries that are sent, which are those of the worker's last push (-1: all);
+    model; `ticket`, which every message of the worker repeats; `epoch`, at which the rate's schedule is read
+    for the worker's own next step, and `epochs_per_step`, by which it advances with each; `fragment`, the entries that are sent, which are those of the worker's last push (-1: all);
     and the `orders` of the other parts.
     """
 
@@ -63,6 +63,7 @@ class Release:
     ticket: int = -1
     aggregate: bool = False
     epoch: float = 0.0
+    epochs_per_step: float = 0.0
     fragment: int = -1
 
 

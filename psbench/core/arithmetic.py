@@ -131,7 +131,7 @@ class WorkerStep(Protocol):
     Attributes
     ----------
     lr : float
-        The rate at the epoch of the last release.
+        The rate of the last step, which is at its epoch of the schedule.
     samples : int
         Of the last step.
     kind : "gradient", "parameters" or "difference"

@@ -150,6 +150,12 @@ class ClusterView:
         return self.samples / self.dataset_size
 
     @property
+    def epochs_per_step(self) -> float:
+        """Epochs that one step of every active worker amounts to."""
+        samples = sum(w.batch_size for w in self.workers.values() if w.status is not Status.GONE)
+        return samples / self.dataset_size
+
+    @property
     def active(self) -> list[int]:
         """Ids of the workers that have not left, in order."""
         return sorted(w.id for w in self.workers.values() if w.status != Status.GONE)

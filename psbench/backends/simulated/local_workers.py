@@ -42,7 +42,6 @@ class _Worker:
     number: int
     loop: WorkerLoop
     model: LocalModel
-    lr: float = 0.0
     computes: bool = False  # a step, or the evaluation after it, is under way
     job: StepTask | None = None  # the step under way
     stashed: ReleaseArrival | None = None  # arrived during a step
@@ -60,7 +59,7 @@ class _Worker:
     def keep_step(self) -> None:
         """Keep the last step in the model; without gradients there is no model."""
         if len(self.model.parameters):
-            self.model.keep(self.lr)
+            self.model.keep()
 
 
 @dataclass(slots=True, eq=False)
@@ -254,7 +253,7 @@ class LocalWorkers(Workers):
         else:
             plain |= own.at_release
         if own is not None and waits and own.is_idle:
-            plain |= {"loop": own.loop.state_dict(), "lr": own.lr, "next_chunk_s": own.next_chunk_s}
+            plain |= {"loop": own.loop.state_dict(), "next_chunk_s": own.next_chunk_s}
             if self._composition.own_steps and self._trainer is not None:
                 tensors |= named("model/", own.model.state_dict())
         return tensors, plain
@@ -265,7 +264,7 @@ class LocalWorkers(Workers):
         if "loop" in plain:
             own = self._enter(worker)
             own.loop.load_state_dict(plain["loop"])
-            own.lr, own.next_chunk_s = plain["lr"], plain["next_chunk_s"]
+            own.next_chunk_s = plain["next_chunk_s"]
             model = under("model/", tensors)
             if model:
                 own.model.load_state_dict(model)
@@ -316,7 +315,7 @@ class LocalWorkers(Workers):
             steps, evaluator = self._resources.computing
             worker.job = None
             result = steps.result(step.job, self._step_model(worker), worker.model.buffers)
-            worker.model.stepped(result, step.samples, worker.lr)
+            worker.model.stepped(result, step.samples, worker.loop.epoch)
             loss = result.loss
             stats = StepStatistics(result, worker.model, evaluator)
         self._take_stashed(worker, stepped=True)
@@ -364,12 +363,11 @@ class LocalWorkers(Workers):
         if steps:
             worker.at_release = self._resources.position(worker.number)
             self.compression.mark_release(worker.number)
-        directive = worker.loop.release(release.then, release.ticket, release.load, release.orders)
+        rate = release.epoch, release.epochs_per_step
+        directive = worker.loop.release(release.then, release.ticket, release.load, release.orders, *rate)
         if steps and self._trainer is not None:
-            rate = self._optimizer.rate(release.epoch) * release.orders.get("lr_scale", 1.0)
-            previous_lr, worker.lr = worker.lr, rate
             worker.model.obey(release.orders)
-            renew(worker.model, arrival.vectors, worker.lr, previous_lr, release.fragment)
+            renew(worker.model, arrival.vectors, release.fragment)
         return directive
 
     def _obey(self, worker: _Worker, directive: Directive, now: float) -> None:
