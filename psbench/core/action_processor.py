@@ -315,7 +315,22 @@ class ActionProcessor:
         communication = self.composition.communication
         release.epoch = communication.rate_epoch(view)
         release.epochs_per_step = communication.rate_epochs_per_step(view)
+        if release.epochs_per_step:
+            release.epoch += self._uncounted_samples(worker, status) / view.dataset_size
         return kept
+
+    def _uncounted_samples(self, worker: WorkerView, status: Status) -> int:
+        """Return the samples that the schedule of a released worker counts, and `view.samples` does not yet.
+
+        Without them the rates would depend on the order in which one answer releases workers.
+        """
+        view = self.view
+        if self.composition.consistency.by_neighbours:  # as if all had made as many exchanges
+            others = (other for other in view.workers.values() if other.status is not GONE)
+            return sum((worker.version - other.version) * other.batch_size for other in others)
+        if status is VOTED:  # votes are answered together
+            return sum(other.voted_samples for other in view.workers.values())
+        return sum(push.samples for push in view.pending.values())
 
     def hold(self, hold: act.Hold) -> None:
         """Let a worker wait, for a reason."""

@@ -152,8 +152,7 @@ class ClusterView:
     @property
     def epochs_per_step(self) -> float:
         """Epochs that one step of every active worker amounts to."""
-        samples = sum(w.batch_size for w in self.workers.values() if w.status is not Status.GONE)
-        return samples / self.dataset_size
+        return self.global_batch * self.num_active / self.num_workers / self.dataset_size
 
     @property
     def active(self) -> list[int]:

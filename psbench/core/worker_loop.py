@@ -81,7 +81,8 @@ class WorkerLoop:
         It is that of the last release, and each step since that no commit has counted advances it as one step
         of all workers would: as `scheduler.step()` after each `optimizer.step()` does.
         """
-        return self._epoch + self._steps * self._epochs_per_step
+        # rounded, as a schedule may have a step at a whole epoch
+        return round(self._epoch + self._steps * self._epochs_per_step, 9) if self._steps else self._epoch
 
     def release(
         self,

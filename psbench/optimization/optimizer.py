@@ -13,6 +13,9 @@ from psbench.errors import ParameterError
 from psbench.optimization.clip import Clip
 from psbench.optimization.schedule import RateSchedule, as_schedule
 
+#: what rounding may leave an epoch short of a milestone
+_ROUNDING = 1e-9
+
 if TYPE_CHECKING:
     import torch
 
@@ -132,7 +135,7 @@ class Optimizer(Part):
         """Return the rate at that epoch."""
         stepped = self.lr  # mostly there are no milestones, and every update and release asks
         if self.milestones:
-            stepped *= self.gamma ** sum(epoch >= milestone for milestone in self.milestones)
+            stepped *= self.gamma ** sum(epoch + _ROUNDING >= milestone for milestone in self.milestones)
         return stepped if self.schedule is None else stepped * self.schedule.factor(epoch)
 
     @property
