@@ -312,12 +312,16 @@ class ActionProcessor:
             self._rule_saw_votes = self._rule_saw_votes and view.num_voted > 0
         has_model = status is PUSHED and worker.id not in self.needs_full_model
         release.aggregate = self._replies_aggregate and release.send and has_model
-        communication = self.composition.communication
+        if release.then == "step":
+            self._set_rate(release, worker, status)
+        return kept
+
+    def _set_rate(self, release: act.Release, worker: WorkerView, status: Status) -> None:
+        view, communication = self.view, self.composition.communication
         release.epoch = communication.rate_epoch(view)
         release.epochs_per_step = communication.rate_epochs_per_step(view)
         if release.epochs_per_step:
             release.epoch += self._uncounted_samples(worker, status) / view.dataset_size
-        return kept
 
     def _uncounted_samples(self, worker: WorkerView, status: Status) -> int:
         """Return the samples that the schedule of a released worker counts, and `view.samples` does not yet.

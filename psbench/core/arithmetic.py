@@ -131,7 +131,7 @@ class WorkerStep(Protocol):
     Attributes
     ----------
     lr : float
-        The rate of the last step, which is at its epoch of the schedule.
+        The rate of the last step.
     samples : int
         Of the last step.
     kind : "gradient", "parameters" or "difference"

@@ -24,8 +24,8 @@ from psbench.training.trainer import StepResult
 
 #: prefix of the part's vectors and numbers, among a worker's tensors
 STATE = "state/"
-#: where in the schedule the last step was
-_EPOCH = "epoch"
+#: name of a number among them: where in the rate's schedule the last step was
+EPOCH = "epoch"
 
 
 class LocalModel:
@@ -119,14 +119,14 @@ class LocalModel:
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state of a worker that waits, as copies."""
         epoch = torch.tensor(self._own.epoch, dtype=torch.float64)
-        found = {"parameters": self.parameters, "buffers": self.buffers, _EPOCH: epoch}
+        found = {"parameters": self.parameters, "buffers": self.buffers, EPOCH: epoch}
         found |= {STATE + name: tensor for name, tensor in self.state.tensors().items()}
         found |= {OPTIMIZER + name: tensor for name, tensor in self._own.tensors().items()}
         return {name: tensor.clone() for name, tensor in found.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` returned."""
-        self.buffers, self._own.epoch = state["buffers"].clone(), float(state.get(_EPOCH, 0.0))
+        self.buffers, self._own.epoch = state["buffers"].clone(), float(state.get(EPOCH, 0.0))
         if not len(state["parameters"]):
             return  # it has not been sent a model yet
         self._take(state["parameters"].clone())
