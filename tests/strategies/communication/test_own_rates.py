@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from local_runs import close
+from local_runs import Watched, close
 from torch.nn import functional
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, MultiStepLR, SequentialLR
 
@@ -155,10 +155,9 @@ def _loss(torchs):
 
 @pytest.mark.parametrize("name", ["d_psgd", "d_psgd_step_first"])
 def test_workers_without_a_server_step_at_torch_s_rates(name):
-    experiment = toy_experiment(name, optimizer=sgd(WARM), stop={"epochs": 3})
-    torchs = InTorch(experiment, WARM)
-    # what exchanges first steps when it is released, and nobody is after the last exchange
-    for _ in range(3 * EPOCH - (name == "d_psgd")):
+    changes = {"optimizer": sgd(WARM), "cluster": toy_cluster([1.0] * WORKERS), "stop": {"epochs": 3}}
+    torchs = InTorch(toy_experiment(name, **changes), WARM)
+    for _ in range(2 * EPOCH):
         before = torchs.models()
         for worker in torchs.workers:
             torchs.step(worker)
@@ -166,7 +165,10 @@ def test_workers_without_a_server_step_at_torch_s_rates(name):
         for worker, model, start in zip(torchs.workers, own, before, strict=True):
             mixed = sum(before) / WORKERS + model - start if name == "d_psgd" else sum(own) / WORKERS
             torch.nn.utils.vector_to_parameters(mixed, worker.module.parameters())
-    close(run(experiment).parameters, sum(torchs.models()) / WORKERS)
+    watched = Watched(name, **changes)
+    found = watched.until(lambda view: [w.version for w in view.workers.values()] == [2 * EPOCH] * WORKERS)
+    for model, expected in zip(found, torchs.models(), strict=True):
+        close(model, expected)
 
 
 @pytest.fixture
