@@ -418,10 +418,12 @@ class Experiment(Specification):
         """Make an experiment from plain data, with some dotted paths set to other values.
 
         A path below a field that `spec` does not give changes the default; its `name` replaces the default,
-        whose other parameters are not the new one's.
+        whose other parameters are not the new one's. `cluster.workers` alone means a custom cluster.
         """
-        values = dict(spec)
-        for path, value in sorted((settings or {}).items(), key=_names_first):
+        values, settings = dict(spec), settings or {}
+        if values.get("cluster") is None and "cluster.workers" in settings and "cluster.name" not in settings:
+            values["cluster"] = {}  # the default's workers are fixed: so many equal ones are meant
+        for path, value in sorted(settings.items(), key=_names_first):
             field, _, below = path.partition(".")
             if below and values.get(field) is None:
                 values[field] = {} if below == "name" else cls().spec().get(field)

@@ -51,8 +51,9 @@ class Release:
     (a worker that already holds that version is not sent it again, nor one whose steps are its own);
     `aggregate`, whether that is the last commit's aggregate, to be applied by the worker, rather than the
     model; `ticket`, which every message of the worker repeats; `epoch`, at which the rate's schedule is read
-    for the worker's own next step, and `epochs_per_step`, by which it advances with each; `fragment`, the entries that are sent, which are those of the worker's last push (-1: all);
-    and the `orders` of the other parts.
+    for the worker's own next step, and `epochs_per_step`, by which it advances with each; `fragment`, the
+    entries that are sent, which are those of the worker's last push (-1: all); and the `orders` of the other
+    parts.
     """
 
     worker: int

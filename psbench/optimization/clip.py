@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import model_validator
 
@@ -17,7 +17,7 @@ _EPS = 1e-6
 
 
 class Clip(Specification):
-    """Limits of a gradient: of its norm over the whole model, or of each entry.
+    """Limits of a gradient: of its norm over the whole model, or of each entry; a number limits the norm.
 
     Source
     ------
@@ -28,6 +28,12 @@ class Clip(Specification):
 
     norm: float | None = parameter(None, "largest L2 norm of a worker's gradient", gt=0)
     value: float | None = parameter(None, "largest absolute value of an entry", gt=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_number(cls, value: Any) -> Any:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return {"norm": value} if is_number else value
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import PrivateAttr, SerializeAsAny, field_validator
+from pydantic import PrivateAttr, SerializeAsAny, field_validator, model_validator
 
 from psbench.core import Part, parameter
 from psbench.core.arithmetic import Shapes
@@ -168,6 +168,15 @@ class SGD(Optimizer):
 
     momentum: float = parameter(0.0, "momentum", ge=0, lt=1)
     nesterov: bool = parameter(False, "Nesterov's form of the momentum")
+
+    @model_validator(mode="after")
+    def _has_momentum(self) -> Self:
+        if self.nesterov and not self.momentum:
+            raise ParameterError(
+                f"optimizer {self.name!r}: nesterov is a form of the momentum, which is 0; give momentum, "
+                "such as 0.9, or leave out nesterov"
+            )
+        return self
 
     @property
     def tensors(self) -> int:  # pyrefly: ignore[bad-override]

@@ -193,7 +193,9 @@ def _in_step(name):
     return len(strategy.compositions) == 1 and each.own_steps and together
 
 
-IN_STEP = [name for name in CATALOGUE if _in_step(name) and name not in ("adacomm", "osp", "decoupled_diloco")]
+IN_STEP = [
+    name for name in CATALOGUE if _in_step(name) and name not in ("adacomm", "osp", "decoupled_diloco")
+]
 
 
 @pytest.mark.parametrize("name", IN_STEP)
