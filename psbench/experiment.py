@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self, cast
 from pydantic import BaseModel, Field, ValidationInfo, field_validator, model_validator
 
 from psbench.backend import backend_names, backend_of
-from psbench.clusters import Cluster, make_cluster
+from psbench.clusters import Cluster, Custom, make_cluster
 from psbench.clusters.connection import ConnectionSettings
 from psbench.clusters.recovery import Recovery
 from psbench.clusters.scheduler import check_address
@@ -28,7 +28,7 @@ from psbench.errors import DoubtfulComposition, ParameterError, UnknownName, in_
 from psbench.models import Model, as_model
 from psbench.optimization import direction, layerwise, muon, suitability  # noqa: F401  (their optimizers have names)
 from psbench.optimization.losses import Loss
-from psbench.optimization.optimizer import Optimizer
+from psbench.optimization.optimizer import SGD, Optimizer
 from psbench.optimization.own_functions import as_loss, as_metrics
 from psbench.optimization.schedule import Plateau
 from psbench.optimization.scores import Metric
@@ -429,8 +429,20 @@ class Experiment(Specification):
                 values[field] = {} if below == "name" else cls().spec().get(field)
             set_path(values, path, value)
         for unknown in (name for name in values if name not in cls.model_fields and name != "switch_at_s"):
+            within = next((part for part in _SECTIONS if unknown in _SECTIONS[part]), None)
+            if within is not None:
+                raise ParameterError(f"{where}: {unknown}: is a field of {within}; give {within}.{unknown}")
             raise UnknownName(f"field of {where}", str(unknown), cls.model_fields)
         return cls(**values)
+
+
+#: fields that are looked for at the top, by where they are
+_SECTIONS = {
+    "stop": Stop.model_fields,
+    "optimizer": SGD.model_fields,
+    "cluster": Custom.model_fields,
+    "strategy": ("codec", "codec_down", "consistency", "aggregation", "communication", "placement"),
+}
 
 
 def _names_first(setting: tuple[str, Any]) -> int:

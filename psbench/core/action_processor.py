@@ -299,7 +299,7 @@ class ActionProcessor:
             log.append(pack_release(self.view.now, _RELEASE, worker, pushes, load, kept, size, text))
 
     def _complete_for_own_steps(self, release: act.Release, worker: WorkerView, status: Status) -> int:
-        """Add what a worker with steps of its own needs: where its rate is, and whether it gets the aggregate.
+        """Add the rate of a worker with steps of its own, and whether it gets the aggregate.
 
         Returns the samples of a vote's steps that it keeps: they are progress without a push.
         """

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import model_validator
 
 from psbench.core import Specification, parameter
-from psbench.errors import ParameterError
+from psbench.errors import ParameterError, in_short
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,8 +33,14 @@ class Clip(Specification):
     @model_validator(mode="before")
     @classmethod
     def _from_number(cls, value: Any) -> Any:
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return {"norm": value} if is_number else value
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return {"norm": value}
+        if not isinstance(value, (Clip, Mapping)):
+            raise ParameterError(
+                f"{cls.error_name()}: give a number, the largest norm, or {{norm: 1}} or {{value: 1}}, not "
+                f"{in_short(value)}"
+            )
+        return value
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:

@@ -45,7 +45,8 @@ class ReleaseMessage(VectorMessage, kind=2):
     `sent` says that something comes with it: the model, a `fragment` of it, or the last commit's
     `aggregate`; `epoch` and `epochs_per_step` give the rates of the worker's own steps; `stamped` asks for
     the worker's stamps of what it does until the next release. A server that is not the first sends only
-    ticket and payload. Who `halts` is dropped in the same answer: it still sends what neighbours mix, and takes no step.
+    ticket and payload. Who `halts` is dropped in the same answer: it still sends what neighbours mix, and
+    takes no step.
     """
 
     ticket: int
