@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema
 
-from psbench.cli.catalogue import KINDS, entries
+from psbench.cli.catalogue import KINDS, entries, entry_of
 from psbench.clusters.connection import ConnectionSettings
 from psbench.clusters.recovery import Recovery
 from psbench.core.part import REGISTRY
@@ -72,3 +72,10 @@ if __name__ == "__main__":
         f"{json.dumps(key)}: {json.dumps(value, sort_keys=True)}" for key, value in sorted(defaults().items())
     ]
     GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")  # a line each: a change is easy to see
+
+
+def test_a_field_that_may_be_left_out_shows_what_it_takes():
+    shown = {each["name"]: each["range"] for each in entry_of("optimizers", "sgd")["parameters"]}
+    assert shown["decay"] == "null | matrices"
+    assert set(shown["schedule"].split(" | ")) == {"null", *REGISTRY["schedule"]}
+    assert shown["clip"] == "null | norm: > 0 | value: > 0"
