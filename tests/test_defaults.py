@@ -67,15 +67,15 @@ def test_defaults_are_changed_deliberately() -> None:
     assert json.loads(json.dumps(defaults())) == json.loads(GOLDEN.read_text())
 
 
-if __name__ == "__main__":
-    lines = [
-        f"{json.dumps(key)}: {json.dumps(value, sort_keys=True)}" for key, value in sorted(defaults().items())
-    ]
-    GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")  # a line each: a change is easy to see
-
-
 def test_a_field_that_may_be_left_out_shows_what_it_takes():
     shown = {each["name"]: each["range"] for each in entry_of("optimizers", "sgd")["parameters"]}
     assert shown["decay"] == "null | matrices"
     assert set(shown["schedule"].split(" | ")) == {"null", *REGISTRY["schedule"]}
     assert shown["clip"] == "null | norm: > 0 | value: > 0"
+
+
+if __name__ == "__main__":
+    lines = [
+        f"{json.dumps(key)}: {json.dumps(value, sort_keys=True)}" for key, value in sorted(defaults().items())
+    ]
+    GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")  # a line each: a change is easy to see
