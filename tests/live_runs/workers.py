@@ -168,7 +168,9 @@ class FakeWorker:
         if self._loop.ticket >= release.ticket:
             raise BrokenContract(f"worker {self.worker} is released twice with ticket {release.ticket}")
         rate = release.epoch, release.epochs_per_step
-        directive = self._loop.release(release.then, release.ticket, release.version, release.orders, *rate)
+        directive = self._loop.release(
+            release.then, release.ticket, release.version, release.orders, release.allowance, *rate
+        )
         if release.then == "step":
             yield from self._renew(release)
         return directive

@@ -110,7 +110,9 @@ class FuzzedWorker:
         assert self.loop is not None
         exchanging = self.loop.exchanging
         rate = release.epoch, release.epochs_per_step
-        directive = self.loop.release(release.then, release.ticket, release.load, release.orders, *rate)
+        directive = self.loop.release(
+            release.then, release.ticket, release.load, release.orders, release.allowance, *rate
+        )
         if release.then == "step" and self.half is not None:
             self.half.renew(release, vectors, exchanging)
         if release.then == "step" and not exchanging:
