@@ -149,7 +149,10 @@ def _parameter(name: str, info: FieldInfo, default: Any) -> dict[str, Any]:
 
 def _names_allowed(info: FieldInfo) -> str:
     """Return the names of the parts that an optional field takes, or the fields of what it is otherwise."""
-    own = [get_args(kind)[0] if get_origin(kind) is Annotated else kind for kind in get_args(info.annotation)]
+    kinds = get_args(info.annotation)
+    if type(None) not in kinds:
+        return ""
+    own = [get_args(kind)[0] if get_origin(kind) is Annotated else kind for kind in kinds]
     for kind in (each for each in own if isinstance(each, type)):
         if issubclass(kind, Part):
             return " | ".join(["null", *REGISTRY[kind.domain]])
