@@ -19,6 +19,7 @@
       DataError                a data file is missing, truncated or not what it says
 
     DoubtfulComposition        a warning: a valid composition that is probably not intended
+    DamagedFile                a warning: a saved result that cannot be read, and is made again
     Interrupted                a KeyboardInterrupt: Ctrl-C has stopped a run, and what it has is kept
 
 A message says what, where, and the next thing to try.
@@ -87,6 +88,10 @@ class ParameterError(SpecError):
 
 class DoubtfulComposition(UserWarning):
     """A valid composition of parts that is probably not intended."""
+
+
+class DamagedFile(UserWarning):
+    """A saved result that cannot be read, and is made again."""
 
 
 class ExtensionWarning(UserWarning):

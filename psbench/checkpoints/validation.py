@@ -13,7 +13,6 @@ from torch import Tensor
 
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.state import CheckpointState
-from psbench.core.log import EventLog, Kind
 from psbench.core.specification import problem
 from psbench.errors import DataError, SpecError, in_short
 from psbench.experiment import Experiment
@@ -103,25 +102,6 @@ def _difference(before: Any, now: Any, where: str) -> str:
         inner = (_difference(before.get(k), now.get(k), f"{where}.{k}") for k in keys)
         return next(filter(None, inner), "")
     return "" if before == now else f"{where} was {in_short(before)} and is {in_short(now)}"
-
-
-def check_log(path: Path, log: EventLog, num_workers: int) -> None:
-    """Refuse rows of a log that no run writes.
-
-    Raises
-    ------
-    DataError
-    """
-    rows = log.rows()
-    wrong = (
-        (~(rows["time_s"] >= 0), "a time that is negative or no number"),
-        (rows["kind"] > max(Kind), "an unknown kind of event"),
-        (rows["worker"] >= num_workers, f"a worker beyond {num_workers - 1}"),
-        (rows["text"] >= len(log.texts), "a text that is not there"),
-    )
-    for faults, what in wrong:
-        if faults.any():
-            raise DataError(f"{path}: row {int(faults.argmax())} of its log has {what}")
 
 
 def check_against(path: Path, checkpoint: Checkpoint, workload: Workload) -> None:

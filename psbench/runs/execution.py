@@ -22,7 +22,8 @@ from psbench.backends.outcome import Outcome
 from psbench.checkpoints.chain import find, home_of, log_of, remove_later, resume_spec
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
-from psbench.checkpoints.validation import check, check_against, check_log
+from psbench.checkpoints.validation import check, check_against
+from psbench.core.checked_log import check_log
 from psbench.core.log import EventLog
 from psbench.core.own import reunited
 from psbench.core.part import Part
