@@ -15,6 +15,7 @@ import typer
 from psbench.cli.starting import starting
 from psbench.errors import DataError, SpecError
 from psbench.system.files import why_missing
+from psbench.terminal import shown
 
 if TYPE_CHECKING:
     from psbench.experiment import Experiment
@@ -40,7 +41,7 @@ def _version(wanted: bool) -> None:
     if wanted:
         import psbench
 
-        print(psbench.__version__)
+        put(psbench.__version__)
         raise typer.Exit
 
 
@@ -126,9 +127,14 @@ def as_json_text(content: Any) -> str:
 def show(found: Comparison | Search | Sweep, as_json: bool) -> None:
     """Print what was found as JSON, or as a table."""
     text = as_json_text(found.to_dict()) + "\n" if as_json else found.text(table_width())
-    print(text, end="")
+    put(text, end="")
 
 
-def say(text: str) -> None:
+def put(text: object, end: str = "\n") -> None:
+    """Print a text on standard output."""
+    print(shown(text), end=end)
+
+
+def say(text: object) -> None:
     """Print a line on standard error."""
-    print(text, file=sys.stderr, flush=True)
+    print(shown(text), file=sys.stderr, flush=True)

@@ -62,12 +62,18 @@ class _Resumed(_Text):
     epochs: tuple[float | None, float | None]
 
 
-def _of_chunks(stats: dict[str, float]) -> dict[str, float]:
+def _check_chunk(stats: dict[str, float]) -> None:
     """Refuse statistics of a chunk of data without those that stand beside them."""
     needed = {"compute_s", "test_loss"} if {"chunk_steps", "test_loss"} & stats.keys() else set()
     if missing := needed - stats.keys():
         raise ValueError(f"{min(missing)} is missing")
-    return stats
+
+
+def _check_mixed(mixing: _Mixing, num_workers: int) -> None:
+    """Refuse a mixing of workers that there are not."""
+    names = {*mixing.rows, *(name for row in mixing.rows.values() for name in row)}
+    if late := [name for name in names if int(name) >= num_workers]:
+        raise ValueError(f"worker {min(late)} is beyond {num_workers - 1}")
 
 
 #: what texts of rows consist of that are no plain words; an empty text is none
@@ -136,9 +142,10 @@ def _wrong_pushes(log: EventLog, rows: Any, num_workers: int) -> Iterator[tuple[
     place = np.flatnonzero(rows["kind"] == Kind.PUSH)
     numbers = rows["id"][place]
     resumed = int(np.count_nonzero(rows["kind"] == Kind.RESUME))
-    most = len(rows) + _UNLOGGED * num_workers * (1 + resumed)  # arrays are made for all numbers up to the last
+    # arrays are made for all numbers up to the last
+    most = len(rows) + _UNLOGGED * num_workers * (1 + resumed)
     outside = (numbers < 0) | (numbers >= most)
-    yield from _first(outside, f"a push whose number is not of 0 to {most - 1}, which so few rows have", place)
+    yield from _first(outside, f"a push whose number is not from 0 to {most - 1}", place)
     order = np.argsort(numbers, kind="stable")
     ordered = numbers[order]
     twice = np.zeros(len(place), dtype=bool)
@@ -177,17 +184,16 @@ def _wrong_texts(log: EventLog, rows: Any, num_workers: int) -> Iterator[tuple[i
         kind, text = Kind(each >> 32), log.text(each & 0xFFFFFFFF)
         if kind not in _TEXTS or not (text or kind in _NEEDED):
             continue
+        what = f"a text that is none of {kind.name.lower()}"
         try:
             value = _adapter(kind).validate_json(text, strict=True)
             if kind in (Kind.PUSH, Kind.REPORT):
-                _of_chunks(value)
-            if kind is Kind.MIX and not all(
-                int(name) < num_workers for row in (value.rows, *value.rows.values()) for name in row
-            ):
-                raise ValueError(f"a worker is beyond {num_workers - 1}")
+                _check_chunk(value)
+            if kind is Kind.MIX:
+                _check_mixed(value, num_workers)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             path = ".".join(map(str, first["loc"]))
-            yield place, f"a text that is none of {kind.name.lower()}: {path + ': ' if path else ''}{problem(first)}"
+            yield place, f"{what}: {path}: {problem(first)}" if path else f"{what}: {problem(first)}"
         except ValueError as error:
-            yield place, f"a text that is none of {kind.name.lower()}: {error}"
+            yield place, f"{what}: {error}"

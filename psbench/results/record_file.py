@@ -6,14 +6,21 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeFloat, model_validator
 
 from psbench.core.target import target_of
 from psbench.core.typed_data import read_json, typed
 from psbench.errors import SpecError
+from psbench.terminal import is_shown
 
-#: a text of one line that a terminal shows as it is
-Line: TypeAlias = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
+
+def _one_line(text: str) -> str:
+    if not is_shown(text):
+        raise ValueError("must be one line of text, without control characters")
+    return text
+
+
+Line: TypeAlias = Annotated[str, AfterValidator(_one_line)]
 #: no number of a run is larger, and a float has each of these
 _LARGEST = 2**53
 Count: TypeAlias = Annotated[int, Field(ge=0, le=_LARGEST)]

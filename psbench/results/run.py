@@ -217,7 +217,9 @@ class Run:
         run = cls(experiment, log, meta)
         # a user may have removed the line that names the run
         owners = {log_file: owner, spec_file: run_id_in_yaml(spec_file) or run.run_id}
-        _check_one_run(run.run_id, owners if model is None else owners | {model_file: model.state.get("run_id")})
+        if model is not None:
+            owners[model_file] = model.state.get("run_id")
+        _check_one_run(run.run_id, owners)
         _check_workers(folder, experiment, meta)
         check_log(log_file, log, experiment.num_workers)
         if model is not None:

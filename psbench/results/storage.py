@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, Field, create_model
+from pydantic import AfterValidator, BaseModel, Field, create_model
 
 from psbench.arrays import Array
 from psbench.core.imports import is_there
@@ -90,15 +90,20 @@ class _Owner(BaseModel):
     run_id: str | None = None
 
 
+def _kind(name: str) -> str:
+    if name.upper() not in Kind.__members__ or not name.islower():
+        raise ValueError("is no kind of event")
+    return name
+
+
 @cache
 def _json_type() -> type[BaseModel]:
     """Return the type of a JSON log: a list of numbers in range for each column."""
-    kinds = Literal[tuple(name.lower() for name in Kind.__members__)]
     columns: dict[str, Any] = {}
     for name in ROW.names or ():
         dtype = ROW[name]
         if name == "kind":
-            kind: Any = kinds
+            kind: Any = Annotated[str, AfterValidator(_kind)]
         elif dtype.kind == "f":
             kind = float | None if name in _WITH_GAPS else float
         else:
@@ -109,7 +114,7 @@ def _json_type() -> type[BaseModel]:
     return create_model(
         "_JsonLog",
         __base__=FileData,
-        format=(Literal[FORMAT], ...),  # pyrefly: ignore[invalid-literal]
+        format=(Annotated[int, Field(ge=FORMAT, le=FORMAT)], ...),
         run_id=(str | None, None),
         columns=(of_columns, ...),
         texts=(list[str], ...),

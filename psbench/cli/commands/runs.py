@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from psbench.cli.app import app, as_json_text, read_experiment, read_settings, say
+from psbench.cli.app import app, as_json_text, put, read_experiment, read_settings, say
 from psbench.cli.execution import run_with_progress, verdict
 from psbench.cli.options import AsJson, Overwrite, Scheduler, Settings, Spec
 
@@ -94,7 +94,7 @@ def _end(done: Run, interrupted: int, folder: Path | None, as_json: bool) -> int
     from psbench.cli.summary_text import summary_text
 
     summary = done.summary()
-    print(as_json_text(summary) if as_json else summary_text(summary))
+    put(as_json_text(summary) if as_json else summary_text(summary))
     if folder is not None:
         say(f"saved in {folder}")
     return verdict([done], interrupted, folder)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from psbench.cli.app import FAILED, app, as_json_text, check_there, read_live, read_settings, say
+from psbench.cli.app import FAILED, app, as_json_text, check_there, put, read_live, read_settings, say
 from psbench.cli.options import AsJson, Scheduler, Settings, Spec
 from psbench.cli.starting import starting
 from psbench.errors import ParameterError, SpecError
@@ -52,11 +52,11 @@ def calibrate_command(
         found = calibrate(experiment, batches, with_links=links, on_step=say)
     found.to_yaml(out)
     for name, each in found.fitted.items():
-        print(f"{name}: {each.value:.4g}, 90 % {each.low:.4g} to {each.high:.4g}, of {each.source}")
+        put(f"{name}: {each.value:.4g}, 90 % {each.low:.4g} to {each.high:.4g}, of {each.source}")
     for remark in found.remarks:
-        print(remark)
+        put(remark)
     for unknown in found.unknown:
-        print(f"not identified: {unknown}")
+        put(f"not identified: {unknown}")
     say(f"wrote {out}; ask it by: psbench predict {out} --strategy ssp --strategy local_sgd")
     return 0
 
@@ -112,7 +112,7 @@ def predict_command(
         check_format(out)
     values = read_settings(settings)
     found = predict(profile, asked, seeds=seeds, target=target, over=curve, settings=values)
-    print(as_json_text({"rows": found.plain(), "ties": found.ties()}) if as_json else found)
+    put(as_json_text({"rows": found.plain(), "ties": found.ties()}) if as_json else found)
     if out is not None:
         say(f"wrote {found.write(out)}")
     return 0
@@ -166,7 +166,7 @@ def twin_command(
     if out is not None and recorded is None:
         runs.save(out)
     found = validate(runs, sizes.seeds)
-    print(as_json_text(found.plain()) if as_json else found)
+    put(as_json_text(found.plain()) if as_json else found)
     if out is not None:
         write_text(out / "results.json", as_json_text(found.plain()))
         say(f"wrote {write_report(found, out / 'report.html')}, and {out / 'results.json'}")
@@ -200,7 +200,7 @@ def diagnose_command(
 
     meetings = read_meetings(files)
     found = blame(meetings)
-    print(as_json_text(found.plain()) if as_json else found)
+    put(as_json_text(found.plain()) if as_json else found)
     if out is not None:
         cluster_of(meetings, out)
         say(f"wrote {out}, without links: what is known of them goes beside its step_time")
