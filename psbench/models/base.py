@@ -116,6 +116,11 @@ class Model(Part):
                 f"model {self.name!r} needs images (channels, height, width), got samples of shape "
                 f"{tuple(input_shape)}; use 'mlp' or 'linear'"
             )
+        if input_shape[-1] in (1, 3, 4) and input_shape[0] >= self.min_side > input_shape[-1]:
+            raise ParameterError(
+                f"model {self.name!r} needs images (channels, height, width), and samples of shape "
+                f"{tuple(input_shape)} look like (height, width, channels); give X.transpose(0, 3, 1, 2)"
+            )
         if min(input_shape[1:]) < self.min_side:
             raise ParameterError(
                 f"model {self.name!r} needs images of at least {self.min_side} x {self.min_side} pixels, "

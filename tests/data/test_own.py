@@ -6,10 +6,15 @@ import re
 
 import numpy as np
 import pandas as pd
+import pyarrow
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from datasets import Image as HuggingFaceImage
+from PIL import Image as Picture
+from scipy.sparse import csr_array
+from torch.utils.data import ChainDataset, DataLoader, IterableDataset, TensorDataset
+from torchvision.transforms import RandomHorizontalFlip
 
 import psbench as ps
 from psbench.data import Digits, as_data
@@ -47,6 +52,8 @@ def hugging_face(**columns):
 
 HALVES = (slice(40), slice(40, 60))
 KINDS = np.array(["a", "b", "c"])
+MASKED = np.ma.array(X, mask=np.arange(240).reshape(60, 4) == 13)
+NULLABLE = pd.DataFrame({"w": pd.array([1] * 5 + [pd.NA] + [2] * 54), "x": pd.array([0.5] * 60)})
 FRAME = pd.DataFrame(X, columns=list("wxyz")).assign(kind=KINDS[Y], site=np.arange(60) % 3)
 
 
@@ -74,6 +81,9 @@ FORMS = {
     "Dataset": Pairs,
     "TensorDataset": lambda: TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)),
     "DataLoader": lambda: wrapped(DataLoader(Pairs(), batch_size=7)),
+    "masked nowhere": lambda: (np.ma.array(X), np.ma.array(Y)),
+    "nullable": lambda: (pd.DataFrame(X).convert_dtypes(), pd.Series(Y, dtype="Int64")),
+    "pyarrow": lambda: ps.data(pyarrow.table(FRAME), target="kind", keep=["site"]),
     "two Datasets": lambda: (Pairs(X[:40], Y[:40]), Pairs(X[40:], Y[40:])),
     "two DataLoaders": lambda: wrapped(
         (DataLoader(Pairs(X[:40], Y[:40])), DataLoader(Pairs(X[40:], Y[40:])))
@@ -82,6 +92,9 @@ FORMS = {
     "features": lambda: ps.data(FRAME, target="kind", features=list("wxyz")),
     "Hugging Face": lambda: hugging_face(x=X, label=Y),
     "Hugging Face, target": lambda: ps.data(hugging_face(x=X, label=Y), target="label"),
+    "Hugging Face, transformed": lambda: hugging_face(x=X, label=Y).with_transform(
+        lambda rows: {"input": torch.tensor(rows["x"]), "label": rows["label"]}
+    ),
     "Hugging Face, torch": lambda: ps.data(hugging_face(x=X, label=Y).with_format("torch"), target="label"),
     "columns": lambda: hugging_face(**{name: X[:, i] for i, name in enumerate("wxyz")}, label=Y),
     "columns, target": lambda: ps.data(
@@ -191,7 +204,7 @@ def test_minus_one_and_one_are_two_classes():
 
 
 def test_labels_with_gaps_are_numbered_and_called_by_their_values():
-    data = as_data((X[:6], np.array([5, -2, 5, 7, 7, -2]), X[:1], [5])).load(Streams(0))
+    data = as_data((X[:6], np.array([5, -2, 5, 7, 7, -2]), X[6:7], [5])).load(Streams(0))
     assert (data.train_y.tolist(), data.val_y.tolist(), data.classes) == (
         [1, 0, 1, 2, 2, 0],
         [1],
@@ -213,10 +226,57 @@ def test_standardising_is_that_of_the_training_samples():
     torch.testing.assert_close(data.train_y * deviation + mean, plain.train_y, rtol=1e-4, atol=1e-4)
 
 
+def test_several_labels_a_sample_are_trained_on_as_bce_has_it():
+    labels = (RNG.random((60, 3)) < 0.5).astype(int)
+    with pytest.raises(DataError, match="as floats, with loss='bce'"):
+        as_data((X, labels))
+    data = ps.data(X, labels.astype(np.float32))
+    run = ps.run(toy_experiment(data=data, model="linear", loss="bce", stop={"updates": 1}))
+    x, y = data.load(Streams(0)).val_x, data.load(Streams(0)).val_y
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(run.model()(x), y)
+    assert run.summary()["final"]["val_loss"] == pytest.approx(float(expected.detach()), rel=1e-5)
+
+
+PALETTES = [[0, 0, 0, 255, 0, 0, 0, 0, 255], [0, 0, 0, 0, 0, 255, 255, 0, 0]]
+
+
+def coloured(number):
+    """A palette image; the same colour is another number in every other one."""
+    image = Picture.fromarray(RNG.integers(0, 3, (5, 6)).astype(np.uint8), "P")
+    image.putpalette(PALETTES[number % 2])
+    return image
+
+
+@pytest.mark.parametrize("form", ["Dataset", None, "numpy", "torch", "arrow"])
+def test_palette_images_are_read_as_their_colours(form):
+    """Grey ones of one bit too: as Pillow converts them."""
+    images = [coloured(number) for number in range(12)]
+    bits = [image.convert("L").convert("1") for image in images]
+    for given, mode in ((images, "RGB"), (bits, "L")):
+        labels = [number % 3 for number in range(12)]
+        kinds = Features({"image": HuggingFaceImage(), "label": ClassLabel(names=["a", "b", "c"])})
+        data = Dataset.from_dict({"image": given, "label": labels}, features=kinds)
+        found = as_data(
+            Listed(list(zip(given, labels, strict=True))) if form == "Dataset" else data.with_format(form)
+        )
+        expected = np.stack(
+            [np.atleast_3d(np.asarray(image.convert(mode))).transpose(2, 0, 1) for image in given]
+        )
+        assert np.array_equal(found.content.x, expected)
+        assert found.content.x.dtype == np.uint8
+
+
+def test_a_palette_of_targets_is_classes():
+    """Masks of a segmentation, as of Pascal VOC."""
+    masks = [coloured(number) for number in range(6)]
+    data = ps.data(Listed([(X[number], mask) for number, mask in enumerate(masks)]), task="own")
+    assert np.array_equal(data.content.y, np.stack([np.asarray(mask) for mask in masks]))
+
+
 def test_arrays_are_not_copied_even_if_they_cannot_be_written_to(tmp_path):
     np.save(tmp_path / "x.npy", X)
     x = np.load(tmp_path / "x.npy", mmap_mode="r")
-    data = as_data((x, Y, x[:5], Y[:5])).load(Streams(0))
+    data = as_data((x[:50], Y[:50], x[50:], Y[50:])).load(Streams(0))
     assert data.train_x.data_ptr() == x.ctypes.data
 
 
@@ -224,8 +284,45 @@ def test_arrays_are_not_copied_even_if_they_cannot_be_written_to(tmp_path):
 
 
 class Changing(Pairs):
+    def __init__(self, sample=lambda place: (torch.rand(4), 0)):
+        super().__init__()
+        self.sample = sample
+
     def __getitem__(self, place):
-        return torch.rand(4), 0
+        return self.sample(place)
+
+
+class Flipped(Pairs):
+    """Images that torchvision mirrors by chance."""
+
+    def __init__(self, share):
+        super().__init__(DIGITS.train_x[:60].numpy())
+        self.flip = RandomHorizontalFlip(share)
+
+    def __getitem__(self, place):
+        return self.flip(torch.from_numpy(self.x[place])), int(self.y[place])
+
+
+class Listed(Pairs):
+    def __getitem__(self, place):
+        return self.x[place]
+
+
+class Masked(Pairs):
+    """Rows of which one is masked."""
+
+    def __getitem__(self, place):
+        return np.ma.array(self.x[place], mask=place == 3), 0
+
+
+class Lazy:
+    """A frame of dask, whose rows are computed when they are asked for."""
+
+    columns = ("kind",)
+    shape = (None, 1)
+
+    def compute(self):
+        raise AssertionError("was computed")
 
 
 class Renamed(Pairs):
@@ -301,7 +398,42 @@ BAD = {
     "changing samples": (lambda: as_data(Changing()), "give it a transform without chance"),
     "uneven samples": (lambda: as_data(Uneven()), "sample 3 has shape (5,)"),
     "no pair": (lambda: as_data(Single()), "expected a pair (input, target)"),
-    "iterable Dataset": (lambda: wrapped(DataLoader(Endless())), "is not map-style"),
+    "iterable Dataset": (lambda: as_data(DataLoader(Endless())), "Endless is not map-style"),
+    "two iterable Datasets": (lambda: as_data((Endless(), Endless())), "Endless is not map-style"),
+    "chained Datasets": (lambda: as_data(ChainDataset([Endless()])), "ChainDataset is not map-style"),
+    "iterable to validate on": (lambda: ps.data(X, Y, validation=Endless()), "Endless is not map-style"),
+    "masked inputs": (lambda: as_data((MASKED, Y)), "X is masked in row 3, column 1"),
+    "masked in a mapping": (lambda: as_data(({"a": X, "b": MASKED}, Y)), "X['b'] is masked in row 3"),
+    "masked rows": (lambda: as_data((list(MASKED), Y)), "X is masked in row 3, column 1"),
+    "masked to validate on": (lambda: as_data((X, Y, MASKED, Y)), "X_val is masked in row 3"),
+    "masked targets": (lambda: as_data((X, np.ma.masked_equal(Y, Y[0]))), "y is masked in row 0"),
+    "a masked sample": (lambda: as_data(Masked()), "input 0 of sample 3 is masked"),
+    "NA in a frame": (lambda: as_data((NULLABLE, Y)), "column 'w' of X has no value in row 5"),
+    "NA in a column": (lambda: ps.data(NULLABLE.assign(kind=Y), target="kind"), "X has nan in row 5"),
+    "NA as target": (lambda: as_data((X, NULLABLE["w"])), "y has no value in row 5"),
+    "NA among objects": (lambda: as_data((X, [pd.NA, "a"] * 30)), "y has no value in row 0"),
+    "a sparse tensor": (lambda: as_data((torch.from_numpy(X).to_sparse(), Y)), "give its .to_dense()"),
+    "sparse targets": (
+        lambda: as_data((X, torch.from_numpy(Y).to_sparse())),
+        "y is a tensor of layout torch.sparse_coo",
+    ),
+    "a sparse sample": (
+        lambda: as_data(Listed([(torch.eye(4).to_sparse(), 0)])),
+        "input 0 of sample 0 is a tensor of layout",
+    ),
+    "SciPy's sparse targets": (lambda: as_data((X, csr_array(Y[:, None]))), "y is a sparse matrix"),
+    "a tensor without numbers": (lambda: as_data((torch.zeros(60, 4, device="meta"), Y)), "X is no array"),
+    "several labels": (lambda: as_data((X[:3], [[1, 1, 0], [0, 0, 1], [0, 0, 0]])), "loss='bce'"),
+    "several labels as classes": (
+        lambda: ps.data(X[:2], [[1, 1, 0], [0, 0, 1]], task="classification"),
+        "loss='bce'",
+    ),
+    "a lazy frame": (lambda: ps.data(Lazy(), target="kind"), "give its .compute()"),
+    "chance in a transform of Hugging Face": (
+        lambda: as_data(first().with_transform(lambda rows: rows | {"x": torch.rand(len(rows["x"]), 4)})),
+        "sample 0 of the Dataset is another one each time",
+    ),
+    "chance in targets": (lambda: as_data(Changing(lambda place: (X[place], torch.rand(1)))), "sample 0 of"),
     "iterable": (lambda: as_data(iter([1])), "has no length"),
     "number": (lambda: as_data(3), "got int: 3"),
     "text in Hugging Face": (lambda: as_data(hugging_face(t=["a"] * 3, label=Y[:3])), "'t' is not numeric"),
@@ -338,6 +470,15 @@ def test_what_cannot_be_trained_on_is_one_line_before_any_work(case):
         make()
     assert expected in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.1])
+def test_images_that_are_mirrored_by_chance_are_refused_whatever_the_seed(share):
+    for seed in range(20):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            with pytest.raises(DataError, match="is another one each time it is read"):
+                as_data(Flipped(share))
 
 
 # ------------------------------------------------------------------ saved runs

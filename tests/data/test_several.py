@@ -69,7 +69,7 @@ def loaded():
 
 PAIRS = {
     "((a, b), y)": lambda: ((LEFT, RIGHT), ALIKE),
-    "with validation": lambda: ((LEFT, RIGHT), ALIKE, (LEFT[:9], RIGHT[:9]), ALIKE[:9]),
+    "with validation": lambda: ((LEFT, RIGHT), ALIKE, (LEFT[:9] + 1, RIGHT[:9]), ALIKE[:9]),
     "TensorDataset": lambda: TensorDataset(*map(torch.from_numpy, (LEFT, RIGHT, ALIKE))),
     "(a, b, y)": lambda: Samples(list(zip(LEFT, RIGHT, ALIKE, strict=True))),
     "((a, b), y) of a Dataset": lambda: Samples(
@@ -232,7 +232,7 @@ BAD = {
     ),
     "a drawing collate_fn": (
         lambda: as_data(DataLoader(Samples([(LEFT[0], 0)] * 3), collate_fn=drawing)),
-        "the collate_fn makes something else of the same samples each time",
+        "sample 0 is made another one by the collate_fn each time",
     ),
 }  # fmt: skip
 
@@ -268,7 +268,7 @@ def test_samples_that_are_texts_count_as_memory(monkeypatch):
 
     with pytest.raises(PsbenchError, match=r"what the Many gives: 100000 samples, all at a time, would need"):
         as_data(DataLoader(Many(lambda place: (["word" * 5000], place % 2)), collate_fn=tokens))
-    assert len(read) < 50
+    assert len(read) < 150
     with pytest.raises(StopIteration):
         as_data(DataLoader(Many(lambda place: (long, place % 2)), collate_fn=tokens))
     labels = ["a"] * 9_999 + ["b" * 40_000]

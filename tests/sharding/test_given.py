@@ -129,6 +129,7 @@ def test_a_list_of_one_is_the_data_set_itself_bit_for_bit():
     assert alone.log.digest() == listed.log.digest()
 
 
+@pytest.mark.filterwarnings("ignore:data. .* validation samples are training samples")
 def test_classes_are_those_of_all_parts():
     parts = [(X[:20], ["b", "c"] * 10), (X[:20], ["a", "c"] * 10), (X[:4], ["c"] * 4)]
     data = ps.Experiment(data=parts, cluster={"workers": 3}).data.load(Streams(0))
@@ -140,6 +141,7 @@ def test_classes_are_those_of_all_parts():
     )
 
 
+@pytest.mark.filterwarnings("ignore:data. .* validation samples are training samples")
 def test_a_list_may_be_of_names_and_survives_yaml(tmp_path):
     experiment = toy_experiment(data=["digits", {"name": "digits", "val_fraction": 0.5}, "digits"])
     experiment.to_yaml(tmp_path / "spec.yaml")

@@ -74,12 +74,8 @@ def _half_typed(values: Mapping[str, Any]) -> dict[str, str]:
                 parse_yaml(text, text)
             except SpecError as error:
                 closes = {"[": "]", "{": "}"}.get(text.strip()[:1], "")
-                open_ended = closes and closes not in text
-                how = (
-                    f"it has no closing {closes}"
-                    if open_ended
-                    else str(error).rpartition(": is not YAML: ")[2]
-                )
+                said = str(error).rpartition(": is not YAML: ")[2]
+                how = f"it has no closing {closes}" if closes and closes not in text else said
                 found[section] = f"{name.replace('_', ' ')}: {in_short(text)} is not a whole value yet; {how}"
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -24,19 +25,84 @@ def as_array(value: Any, what: str) -> Array:
     Raises
     ------
     DataError
-        If it is none, naming `what`.
+        If it is none, or has masked or missing values, naming `what`.
     """
-    if hasattr(value, "detach"):  # a tensor, without importing torch
-        value = value.detach().cpu()
-        return np.asarray(value.float() if str(value.dtype) == "torch.bfloat16" else value)
     if hasattr(value, "toarray") and hasattr(value, "nnz"):
-        raise DataError(f"data: {what} is a sparse matrix; give {what}.toarray()")
+        raise DataError(f"data: {what} is a sparse matrix; give its .toarray()")
+    if hasattr(value, "layout") and str(value.layout) != "torch.strided":
+        raise DataError(f"data: {what} is a tensor of layout {value.layout}; give its .to_dense()")
     if isinstance(value, list) and value and isinstance(value[0], str):
         check_texts(value, len(value), what)
     try:
+        if hasattr(value, "detach"):  # a tensor, without importing torch
+            value = value.detach().cpu()
+            return np.asarray(value.float() if str(value.dtype) == "torch.bfloat16" else value)
+        if hasattr(value, "isna") and hasattr(value, "to_numpy"):
+            return _of_pandas(value, what)
+        if isinstance(value, (list, tuple)) and any(map(np.ma.isMaskedArray, value)):
+            value = np.ma.array(value)
+        if np.ma.isMaskedArray(value):
+            return _without_mask(value, what)
         return np.asarray(value)
-    except (ValueError, TypeError) as error:
-        raise DataError(f"data: {what} is no array ({str(error).splitlines()[0]})") from None
+    except (ValueError, TypeError, RuntimeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"data: {what} is no array ({reason})") from None
+
+
+def _of_pandas(value: Any, what: str) -> Array:
+    """Return a Series, an Index, an extension array, or a DataFrame of such columns as an array."""
+    if value.ndim == 1:
+        return column_values(value, what)
+    if all(isinstance(dtype, np.dtype) for dtype in value.dtypes):
+        return np.asarray(value)
+    columns = (value.iloc[:, place] for place in range(value.shape[1]))
+    named = zip(columns, value.columns, strict=True)
+    return np.stack([column_values(each, f"column {name!r} of {what}") for each, name in named], axis=1)
+
+
+def column_values(series: Any, what: str) -> Array:
+    """Return the values of a pandas Series as pandas stores them.
+
+    Raises
+    ------
+    DataError
+        If it has no value somewhere.
+    """
+    missing = np.asarray(series.isna())
+    if missing.any():
+        raise DataError(
+            f"data: {what} has no value in row {int(np.argmax(missing))}; leave such rows out, or fill them"
+        )
+    return np.asarray(series.to_numpy())
+
+
+def _without_mask(array: Any, what: str) -> Array:
+    masked = np.argwhere(np.ma.getmaskarray(array))
+    if len(masked):
+        row, *rest = (int(place) for place in masked[0]) if array.ndim else (0,)
+        where = f" in row {row}{_column(rest, ())}" if array.ndim else ""
+        raise DataError(f"data: {what} is masked{where}; leave such rows out, or fill them")
+    return np.asarray(array.data)
+
+
+#: modes of PIL whose numbers are what they look like: grey or RGB, of 8, 16 or 32 bits
+_PLAIN_MODES = ("L", "LA", "RGB", "RGBA", "I", "F")
+
+
+def input_array(value: Any, what: str) -> Array:
+    """Return an input as an array; an image of PIL with its channels in front.
+
+    Images of two colours become grey, and those of a palette or another colour space become RGB: a palette's
+    numbers say nothing of its colours. (In targets, such as the masks of a segmentation, they are classes.)
+    """
+    if not hasattr(value, "getbands"):
+        return as_array(value, what)
+    if value.mode not in _PLAIN_MODES and not value.mode.startswith("I;"):
+        with warnings.catch_warnings():  # transparency is left out, as data 'folder' does
+            warnings.simplefilter("ignore")
+            value = value.convert("L" if value.mode == "1" else "RGB")
+    pixels = np.asarray(value)
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
 
 
 def inputs_of(

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast, get_args
 
+from psbench.arrays import Array
 from psbench.core.part import make_part
 from psbench.data.base import DataSource, Task
 from psbench.data.own.arrays import Inputs, as_array, inputs_of
 from psbench.data.own.content import Content
+from psbench.data.own.loaders import is_loader
+from psbench.data.own.overlap import warn_of_shared_samples
 from psbench.data.own.padded import Padding, as_several
 from psbench.data.own.part import OwnData
 from psbench.data.own.per_worker import PerWorker
 from psbench.data.own.readers import (
     ColumnRoles,
     Read,
+    classes_of,
     is_array,
     is_frame,
     is_hugging_face,
+    is_transformed,
     read_frame,
     read_hugging_face,
     splits_of,
 )
-from psbench.data.own.samples import NO_COLUMNS, is_loader, is_torch_dataset, read_dataset, read_mapping
+from psbench.data.own.samples import NO_COLUMNS, is_torch_dataset, read_dataset, read_mapping
 from psbench.data.own.targets import encode_targets
 from psbench.data.several import SampleLayout, Several, in_words, layout_of, without_lengths
 from psbench.errors import DataError, ParameterError, UnknownName, in_short
@@ -102,10 +108,11 @@ def data(
     Parameters
     ----------
     source : DataFrame, (X, y), (X, y, X_val, y_val), torch Dataset, Hugging Face dataset or mapping of splits
-        A list has one for each worker, each with these options. A torch Dataset is read once, in order; its
-        samples are (x, y), (a, b, y), ((a, b), y), or mappings with the target among them, as a mapping of
-        whole arrays may be too. X may also come first and y second: `data(X, y)`. Floats become 32-bit; a
-        memory-mapped float32 array is not copied.
+        A list has one for each worker, each with these options. A torch Dataset, or what the sampler of a
+        DataLoader draws from it, is read once, in order; its samples are (x, y), (a, b, y), ((a, b), y), or
+        mappings with the target among them, as a mapping of whole arrays may be too. X may also come first
+        and y second: `data(X, y)`. Floats become 32-bit; a memory-mapped float32 array is not copied. Tables
+        of polars and pyarrow are read as a DataFrame is.
     target : str
         The column to be learned, of a frame or a Hugging Face dataset.
     features : list of str or None
@@ -190,14 +197,14 @@ def _read(source: Any, columns: ColumnRoles, padding: Padding) -> tuple[Read, Re
     splits = splits_of(source)
     if splits is not None:
         train, val = splits
-        validation = None if val is None else read_hugging_face(val, columns, padding)
-        return read_hugging_face(train, columns, padding), validation
+        validation = None if val is None else _hugging_face(val, columns, padding)
+        return _hugging_face(train, columns, padding), validation
     if is_frame(source):
         return read_frame(source, columns), None
     if is_hugging_face(source):
-        return read_hugging_face(source, columns, padding), None
+        return _hugging_face(source, columns, padding), None
     if _is_pair(source, is_hugging_face):
-        train, val = (read_hugging_face(each, columns, padding) for each in source)
+        train, val = (_hugging_face(each, columns, padding) for each in source)
         return train, val
     if hasattr(source, "column_names"):
         raise DataError(
@@ -211,11 +218,20 @@ def _read(source: Any, columns: ColumnRoles, padding: Padding) -> tuple[Read, Re
     if _is_pair(source, _is_read_once):
         train, val = (read_dataset(each, columns, padding) for each in source)
         return train, val
+    how = next((name for name in ("compute", "collect") if hasattr(source, name)), None)
+    if how and hasattr(type(source), "columns"):  # a frame of dask or polars
+        raise DataError(f"data: the {type(source).__name__} is not computed yet; give its .{how}()")
     if columns:
         raise ParameterError(NO_COLUMNS)
     if isinstance(source, tuple):
         return _pairs(source)
     raise DataError(f"data: expected {_KINDS}; {_what(source)}")
+
+
+def _hugging_face(source: Any, columns: ColumnRoles, padding: Padding) -> Read:
+    if not is_transformed(source):
+        return read_hugging_face(source, columns, padding)
+    return replace(read_dataset(source, columns, padding), classes=classes_of(source, columns.target))
 
 
 def _pairs(source: tuple[Any, ...]) -> tuple[Read, Read | None]:
@@ -255,10 +271,13 @@ def _content(
 ) -> Content:
     """Return samples and targets, checked, as they are trained on; `exact`: as they are standardised."""
     x = inputs_of(train.x, "X", inputs, train.features, exact)
+    val_y = None
     val_x = None if val is None else inputs_of(val.x, "X_val", inputs, val.features, exact)
-    _check_lengths("X", len(x), "y", train.y)
+    y = as_array(train.y, "y")
+    _check_lengths("X", len(x), "y", y)
     if val is not None and val_x is not None:
-        _check_lengths("X_val", len(val_x), "y_val", val.y)
+        val_y = as_array(val.y, "y_val")
+        _check_lengths("X_val", len(val_x), "y_val", val_y)
         # as they are once they have been standardised
         one, other = (_as_trained_on(layout_of(each)) for each in (x, val_x))
         if one != other:
@@ -270,7 +289,7 @@ def _content(
         raise DataError(
             "data: the validation set has other columns than the training set, or in another order"
         )
-    numbers = train.classes and as_array(train.y, "y").dtype.kind in "iu"
+    numbers = train.classes and y.dtype.kind in "iu"
     tokens = not isinstance(x, Several) and x.dtype.kind in "iu"
     largest = int(x.max()) if tokens else None
     if numbers and val is not None and val.classes != train.classes[: len(val.classes)]:
@@ -281,9 +300,11 @@ def _content(
         )
     if classes is None and numbers and task in (None, "classification"):
         classes = train.classes
-    found = encode_targets(train.y, None if val is None else val.y, task, classes, largest, exact)
+    found = encode_targets(y, val_y, task, classes, largest, exact)
     if found.train.ndim > 1:  # as long as the inputs, perhaps, which then must not be cut
         x, val_x = without_lengths(x), without_lengths(val_x)
+    if found.val is not None:
+        warn_of_shared_samples([(x, found.train)], val_x, found.val)
     return Content(
         x=x,
         y=found.train,
@@ -293,6 +314,7 @@ def _content(
         task=found.task,
         features=train.features,
         columns=dict(train.columns),
+        is_column=found.is_column,
     )
 
 
@@ -304,7 +326,7 @@ def _types(layout: SampleLayout) -> str:
     return ", ".join(str(dtype) for dtype, *_ in layout)
 
 
-def _check_lengths(x: str, samples: int, y: str, targets: Any) -> None:
-    count = len(as_array(targets, y).reshape(-1)) if not hasattr(targets, "__len__") else len(targets)
+def _check_lengths(x: str, samples: int, y: str, targets: Array) -> None:
+    count = len(targets) if targets.ndim else 1
     if count != samples:
         raise DataError(f"data: {x} has {samples} samples, but {y} {count}; give one target for each sample")

@@ -12,6 +12,7 @@ from pydantic import SerializeAsAny
 
 from psbench.core.specification import parameter
 from psbench.data.base import Dataset, DataSource
+from psbench.data.own.overlap import warn_of_shared_samples
 from psbench.data.several import Several, in_words, joined
 from psbench.errors import DataError, ParameterError
 from psbench.seeds import Streams
@@ -71,7 +72,7 @@ class PerWorker(DataSource):
             _check_alike(worker, first, other)
         classes = _classes(found)
         sizes = np.cumsum([0, *(len(each.train_y) for each in found)])
-        return replace(
+        whole = replace(
             first,
             name=self.name,
             train_x=joined([each.train_x for each in found]),
@@ -82,6 +83,11 @@ class PerWorker(DataSource):
             columns=_columns(found),
             shards=tuple(np.arange(a, b) for a, b in pairwise(sizes)),
         )
+        parts = [slice(a, b) for a, b in pairwise(sizes)]
+        warn_of_shared_samples(
+            [(whole.train_x[part], whole.train_y[part]) for part in parts], whole.val_x, whole.val_y
+        )
+        return whole
 
 
 def _check_alike(worker: int, first: Dataset, other: Dataset) -> None:
@@ -91,7 +97,7 @@ def _check_alike(worker: int, first: Dataset, other: Dataset) -> None:
         ("inputs of type", _types(first), _types(other)),
         # columns go by their place: where both have names, these have to be at the same places
         ("inputs called", _called(first, other), _called(other, first)),
-        ("targets of shape", tuple(first.train_y.shape[1:]), tuple(other.train_y.shape[1:])),
+        ("targets of shape", _target_shape(first), _target_shape(other)),
     ):
         if one != two:
             raise DataError(f"data: worker 0 has {what} {one}, but worker {worker} {two}; they must be equal")
@@ -102,6 +108,10 @@ def _check_alike(worker: int, first: Dataset, other: Dataset) -> None:
         )
     if first.shards is not None or other.shards is not None:
         raise ParameterError("data: a list of data sets must not hold another list")
+
+
+def _target_shape(data: Dataset) -> tuple[int, ...]:
+    return tuple(data.as_given(data.train_y[:1]).shape[1:])
 
 
 def _types(data: Dataset) -> str:

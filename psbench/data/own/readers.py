@@ -10,7 +10,7 @@ import numpy as np
 
 from psbench.arrays import Array
 from psbench.data.blocks import is_index_name, warn_of_index
-from psbench.data.own.arrays import as_array
+from psbench.data.own.arrays import as_array, column_values, input_array
 from psbench.data.own.held import check_texts
 from psbench.data.own.padded import PaddedRows, Padding, put_together
 from psbench.errors import DataError, ParameterError, UnknownName
@@ -84,8 +84,8 @@ class ColumnRoles:
 
 def is_array(value: Any) -> bool:
     """Whether it is an array or a tensor; tables and mappings of splits have a shape too."""
-    return hasattr(value, "shape") and not (
-        is_frame(value) or is_hugging_face(value) or isinstance(value, Mapping)
+    return (hasattr(value, "shape") or hasattr(value, "__array__")) and not (
+        hasattr(value, "columns") or is_hugging_face(value) or isinstance(value, Mapping)
     )
 
 
@@ -93,18 +93,23 @@ def is_array(value: Any) -> bool:
 
 
 def is_frame(value: Any) -> bool:
-    """Whether it is a pandas DataFrame."""
-    return type(value).__module__.split(".")[0] == "pandas" and hasattr(value, "dtypes") and value.ndim == 2
+    """Whether it is a table with named columns that Arrow can read: of pandas, polars, pyarrow."""
+    return hasattr(value, "__arrow_c_stream__") and hasattr(value, "columns")
 
 
 def read_frame(frame: Any, columns: ColumnRoles) -> Read:
-    """Read a DataFrame: numeric columns are inputs, in its order.
+    """Read a table: numeric columns are inputs, in its order.
 
     Raises
     ------
     DataError, ParameterError, UnknownName
         If the target is not given, or a column is not there, not numeric, or has no value somewhere.
     """
+    kind = f"{type(frame).__module__.split('.')[0]}.{type(frame).__name__}"
+    if not hasattr(frame, "iloc"):
+        import pyarrow
+
+        frame = pyarrow.table(frame).to_pandas()
     names = [str(name) for name in frame.columns]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -127,7 +132,7 @@ def read_frame(frame: Any, columns: ColumnRoles) -> Read:
     for place, name in enumerate(inputs):
         x[:, place] = by_name[name].to_numpy(dtype=np.float64, na_value=np.nan)
     kept = {name: _plain(by_name[name], name) for name in columns.keep}
-    return Read(x, _plain(by_name[target], target), "pandas.DataFrame", (), tuple(inputs), kept)
+    return Read(x, _plain(by_name[target], target), kind, (), tuple(inputs), kept)
 
 
 def _plain(series: Any, name: str) -> Array:
@@ -138,15 +143,9 @@ def _plain(series: Any, name: str) -> Array:
     DataError
         If it has no value somewhere.
     """
-    missing = series.isna().to_numpy()
-    if missing.any():
-        raise DataError(
-            f"data: column {name!r} has no value in row {int(np.argmax(missing))}; leave such rows out, "
-            "or fill them"
-        )
-    values = series.to_numpy()
+    values = column_values(series, f"column {name!r}")
     if values.dtype.kind in "fiub":
-        return np.asarray(values)
+        return values
     found = values.tolist()
     if all(isinstance(value, str) for value in found):
         check_texts(found, len(found), f"column {name!r}")
@@ -171,6 +170,22 @@ def is_hugging_face(value: Any) -> bool:
     return all(hasattr(value, name) for name in ("features", "column_names", "__getitem__", "__len__"))
 
 
+def is_transformed(dataset: Any) -> bool:
+    """Return whether a Hugging Face dataset has a transform, which makes samples when they are read."""
+    return dict(getattr(dataset, "format", {})).get("type") == "custom"
+
+
+def classes_of(dataset: Any, target: str | None) -> tuple[str, ...]:
+    """Return the names of the classes of a Hugging Face dataset's target; () if it has none."""
+    features = dict(dataset.features or {})
+    usual = next((name for name in USUAL_TARGETS if name in features), None)
+    return names_of(getattr(features.get(target or usual), "names", None))
+
+
+def _holds_images(dataset: Any) -> bool:
+    return any(type(feature).__name__ == "Image" for feature in dict(dataset.features).values())
+
+
 def splits_of(value: Any) -> tuple[Any, Any | None] | None:
     """Return training and validation part of a mapping of splits; None if it is none."""
     if not isinstance(value, Mapping) or not value or not all(map(is_hugging_face, value.values())):
@@ -189,6 +204,8 @@ def read_hugging_face(dataset: Any, columns: ColumnRoles, padding: Padding = Non
     ------
     DataError, ParameterError, UnknownName
     """
+    if _holds_images(dataset):
+        dataset = dataset.with_format(None)  # others hold a palette's numbers, or have channels last
     names = [str(name) for name in dataset.column_names]
     usual = next((name for name in USUAL_TARGETS if name in names), None)
     target = target_of(columns.target or usual, names, "ps.data(dataset, target=...)")
@@ -198,7 +215,7 @@ def read_hugging_face(dataset: Any, columns: ColumnRoles, padding: Padding = Non
         x = np.stack([rows.padded(None)[0] for rows in found.values()], axis=1)
     else:
         x = put_together(found, len(found) > 1, padding)
-    classes = names_of(getattr(dataset.features[target], "names", None))
+    classes = classes_of(dataset, target)
     kept = {name: np.array(list(map(str, dataset[name]))) for name in columns.keep}
     kind = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
     return Read(
@@ -211,25 +228,18 @@ def _numeric_column(dataset: Any, name: str) -> PaddedRows:
     what = f"column {name!r}"
     rows: PaddedRows | None = None
     for number, value in enumerate(values):
-        row = as_array(value, what)
+        row = input_array(value, what)
         if row.dtype.kind not in "fiub":
             raise DataError(
                 f"data: {what} is not numeric (its value {number} is {value!r}); encode it, or leave it out "
                 "with features=[...]"
             )
-        if hasattr(value, "getbands"):
-            row = _channels_first(row)
         if rows is None:
             rows = PaddedRows(row, len(values), what)
         rows.put(number, row)
     if rows is None:
         raise DataError(f"data: {what} is empty")
     return rows
-
-
-def _channels_first(image: Array) -> Array:
-    """Return an image of PIL, (height, width) or (height, width, channels), with channels in front."""
-    return image[None] if image.ndim == 2 else image.transpose(2, 0, 1)
 
 
 def names_of(found: Any) -> tuple[str, ...]:

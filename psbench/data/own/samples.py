@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from psbench.arrays import Array
-from psbench.data.own.arrays import as_array
+from psbench.arrays import Array, Integers
+from psbench.data.own.arrays import as_array, input_array
 from psbench.data.own.held import check_samples
+from psbench.data.own.loaders import check_by_number, is_loader, is_stream, loaded
 from psbench.data.own.padded import PaddedRows, Padding, as_several, put_together, with_lengths_of_mask
 from psbench.data.own.readers import USUAL_TARGETS, ColumnRoles, Read, names_of, target_of
 from psbench.data.several import Several
@@ -18,21 +18,15 @@ from psbench.errors import DataError, ParameterError
 
 NO_COLUMNS = "data: target, features and keep are for tables; arrays have no names of columns"
 
+#: samples that are read several times, from all over the data, and how often each is
+_LOOKED_AT, _READINGS = 16, 4
+
 
 def is_torch_dataset(value: Any) -> bool:
-    """Whether it is map-style: has a length and samples by number, and is no array, list or mapping."""
-    return (
-        hasattr(value, "__getitem__")
-        and hasattr(value, "__len__")
-        and not isinstance(value, (Sequence, Mapping, np.ndarray))
-        and not hasattr(value, "detach")
-        and not hasattr(value, "dtypes")
-    )
-
-
-def is_loader(value: Any) -> bool:
-    """Whether it is a torch DataLoader."""
-    return hasattr(value, "dataset") and hasattr(value, "collate_fn")
+    """Return whether it has samples by number, or one after the other, and is no array, list or mapping."""
+    by_number = hasattr(value, "__getitem__") and hasattr(value, "__len__")
+    known = isinstance(value, (Sequence, Mapping)) or hasattr(value, "__array__") or hasattr(value, "toarray")
+    return (by_number and not known) or is_stream(value)
 
 
 def read_mapping(source: Mapping[str, Any], columns: ColumnRoles) -> Read:
@@ -42,7 +36,7 @@ def read_mapping(source: Mapping[str, Any], columns: ColumnRoles) -> Read:
 
 
 def read_dataset(dataset: Any, columns: ColumnRoles, padding: Padding = None) -> Read:
-    """Read all samples of a map-style torch Dataset, or of a DataLoader's, once, in order.
+    """Read the samples of a map-style torch Dataset, or those that a DataLoader draws, once, in order.
 
     A sample is (input, target), (input, ..., target), ((input, ...), target), ({name: input}, target), or a
     mapping that holds the target too. What a DataLoader's own collate_fn makes of all samples is the data.
@@ -52,23 +46,24 @@ def read_dataset(dataset: Any, columns: ColumnRoles, padding: Padding = None) ->
     DataError, ParameterError
         If it is empty, samples have no target, have different shapes, or change each time they are read.
     """
+    from torch.utils.data import Subset, TensorDataset
+
     collate = None
     if is_loader(dataset):
-        dataset, collate = _of_loader(dataset)
-    if not is_torch_dataset(dataset):
-        raise DataError(
-            f"data: a {type(dataset).__name__} is not map-style (it has no length, or no samples by number); "
-            "give a Dataset that is"
-        )
-    kind = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
-    classes = names_of(getattr(dataset, "classes", None))
-    tensors = getattr(dataset, "tensors", None)
-    if kind.endswith(".TensorDataset") and tensors is not None:
-        if len(tensors) < 2:
-            raise DataError(f"data: the TensorDataset has {len(tensors)} tensor; expected inputs and targets")
-        return Read(as_several(tuple(tensors[:-1]), "X"), tensors[-1], kind, classes)
+        dataset, numbers, collate = loaded(dataset)
+        if numbers is not None:
+            dataset = Subset(dataset, numbers.tolist())
+    check_by_number(dataset)
     if not len(dataset):
         raise DataError(f"data: the {type(dataset).__name__} is empty")
+    kind = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
+    root, numbers = _root(dataset)
+    classes = names_of(getattr(root, "classes", None))
+    if type(root) is TensorDataset and collate is None:
+        if len(root.tensors) < 2:
+            raise DataError("data: the TensorDataset has one tensor; expected inputs and targets")
+        *x, y = root.tensors if numbers is None else root[numbers]
+        return Read(as_several(tuple(x), "X"), y, kind, classes)
     if collate is not None:
         x, y = _collated(dataset, collate, columns)
     else:
@@ -76,30 +71,60 @@ def read_dataset(dataset: Any, columns: ColumnRoles, padding: Padding = None) ->
     return Read(x, y, kind, classes)
 
 
-def _of_loader(loader: Any) -> tuple[Any, Any]:
-    """Return the Dataset of a DataLoader and its own collate_fn, and say what is not taken of it."""
-    from torch.utils.data import default_collate
+def _root(dataset: Any) -> tuple[Any, Integers | None]:
+    """Return what a Subset, or a Subset of one, is a part of, and its samples there; None: all."""
+    from torch.utils.data import Subset
 
-    warnings.warn(
-        "data: of a DataLoader its dataset is taken; the batch size and the order are the experiment's "
-        "(batch_size=...)",
-        UserWarning,
-        stacklevel=2,
+    numbers = None
+    while type(dataset) is Subset:
+        own = np.asarray(dataset.indices)
+        numbers = own if numbers is None else own[numbers]
+        dataset = dataset.dataset
+    return dataset, numbers
+
+
+def _check_fixed(read: Callable[[int], Sequence[Array]], count: int, what: str) -> None:
+    """Refuse samples that are others each time they are read.
+
+    A flip with probability 1/2 is missed in one of 10^14 data sets, as each sample is read four times.
+
+    Parameters
+    ----------
+    read : callable (number) -> arrays
+    count : int
+    what : str
+        What message calls the reading of a sample.
+    """
+    places = sorted({each * count // _LOOKED_AT for each in range(min(_LOOKED_AT, count))})
+    for place in places:
+        first = read(place)
+        for _ in range(max(_READINGS, _LOOKED_AT * _READINGS // len(places)) - 1):
+            if not _equal(first, read(place)):
+                raise DataError(f"data: sample {place} {what}")
+
+
+def _equal(one: Sequence[Array], other: Sequence[Array]) -> bool:
+    return len(one) == len(other) and all(
+        a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+        for a, b in zip(one, other, strict=True)
     )
-    own = loader.collate_fn is not default_collate and loader.batch_size is not None
-    return loader.dataset, loader.collate_fn if own else None
 
 
 def _collated(dataset: Any, collate: Any, columns: ColumnRoles) -> tuple[Any, Any]:
-    """Return what a collate_fn makes of all samples; it must make the same of the same samples."""
+    """Return the batch that a collate_fn makes of all samples; it must be the same each time."""
     what = f"the batch of the collate_fn of the {type(dataset).__name__}"
-    first = [_parted(collate([dataset[0], dataset[0]]), columns, what) for _ in range(2)]
-    one, two = (_arrays(as_several(x, "X")) for x, _ in first)
-    if not all(map(np.array_equal, one, two)):
-        raise DataError(
-            "data: the collate_fn makes something else of the same samples each time, as if it drew by "
-            "chance; it is called once, so give one without chance"
-        )
+
+    def twice(place: int) -> list[Array]:
+        sample = dataset[place]
+        x, y = _parted(collate([sample, sample]), columns, what)
+        return [*_arrays(as_several(x, "X")), as_array(y, "y")]
+
+    _check_fixed(
+        twice,
+        len(dataset),
+        "is made another one by the collate_fn each time, as if it drew by chance; samples are read once, so "
+        "give it without chance",
+    )
     check_samples(dataset.__getitem__, len(dataset), f"data: what the {type(dataset).__name__} gives")
     x, y = _parted(collate([dataset[number] for number in range(len(dataset))]), columns, what)
     x = as_several(x, "X")
@@ -111,14 +136,18 @@ def _arrays(inputs: Any) -> list[Array]:
 
 
 def _one_by_one(dataset: Any, columns: ColumnRoles, padding: Padding) -> tuple[Any, Array]:
-    inputs, y0, named = _sample(dataset, 0, columns)
-    again, _, _ = _sample(dataset, 0, columns)
-    if not all(np.array_equal(inputs[name], again[name]) for name in inputs):
-        raise DataError(
-            f"data: sample 0 of the {type(dataset).__name__} is another one each time it is read, as if a "
-            "transform drew by chance; samples are read once, so give it a transform without chance"
-        )
+    def arrays(place: int) -> list[Array]:
+        inputs, y, _ = _sample(dataset, place, columns)
+        return [*inputs.values(), y]
+
     count = len(dataset)
+    inputs, y0, named = _sample(dataset, 0, columns)
+    _check_fixed(
+        arrays,
+        count,
+        f"of the {type(dataset).__name__} is another one each time it is read, as if a transform drew by "
+        "chance; samples are read once, so give it a transform without chance",
+    )
     called = {name: _called(name, named, len(inputs)) for name in inputs}
     rows = {name: PaddedRows(inputs[name], count, called[name]) for name in inputs}
     targets = PaddedRows(y0, count, "the target")
@@ -150,7 +179,7 @@ def _sample(dataset: Any, number: int, columns: ColumnRoles) -> tuple[dict[str, 
     x, y = _parted(dataset[number], columns, f"sample {number} of the {type(dataset).__name__}")
     named = isinstance(x, Mapping)
     several = {str(name): each for name, each in x.items()} if named else _numbered(x)
-    inputs = {name: as_array(each, f"input {name} of sample {number}") for name, each in several.items()}
+    inputs = {name: input_array(each, f"input {name} of sample {number}") for name, each in several.items()}
     return inputs, as_array(y, f"target {number}"), named
 
 
