@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from psbench.cli.starting import starting
-from psbench.errors import DataError, SpecError
+from psbench.errors import DataError
 from psbench.system.files import why_missing
 from psbench.terminal import shown
 
@@ -67,12 +67,7 @@ def read_experiment(spec: Path | None, values: dict[str, Any]) -> Experiment:
     with starting("psbench: reading the specification"):
         from psbench.experiment import Experiment
 
-        try:
-            found = Experiment.from_spec({}, values) if spec is None else Experiment.from_yaml(spec, values)
-        except SpecError as error:  # of several files it is said which
-            if spec is None or str(error).startswith(str(spec)):
-                raise
-            raise SpecError(f"{spec}: {error}") from error
+        found = Experiment.from_spec({}, values) if spec is None else Experiment.from_yaml(spec, values)
     if found.backend == "dask":
         from psbench.clusters.scheduler import address_of
 

@@ -60,6 +60,7 @@ class _Reassigned(_Text):
 class _Resumed(_Text):
     spared: list[NonNegativeInt]
     epochs: tuple[float | None, float | None]
+    again: list[NonNegativeInt] = []
 
 
 def _check_chunk(stats: dict[str, float]) -> None:

@@ -109,6 +109,8 @@ class Facts(_Declared):
     usage: list[_Usage] = []
     unanswered: bool = False
     incidents: list[str] = []
+    coordinator: dict[str, Any] = {}
+    stamps: dict[str, Any] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Facts:
