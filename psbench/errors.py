@@ -35,7 +35,8 @@ unknown strategy 'spp'; did you mean 'ssp'? (known: bsp, ssp)
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 #: characters of a value that a message repeats
@@ -64,6 +65,23 @@ def in_short(value: Any) -> str:
 
 class PsbenchError(Exception):
     """Base class of everything psbench raises on purpose."""
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Say in the errors of psbench that this block raises which of several runs or files they are of.
+
+    >>> with naming("a.yaml"):
+    ...     raise SpecError("seed: must be a whole number")
+    Traceback (most recent call last):
+    psbench.errors.SpecError: a.yaml: seed: must be a whole number
+    """
+    try:
+        yield
+    except PsbenchError as error:
+        if not str(error).startswith(what):
+            error.args = (f"{what}: {error}",)
+        raise
 
 
 class SpecError(PsbenchError):

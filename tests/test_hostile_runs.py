@@ -1,8 +1,8 @@
-"""A saved run with faults is refused with the name of its file, or read: no other error, in bounded time and memory.
+"""A saved run with faults is refused with the name of its file, or read, in bounded time and memory.
 
-Faults are in a file's bytes, or in what its valid JSON, YAML, Parquet or npz holds. A run that is accepted goes
-through everything that reads one: summary, tables, the panel's recording, replay, and now and then a report. A
-small sample runs with the other tests; the long one, at night, in processes of their own.
+Faults are in a file's bytes, or in what its valid JSON, YAML, Parquet or npz holds. A run that is accepted
+goes through everything that reads one: summary, tables, the panel's recording, replay, and now and then a
+report. A small sample runs with the other tests; the long one, at night, in processes of their own.
 """
 
 from __future__ import annotations
@@ -17,20 +17,27 @@ import warnings
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from hostile import changed, faulty
+from hostile import WRONG, changed, faulty, nodes, replaced
 
 from psbench import PsbenchError, Run, compare, replay
-from psbench.core.log import ROW
-from psbench.errors import DataError, SpecError
+from psbench.cli import main
+from psbench.clusters.connection import ConnectionSettings
+from psbench.clusters.scheduler import address_of
+from psbench.core.log import ROW, EventLog, Kind
+from psbench.errors import DamagedFile, DataError, ParameterError, SpecError
 from psbench.metrics.recording import recording
 from psbench.results.frames import TABLES
+from psbench.results.record_file import read_facts, read_summary
+from psbench.results.storage import write_log
 from psbench.runs.execution import run
+from psbench.runs.sweeps.cells import Cell
 from psbench.testing import toy_experiment
 
 #: bytes of memory that reading one run may take more than the reading before it
@@ -63,7 +70,7 @@ def in_json(path: Path, rng: np.random.Generator) -> None:
 
 
 def in_yaml(path: Path, rng: np.random.Generator) -> None:
-    path.write_text(yaml.safe_dump(faulty(yaml.safe_load(path.read_text()), rng)))
+    path.write_text(json.dumps(faulty(yaml.safe_load(path.read_text()), rng)))  # which is YAML, too
 
 
 def in_parquet(path: Path, rng: np.random.Generator) -> None:
@@ -84,8 +91,10 @@ def in_parquet(path: Path, rng: np.random.Generator) -> None:
         table = table.drop_columns([name])
     else:
         values = np.array(table[name].to_numpy(), copy=True)
-        limits = (np.nan, np.inf, -1.0, 1e300) if values.dtype.kind == "f" else (
-            np.iinfo(values.dtype).min, np.iinfo(values.dtype).max, 1, 30_000_000 % np.iinfo(values.dtype).max)  # fmt: skip
+        whole = None if values.dtype.kind == "f" else np.iinfo(values.dtype)
+        limits = (
+            (np.nan, np.inf, -1.0, 1e300) if whole is None else (whole.min, whole.max, 1, 30_000 % whole.max)
+        )
         values[rng.integers(len(values))] = limits[rng.integers(4)]
         table = table.set_column(place, name, pa.array(values))
     pq.write_table(table.replace_schema_metadata(about), path)
@@ -212,3 +221,153 @@ def test_many_damaged_runs(saved, tmp_path, fault):
     process.start()
     process.join()
     assert process.exitcode == 0, f"seed {seed}: {list((tmp_path / 'tried').iterdir())}"
+
+
+# ---------------------------------------------------------------- one case each
+
+
+def column(folder: Path, name: str, place: int, value: Any) -> None:
+    """Change one number of a JSON log; `place` is the one of its push rows."""
+    path = folder / "log.json"
+    content = json.loads(path.read_text())
+    rows = [row for row, kind in enumerate(content["columns"]["kind"]) if kind == "push"]
+    content["columns"][name][rows[place]] = value
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("id", 300_000_000, "has a push whose number is not from 0 to"),
+        ("id", 1, "has a push with the number of another"),
+        ("id", 33, "has the use of a push that has not arrived"),
+        ("worker", 2**63, "must be less than or equal to 65535, got 9223372036854775808"),
+        ("worker", 3, "has a worker beyond 2"),
+        ("time_s", -1.0, "has a time that is negative"),
+        ("samples", 10**40, "columns.samples"),
+        ("text", 999, "has a text that is not there"),
+    ],
+)
+@pytest.mark.parametrize("command", ["report", "replay"])
+def test_no_number_of_a_log_decides_how_much_memory_is_taken(
+    saved, tmp_path, capsys, name, value, words, command
+):
+    folder = Path(shutil.copytree(saved["bsp-json"], tmp_path / "run"))
+    column(folder, name, 0, value)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert main([command, str(folder)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {folder / 'log.json'}: ")
+    assert words in error
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_record_of_many_workers_is_refused_by_the_specification(saved, tmp_path):
+    folder = Path(shutil.copytree(saved["bsp"], tmp_path / "run"))
+    record = json.loads((folder / "run.json").read_text())
+    record["meta"] |= {"num_workers": 10**9, "capacity": [], "label_counts": None, "speeds": []}
+    (folder / "run.json").write_text(json.dumps(record))
+    with pytest.raises(
+        DataError, match=r"run.json: meta.num_workers: is 1000000000, and experiment.yaml has 3"
+    ):
+        Run.load(folder)
+
+
+def test_rows_that_a_file_says_it_has_are_checked_against_memory(saved, monkeypatch):
+    monkeypatch.setattr("psbench.system.limits.available_memory", lambda: 1000)
+    with pytest.raises(PsbenchError, match=r"log.parquet: its \d+ rows would need about"):
+        Run.load(saved["bsp"])
+
+
+@pytest.mark.parametrize("strategy", ["bsp", "hermes"])
+def test_every_value_of_a_record_is_refused_with_its_place_or_harmless(saved, tmp_path, strategy):
+    whole = json.loads((saved[strategy] / "run.json").read_text())
+    path, refused = tmp_path / "run.json", 0
+    for place, node in enumerate(nodes(whole)):
+        for wrong in WRONG[place % 9 :: 9]:
+            path.write_text(json.dumps(replaced(whole, node, wrong)))
+            for read in (read_facts, read_summary):
+                try:
+                    read(path)
+                except DataError as error:
+                    refused += 1
+                    assert str(error).startswith(f"{path}: ")
+    assert refused > 100
+
+
+def test_fields_that_the_record_needs_are_those_that_are_read(saved, tmp_path):
+    whole = json.loads((saved["bsp"] / "run.json").read_text())
+    for name in ("status", "num_workers", "dataset_size", "model_bytes", "num_parameters", "layout"):
+        meta = {key: value for key, value in whole["meta"].items() if key != name}
+        (tmp_path / "run.json").write_text(json.dumps({"meta": meta}))
+        with pytest.raises(DataError, match=rf"run.json: meta.{name}: is required"):
+            read_facts(tmp_path / "run.json")
+
+
+def test_of_several_runs_the_damaged_one_is_named(saved, tmp_path, capsys):
+    folder = Path(shutil.copytree(saved["bsp"], tmp_path / "bad"))
+    in_bytes(folder / "log.parquet", np.random.default_rng(0))
+    out = tmp_path / "report.html"
+    assert main(["report", str(saved["selsync"]), str(folder), "--out", str(out)]) == 2
+    assert str(folder / "log.parquet") in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("fault", [name for name, (ending, *_) in FAULTS.items() if not ending])
+def test_a_damaged_cell_is_made_again_with_a_warning(tmp_path, fault):
+    experiment = toy_experiment("bsp", stop={"updates": 4}, cluster={"workers": 2})
+    cell = Cell(experiment)
+    whole = run(experiment).save(tmp_path / cell.folder_name)
+    assert cell.find(tmp_path) == whole
+    _, name, put_in = FAULTS[fault]
+    content = (whole / name).read_bytes()
+    rng, made_again = np.random.default_rng(3), 0
+    for _ in range(12):
+        put_in(whole / name, rng)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            if cell.find(tmp_path) is None and caught:
+                made_again += 1
+                assert {each.category for each in caught} == {DamagedFile}
+                assert str(whole) in str(caught[0].message)
+        (whole / name).write_bytes(content)
+    assert made_again > 0
+    assert cell.find(tmp_path) == whole
+
+
+def test_a_scheduler_s_file_is_an_address_or_refused(tmp_path):
+    path, rng = tmp_path / "scheduler.json", np.random.default_rng(0)
+    whole = {
+        "type": "Scheduler",
+        "id": "Scheduler-1",
+        "address": "tcp://10.0.0.1:8786",
+        "services": {"d": 8787},
+    }
+    path.write_text(json.dumps(whole))
+    settings = ConnectionSettings(scheduler_file=str(path))
+    assert address_of(None, settings) == whole["address"]
+    texts = [json.dumps(faulty(whole, rng)).encode() for _ in range(200)]
+    texts += [changed(json.dumps(whole).encode(), rng) for _ in range(200)]
+    refused = 0
+    for text in texts:
+        path.write_bytes(text)
+        try:
+            assert address_of(None, settings).startswith("tcp://")
+        except ParameterError as error:
+            refused += 1
+            assert str(error).startswith(f"connection.scheduler_file: {path}: ")
+            assert "\n" not in str(error)
+    assert refused > 50
+
+
+def test_rows_of_a_log_of_millions_are_read_in_pieces(tmp_path, monkeypatch):
+    """Compressed, they are a small file: no array has more than a piece's rows before they are known."""
+    from psbench.results import storage
+
+    log = EventLog()
+    for number in range(3000):
+        log.add(Kind.NOTE, float(number))
+    write_log(log, tmp_path / "log.parquet", "abc")
+    monkeypatch.setattr(storage, "_PIECE", 1000)
+    found, run_id = storage.read_log(tmp_path / "log.parquet")
+    assert (found.digest(), run_id) == (log.digest(), "abc")

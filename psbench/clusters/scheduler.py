@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from psbench.clusters.connection import ConnectionSettings
 from psbench.core.typed_data import read_json, typed
-from psbench.errors import DataError, ParameterError
+from psbench.errors import DataError, ParameterError, naming
 
 _ADDRESS = re.compile(r"(tcp|tls|ws|wss|ucx)://(\[[0-9a-fA-F:]+\]|[^\s/:\[\]]+):[0-9]{1,5}(/\S*)?")
 
@@ -32,8 +32,9 @@ def address_of(scheduler: str | None, connection: ConnectionSettings) -> str | N
     if scheduler or name is None:
         return scheduler
     try:
-        address = typed(_SchedulerFile, read_json(Path(name)), name).address
-        check_address(address)
+        with naming(name):
+            address = typed(_SchedulerFile, read_json(Path(name)), name).address
+            check_address(address)
     except (DataError, ParameterError) as error:
         raise ParameterError(f"connection.scheduler_file: {error}; is it what a scheduler writes?") from None
     return address

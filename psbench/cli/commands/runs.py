@@ -35,6 +35,8 @@ def run_command(
 ) -> int:
     """Run one experiment and print its summary.
 
+    A specification with import, or a name such as my.package:Net in it, is a program: run those you trust.
+
     Ctrl-C and SIGTERM stop the run and keep what it has, with a checkpoint in the output folder; a second
     one aborts.
 

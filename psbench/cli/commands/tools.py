@@ -86,7 +86,10 @@ def lab_command(
         ),
     ] = None,
 ) -> int:
-    """Start JupyterLab on the tutorials, or on a folder."""
+    """Start JupyterLab on the tutorials, or on a folder.
+
+    Notebooks, and specifications with import, are programs: open those you trust.
+    """
     from psbench.cli.lab import start_lab
 
     return start_lab(folder)
