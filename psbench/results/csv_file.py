@@ -19,11 +19,14 @@ _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 def cell(value: Any) -> Any:
     """Return a value as a cell has it: a text that begins as a formula does, after an apostrophe.
 
+    Ends of lines are those that Python's writers put in quotes: others would begin a row.
+
     >>> [cell(value) for value in ("=1+1", "-0.5", "-cmd", "asp", -0.5, None)]
     ["'=1+1", '-0.5', "'-cmd", 'asp', -0.5, None]
     """
     is_formula = isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value)
-    return f"'{value}" if is_formula else value
+    text = f"'{value}" if is_formula else value
+    return re.sub("\r\n?", "\n", text) if isinstance(text, str) else text
 
 
 def csv_of(frame: pd.DataFrame) -> bytes:

@@ -53,7 +53,7 @@ def calibrate_command(
     try:
         found.to_yaml(out)
     except SpecError:
-        print(found.to_yaml())  # minutes of measuring are not lost with the file
+        put(found.to_yaml())  # minutes of measuring are not lost with the file
         raise
     for name, each in found.fitted.items():
         put(f"{name}: {each.value:.4g}, 90 % {each.low:.4g} to {each.high:.4g}, of {each.source}")
