@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,10 @@ _COMES, _GOES = (Kind.JOIN, Kind.READMIT), (Kind.LEAVE, Kind.DROP)
 _PRESENT = (Kind.PUSH, Kind.RELEASE)
 #: pushes of a worker that a run which is resumed may have numbered without having logged them
 _UNLOGGED = 4
+#: counts in the statistics of a chunk of data; no count is larger
+_COUNTS, _LARGEST = {"chunk_steps", "next_samples"}, 2**53
+#: a whole number that no float has
+_ENDLESS = re.compile(r"\d{300}")
 #: seconds; a run of three hundred years is none
 _LAST_S = 1e10
 
@@ -68,6 +73,9 @@ def _check_chunk(stats: dict[str, float]) -> None:
     needed = {"compute_s", "test_loss"} if {"chunk_steps", "test_loss"} & stats.keys() else set()
     if missing := needed - stats.keys():
         raise ValueError(f"{min(missing)} is missing")
+    for name in _COUNTS & stats.keys():
+        if not 0 <= stats[name] <= _LARGEST:
+            raise ValueError(f"{name} is no count")
 
 
 def _check_mixed(mixing: _Mixing, num_workers: int) -> None:
@@ -187,6 +195,8 @@ def _wrong_texts(log: EventLog, rows: Any, num_workers: int) -> Iterator[tuple[i
             continue
         what = f"a text that is none of {kind.name.lower()}"
         try:
+            if _ENDLESS.search(text):
+                raise ValueError("a number has 300 digits")
             value = _adapter(kind).validate_json(text, strict=True)
             if kind in (Kind.PUSH, Kind.REPORT):
                 _check_chunk(value)
