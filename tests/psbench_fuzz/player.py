@@ -7,7 +7,7 @@ from collections.abc import Callable
 from psbench.core import Status, Strategy
 from psbench.core import events as ev
 from psbench_fuzz.fuzzed_cluster import FuzzedCluster
-from psbench_fuzz.numbers import noise
+from psbench_fuzz.numbers import noise, plane
 from psbench_fuzz.schedule import Choice
 from psbench_fuzz.workers import FuzzedWorker
 
@@ -134,14 +134,15 @@ class Player(FuzzedCluster):
         self.handle(ev.Measured(facts))
 
     def _of_vectors(self, name: str, push: int | None) -> float | None:
-        """Return a number that is taken from vectors; None for others."""
+        """Return a number that is taken from vectors, or from points in a plane; None for others."""
         kind, _, pair = name.partition(":")
-        if self.vectors is None:
-            return None
         if kind == "dot":
             one, other = map(int, pair.split(":"))
-            return self.vectors.product(one, other)
-        if kind == "distance_sq" and push is not None:
+            if self.vectors is not None:
+                return self.vectors.product(one, other)
+            pairs = zip(plane(self.seed, one), plane(self.seed, other), strict=True)
+            return sum(a * b for a, b in pairs)
+        if kind == "distance_sq" and push is not None and self.vectors is not None:
             return self.vectors.distance_sq(self.view.pending[push].base_version)
         return None
 
