@@ -36,6 +36,8 @@ from psbench.strategies.consistency.dssp import DSSP
 from psbench.strategies.consistency.elastic_bsp import ElasticBSP
 from psbench.strategies.consistency.grace import Grace
 from psbench.strategies.consistency.k_async import KASP
+from psbench.strategies.consistency.quorum import Quorum
+from psbench.strategies.consistency.ssp import ClockBound
 
 
 class Fault(NamedTuple):
@@ -162,6 +164,12 @@ UNKNOWN = {
     ),
     "shares take the first batch for all": Fault(
         mean, "sample_shares", "push.samples / samples", "pushes[0].samples / samples"
+    ),
+    "who leads by the bound stays held when the slowest leaves": Fault(
+        ClockBound, "on_leave", "self._within(w, view)", "view.clock_lead(w) < self.bound"
+    ),
+    "the grace of a quorum is of the longest push": Fault(
+        Quorum, "on_push", 'push.stats["compute_s"] / push.steps', 'push.stats["compute_s"]'
     ),
     "the batch after a hand-over is the one before": Fault(
         EngineMembership, "restart_all", "worker.batch_size = self._first_batch(worker.id)", "pass"
@@ -320,6 +328,11 @@ UNDER: dict[str, Any] = {
     "the servers' residual is left behind where entries move": _ANSWERED | {"placement": _MOVED},
     "an aggregate is encoded anew for each worker": _ANSWERED,
     "gradients under way are lost with the answer": "osp",
+    "who leads by the bound stays held when the slowest leaves": "ssp",
+    "the grace of a quorum is of the longest push": {
+        "name": "decoupled_diloco",
+        **{"quorum": 2, "asks": False, "grace_s": 2.0, "grace_steps": 3, "local_steps": 4},
+    },
     "the batch after a hand-over is the one before": {
         **_SWITCH,
         "first": {"consistency": "bsp", "stragglers": "lb_bsp"},

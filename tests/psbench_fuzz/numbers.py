@@ -25,6 +25,15 @@ def noise(*keys: int) -> float:
     return (_mixed(_state(keys[:-1]), keys[-1]) >> 11) / (1 << 53)
 
 
+def quarters(value: float) -> float:
+    """Return the nearest quarter: sums of quarters are equal, or differ by one.
+
+    >>> quarters(0.4), quarters(0.1)
+    (0.5, 0.0)
+    """
+    return round(4 * value) / 4
+
+
 def plane(seed: int, number: int) -> tuple[float, float]:
     """Return a point of a plane: some are the same, some nearly so, and in some schedules all are far away.
 

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from psbench.core import Status, Strategy
 from psbench.core import events as ev
 from psbench_fuzz.fuzzed_cluster import FuzzedCluster
-from psbench_fuzz.numbers import noise, plane
+from psbench_fuzz.numbers import noise, plane, quarters
 from psbench_fuzz.schedule import Choice
 from psbench_fuzz.workers import FuzzedWorker
+
+#: share of the choices that are made in the instant of the next timer, where ties are asked for
+_WITH_TIMER = 0.1
 
 
 def copied(event: ev.Event) -> ev.Event:
@@ -71,7 +74,11 @@ class Player(FuzzedCluster):
         if choice.kind != "c":  # saving takes no time: without it the log is the same
             self._choices += 1
             step = noise(self.seed, 101, self._choices)
+            if self.schedule.ties:
+                step = quarters(step)
             self.now += 0.0 if step < 0.3 else step  # many things happen at one instant
+            if self.schedule.ties and self.timers and noise(self.seed, 110, self._choices) < _WITH_TIMER:
+                self.now = max(self.now, min(at for at, *_ in self.timers))
         _MAKE[choice.kind](self, choice.number)
 
     def _end_step(self, number: int) -> None:
@@ -117,6 +124,7 @@ class Player(FuzzedCluster):
     def _evaluate(self, _number: int) -> None:
         self._evaluations += 1
         fresh = noise(self.seed, 102, self._evaluations)
+        fresh = quarters(fresh) if self.schedule.ties else fresh
         loss = 1.0 if noise(self.seed, 103) < 0.5 else fresh  # one that settles, or one that never does
         values = {"epoch": self.view.epoch, "val_loss": loss, "train_loss": loss, "val_accuracy": fresh}
         self.handle(ev.Evaluated(self._evaluations, self.view.version, values))
