@@ -165,6 +165,15 @@ UNKNOWN = {
     "shares take the first batch for all": Fault(
         mean, "sample_shares", "push.samples / samples", "pushes[0].samples / samples"
     ),
+    "a lost worker's vote counts towards a switch": Fault(
+        EngineMembership,
+        "_remove",
+        "worker.status, worker.voted_samples = Status.GONE, 0",
+        "worker.status = Status.GONE",
+    ),
+    "a timer of an earlier round ends the grace": Fault(
+        Quorum, "on_timer", 'key == f"{GRACE} {view.version}"', "key.startswith(GRACE)"
+    ),
     "who leads by the bound stays held when the slowest leaves": Fault(
         ClockBound, "on_leave", "self._within(w, view)", "view.clock_lead(w) < self.bound"
     ),
@@ -329,6 +338,11 @@ UNDER: dict[str, Any] = {
     "an aggregate is encoded anew for each worker": _ANSWERED,
     "gradients under way are lost with the answer": "osp",
     "who leads by the bound stays held when the slowest leaves": "ssp",
+    "a lost worker's vote counts towards a switch": {**_SWITCH, "first": "selsync"},
+    "a timer of an earlier round ends the grace": {
+        "name": "decoupled_diloco",
+        **{"quorum": 2, "asks": False, "grace_s": 2.0, "grace_steps": 3, "local_steps": 4},
+    },
     "the grace of a quorum is of the longest push": {
         "name": "decoupled_diloco",
         **{"quorum": 2, "asks": False, "grace_s": 2.0, "grace_steps": 3, "local_steps": 4},

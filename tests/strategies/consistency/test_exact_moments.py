@@ -107,6 +107,71 @@ def test_the_grace_of_a_quorum_is_of_the_longest_step_and_not_push(first, steps,
     assert (timers, committed) == (([12.0 + grace], []) if grace else ([], [2]))
 
 
+def quorum_script(**values):
+    """Return an engine under a quorum of two of three, and what pushes the next for a worker."""
+    strategy = {
+        "consistency": {"name": "quorum", "quorum": 2, "asks": False, "grace_s": 8.0} | values,
+        "communication": {"name": "local_sgd", "local_steps": 2},
+        "aggregation": "fedbuff",
+    }
+    engine = Engine(make_strategy(strategy), ClusterView(num_workers=3, dataset_size=1000, global_batch=12))
+    engine.begin(range(3))
+
+    def push(worker, now, seconds=1.0, steps=1, send_s=0.0):
+        seen, stats = engine.view.workers[worker], {"compute_s": seconds, "send_s": send_s}
+        number = engine.view.pushes
+        own = ev.Push(number, worker, seen.ticket, seen.base_version, 4, steps, stats=stats)
+        return engine.handle(own, now)
+
+    return engine, push
+
+
+def timers(answer):
+    return [(action.at, action.key) for action in answer if isinstance(action, SetTimer)]
+
+
+def committed(answer):
+    return [push.worker for action in answer if isinstance(action, act.Apply) for push in action.pushes]
+
+
+def test_a_grace_that_all_were_in_time_for_ends_no_later_round():
+    """The timer of version 0 fires in the round of version 1, in which one has pushed: it is of no use."""
+    engine, push = quorum_script()
+    push(0, 1.0)
+    ((at, key),) = timers(push(1, 2.0))
+    assert at == 10.0
+    assert committed(push(2, 3.0)) == [0, 1, 2]
+    push(0, 9.0)
+    assert committed(engine.handle(ev.Timer(key, 0), at)) == []
+    assert committed(push(1, 11.0)) == []  # a grace of its own begins
+    assert committed(push(2, 12.0)) == [0, 1, 2]
+
+
+def test_one_that_leaves_in_the_grace_is_waited_for_no_longer():
+    engine, push = quorum_script()
+    push(0, 1.0)
+    push(1, 2.0)
+    assert committed(engine.handle(ev.Leave(2), 3.0)) == [0, 1]
+
+
+def test_one_that_leaves_before_the_quorum_may_make_it_one():
+    """Two of three have to push; of the two that are left after the first, both."""
+    engine, push = quorum_script(quorum=3)
+    push(0, 1.0)
+    push(1, 2.0)
+    assert committed(engine.handle(ev.Leave(2), 3.0)) == [0, 1]
+
+
+def test_the_grace_of_a_round_is_of_its_own_steps_and_messages():
+    """Steps of 8 s and messages of 4 s in the first round; steps of 2 s and messages of 0.5 s in the second."""
+    _, push = quorum_script(grace_s=100.0, grace_steps=3)
+    for worker in range(3):
+        push(worker, 10.0 + worker, seconds=8.0, send_s=4.0)
+    push(0, 20.0, seconds=4.0, steps=2, send_s=0.5)
+    ((at, _),) = timers(push(1, 21.0, seconds=1.0, send_s=0.25))
+    assert at == 21.0 + 3 * 2.0 - 1.0 - 0.5
+
+
 # -------------------------------------------------------------------- in the instant of a timer
 
 
