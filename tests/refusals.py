@@ -107,7 +107,7 @@ ROWS = {
     "no_mixture": "a worker goes on from a mixture, and",
     "parts_of_a_mixture": "what a codec loses of a model that is mixed",
     "a_regions_model_taken_for_a_gradient": "a worker would take for a gradient",
-    "no_model_of_a_region": "goes on from the model of a region, and",
+    "no_model_of_a_region": "goes on from a model that it is answered with, and",
     "a_share_of_the_model": "a worker holds a share of the model between steps",
     "shares_that_are_nowhere_else": "a share of the model is with its worker alone",
     "tensors_in_part": "takes norms of whole tensors, of which",

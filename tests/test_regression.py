@@ -60,7 +60,7 @@ def test_one_update_is_that_of_torch():
 
 def test_the_loss_is_twice_that_of_mllib():
     outputs, targets = torch.tensor([[3.0], [0.0]]), torch.tensor([1.0, 1.0])
-    assert float(MSE().total(outputs, targets)) == 2**2 + 1**2
+    assert float(MSE().total(outputs, targets).loss) == 2**2 + 1**2
     assert float(MSE().mean(outputs, targets)) == 2 * np.mean([0.5 * 2**2, 0.5 * 1**2])
 
 

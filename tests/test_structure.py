@@ -42,12 +42,13 @@ SITE = [f"notebooks/site/{name}.md" for name in PAGES]
 #: letters of a test's name
 LONGEST_NAME = 69
 #: arguments of a constructor, those of data classes aside
-MOST_ARGUMENTS = 7
+MOST_ARGUMENTS = 8
 #: files that read what another library keeps for itself: Dask (what its fork server loads), torch (buffers by
 #: name, which a module gives out only slowly, hooks of tensors, and the function that moves a module)
 READS_PRIVATES = {
     *("psbench/system/insides.py", "psbench/models/base.py", "psbench/training/buffers.py"),
     *("psbench/training/dense_gradient.py", "psbench/training/dry_run.py"),
+    "psbench/training/forward_state.py",
 }
 #: public in spite of their names: attributes of named tuples, and the exit without clean-up
 PUBLIC = {"_asdict", "_fields", "_replace", "_exit"}

@@ -144,17 +144,18 @@ class GrowingTables:
     Parameters
     ----------
     label, meta
-        See `Curves`.
+        See `Curves`; and `unanswered`, if the run is over (`metrics.total_bytes`).
     """
 
     def __init__(self, label: str, meta: Mapping[str, Any]) -> None:
-        self._label = label
+        self._label, self._meta = label, meta
         self.curves = Curves(label, meta)
         self._spans, self._pushes = SpanTotals(), PushTotals()
         self._rule: Columns = {"epoch": [], "value": [], "threshold": []}
         self._log: EventLog | None = None
         self.has_pushes = False
         self._between_s = 0.0, 0.0
+        self._has_ended = False
 
     def read(self, log: EventLog, start: int, stop: int) -> None:
         """Read rows `start` to `stop` of a log."""
@@ -175,6 +176,7 @@ class GrowingTables:
     def end(self) -> None:
         """Keep what is last: no more rows come."""
         self.curves.end()
+        self._has_ended = True
 
     def count_from(self, earlier: GrowingTables) -> None:
         """Have sums and counts begin where an earlier state of the same log was: both are read no further."""
@@ -205,7 +207,7 @@ class GrowingTables:
         return {**columns, "equal": [1 / max(len(workers), 1)] * len(workers)}
 
     def _bytes(self) -> Columns:
-        sent = self._pushes.bytes
+        sent = self._pushes.bytes(self._has_ended and bool(self._meta.get("unanswered")))
         return {"label": [self._label] * 2, "direction": list(sent), "bytes": list(sent.values())}
 
     def _trade(self) -> Columns:

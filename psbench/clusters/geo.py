@@ -10,7 +10,7 @@ from psbench.clusters.step_time import Constant, StepTime
 HALOS = "Kim et al. 2025 (HALoS), simulator utnslab/halos, examples/env.yaml"
 TOY = "Liu et al. 2024 (Async Local-SGD), notebook google-deepmind/asyncdiloco"
 
-#: of four workers in each of four regions, relative
+#: of four workers in each of four regions; the simulator divides them by the largest
 _SPEEDS = (
     (0.232, 0.907, 0.828, 0.347),
     (0.574, 0.531, 0.722, 0.194),
@@ -33,14 +33,16 @@ class HalosGeo(Cluster):
     the regions, set `bandwidth_mbit_s: 100000` (within a region) and `region_links_mbit_s` of the aggregation
     to [100000, 537, 935, 202]; for a ring over all, `bandwidth_mbit_s: 127`. The paper's messages are of
     Pythia-70M: with a smaller model divide the links by as much, or communication costs nothing.
-    The authors' simulator has no latency, no variation of step times, and no queue at a server; a batch of 64
-    takes 238.391 ms at speed 1.
+    The authors' simulator has no latency, no variation of step times, and no queue at a server. It divides
+    the speeds of examples/env.yaml by the largest (utnslab/halos 4b5bf73, src/halos/simulation/common.py,
+    line 447), and the fastest worker takes 238.391 ms for a batch of 64 (examples/pythia_70m_commons.sh,
+    line 17).
 
     Examples
     --------
     >>> profile = HalosGeo().profile()
     >>> profile.num_workers, round(profile.mean_step_s(0, 64), 4)
-    (16, 1.0275)
+    (16, 0.932)
     """
 
     name = "halos_geo"
@@ -56,7 +58,8 @@ class HalosGeo(Cluster):
 
     def machines(self) -> list[Machine]:
         """Return the workers, region after region."""
-        return [Machine(speed, f"region {r}") for r, speeds in enumerate(_SPEEDS) for speed in speeds]
+        fastest = max(map(max, _SPEEDS))
+        return [Machine(speed / fastest, f"region {r}") for r, own in enumerate(_SPEEDS) for speed in own]
 
 
 class AsyncDilocoToy(Cluster):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -113,6 +114,7 @@ class ActionProcessor:
         self._by_share = now.lr_scaling == "by_share"
         self._momentum_scale = momentum_scale
         self._own_steps = now.own_steps
+        self._decides_own_rounds = now.decides_own_rounds
         self._always_send = now.placement.collective or self._own_steps
         self._fragments = now.communication.fragments(self._wire_size.layout)
         self.view.fragment_updates = [0] * len(self._fragments)
@@ -245,6 +247,8 @@ class ActionProcessor:
                 raise ProtocolError(f"{name!r}: has fragments, and on_release orders none: {{'fragment': 0}}")
             worker.fragment = orders["fragment"]
             self.note_fragments(worker, release.fragment)
+        if self._decides_own_rounds:
+            release.allowance = self.allow(worker)
         if voted or self._own_steps:
             kept = self._complete_for_own_steps(release, worker, status)
         if self.migration is not None and step:
@@ -253,6 +257,35 @@ class ActionProcessor:
             self.record(Kind.HOLD, worker=number, text=REASSIGNMENT)
         else:
             self._hand_out(release, kept)
+
+    def allow(self, worker: WorkerView) -> int:
+        """Set and return the samples that a worker may take until its push; -1 without a limit.
+
+        Idle workers share equally what is left of the run's epochs. A worker that computes is expected to
+        push as much as it did last, and at first all that it was allowed.
+        """
+        view = self.view
+        if view.epochs is None:
+            worker.allowance = -1
+            return -1
+        left = view.epochs * view.dataset_size - view.samples - sum(p.samples for p in view.pending.values())
+        idle = 1
+        for other in view.workers.values():
+            if other is worker or other.status is GONE:
+                continue
+            if other.status is COMPUTING and other.allowance >= 0:
+                left -= min(other.allowance, other.pushed_samples or other.allowance)
+            else:
+                idle += 1
+        worker.allowance = max(0, math.ceil(left / idle - 1e-6))
+        return worker.allowance
+
+    def allow_again(self, workers: Sequence[WorkerView]) -> None:
+        """Allow workers that are about to be released anew what they may take of another number of epochs."""
+        for worker in workers:
+            worker.allowance = -1
+        for worker in workers if self._decides_own_rounds else ():
+            self.allow(worker)
 
     def note_fragments(self, worker: WorkerView, fragment: int) -> None:
         """Note that a worker is sent a fragment, or all of the model (-1)."""

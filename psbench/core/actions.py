@@ -52,7 +52,8 @@ class Release:
     `aggregate`, whether that is the last commit's aggregate, to be applied by the worker, rather than the
     model; `ticket`, which every message of the worker repeats; `epoch`, at which the rate of the worker's own
     steps is read; `fragment`, the entries that are sent, which are those of the worker's last push (-1: all);
-    and the `orders` of the other parts.
+    `allowance`, the samples after which the worker pushes although its rule would have it step on: its share
+    of what is left of the run's epochs (-1: no limit); and the `orders` of the other parts.
     """
 
     worker: int
@@ -64,6 +65,7 @@ class Release:
     aggregate: bool = False
     epoch: float = 0.0
     fragment: int = -1
+    allowance: int = -1
 
 
 @dataclass(slots=True)

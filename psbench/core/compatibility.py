@@ -104,13 +104,13 @@ def _misfits_of_pairs(strategy: Composition) -> Iterator[str]:
         yield f"{a.name}: an answer is no difference from the one before; codec {m.codec_down.name} needs one"
     if a.answers_models and not m.takes_models:
         yield (
-            f"{a.name} with {m.name}: answers with the model of a region, which a worker would take for a "
-            "gradient; use communication 'regional_sgd'"
+            f"{a.name} with {m.name}: answers with a model, which a worker would take for a gradient; use "
+            "communication 'regional_sgd' or 'answered_sgd'"
         )
     if m.takes_models and not a.answers_models:
         yield (
-            f"{m.name}: goes on from the model of a region, and {a.name} has none; use aggregation "
-            "'two_levels'"
+            f"{m.name}: goes on from a model that it is answered with, and {a.name} answers with none; use "
+            "aggregation 'two_levels' or 'heloco'"
         )
     if m.local and type(m).step is Communication.step:
         yield f"{m.name}: keeps steps on the worker and does not say how; derive it from OwnSteps"

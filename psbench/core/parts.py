@@ -142,6 +142,10 @@ class Communication(Part):
     codec: SerializeAsAny[CodecPart] = codec_field("how vectors sent to the servers are encoded")
     codec_down: SerializeAsAny[CodecPart] = codec_field("how vectors sent to the workers are encoded")
 
+    def smallest_step(self, batch: int) -> int:
+        """Return the samples of the smallest step that a worker computes its batch in."""
+        return batch
+
     @field_validator("codec", "codec_down", mode="before")
     @classmethod
     def _codec(cls, value: Any) -> Part:
@@ -231,6 +235,8 @@ class Stragglers(Part):
     domain = "stragglers"
     needs_barrier: ClassVar[bool] = False
     varies_batch: ClassVar[bool] = False
+    #: the fewest samples that a batch may be cut down to
+    smallest_batch: ClassVar[int] = 1
     needs_chunks: ClassVar[bool] = False
     needs_progress: ClassVar[bool] = False
     #: whether it may have a run go on without a worker

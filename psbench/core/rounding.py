@@ -1,8 +1,30 @@
-"""Rounding shares to integers that keep their sum."""
+"""Rounding: shares that keep their sum, and numbers that are whole but for the last bits of a float."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+
+#: the share of a number that floats may add or leave out: .29 * 100 is a little below 29, .07 * 100 above 7
+_ROUNDING = 1e-9
+
+
+def floor(number: float) -> int:
+    """Return the floor of a number, which may be a little below the whole one that it stands for.
+
+    >>> floor(0.29 * 100), floor(28.5)
+    (29, 28)
+    """
+    return math.floor(number + _ROUNDING * max(1.0, abs(number)))
+
+
+def ceil(number: float) -> int:
+    """Return the ceiling of a number, which may be a little above the whole one that it stands for.
+
+    >>> ceil(0.07 * 100), ceil(6.5)
+    (7, 7)
+    """
+    return -floor(-number)
 
 
 def largest_remainder(total: int, shares: Sequence[float]) -> list[int]:

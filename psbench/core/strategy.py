@@ -148,10 +148,22 @@ class Strategy(Specification):
     def pushes_raw_gradients(self) -> bool:
         """Whether every worker pushes a 32-bit gradient after every step, and nothing else."""
         m = self.communication
-        pushes = type(m.worker_policy()).after_step is WorkerPolicy.after_step
         columns = {"compute_s", "send_s", "loss"} >= set(self.reads)
         encoded = {m.codec.name, m.codec_down.name} != {"none"}
-        return pushes and columns and not (self.own_steps or m.accumulates or encoded)
+        return self._pushes_every_step and columns and not (self.own_steps or m.accumulates or encoded)
+
+    @property
+    def _pushes_every_step(self) -> bool:
+        return type(self.communication.worker_policy()).after_step is WorkerPolicy.after_step
+
+    @property
+    def decides_own_rounds(self) -> bool:
+        """Whether a worker decides by itself how many mini-batches go into its push.
+
+        Not where all vote after every mini-batch, or a worker cuts a single one into pieces.
+        """
+        m = self.communication
+        return not (self._pushes_every_step or m.pushes == "together" or m.reports_progress)
 
     @property
     def vectors_of_a_push(self) -> int:

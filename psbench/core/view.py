@@ -74,6 +74,9 @@ class WorkerView:
     voted_samples: int = 0
     #: whether a part dropped it, so that it may be readmitted
     dropped: bool = False
+    #: samples of its last push, and how many its next one may have at most (-1: no limit)
+    pushed_samples: int = 0
+    allowance: int = -1
     #: the entries that its next push carries; -1: all
     fragment: int = -1
     #: how often each fragment had been updated when the worker was sent it

@@ -67,18 +67,20 @@ class WorkerLoop:
         self._compute_s = self._reported_s = self._loss = self._first_loss = 0.0
         self._stats: Mapping[str, float] = {}
         self._push_ordered = self._waiting = False
+        self._allowance: int | None = None  # samples until the next push; None: no limit
 
     @property
     def batch_size(self) -> int:
         """Samples that the next step is to take."""
         return self._policy.step_samples(self._batch)
 
-    def release(self, then: str, ticket: int, version: int, orders: Orders) -> Directive:
+    def release(self, then: str, ticket: int, version: int, orders: Orders, allowance: int = -1) -> Directive:
         """Handle a release; return whether to push at once or to `continue` with steps.
 
         Steps made while a push was under way are in no push yet, and are kept.
         """
         self.ticket, self.version = ticket, version
+        self._allowance = None if allowance < 0 else allowance
         self._push_ordered = False  # an order that came while it waited is obsolete: it has pushed
         self.on_orders(orders)
         if then == "push":
@@ -90,7 +92,16 @@ class WorkerLoop:
             self._begin_chunk()
             return "continue"
         directive = self._policy.on_answer(waited)
-        return "push" if waited and self._push_ordered else directive
+        if waited and self._push_ordered:
+            return "push"
+        return self._within_allowance(directive) if waited else directive
+
+    def _within_allowance(self, directive: Directive) -> Directive:
+        """Return `push` in place of a further step for which no samples are left, or `wait` until it may."""
+        is_used_up = self._allowance is not None and self._samples >= self._allowance
+        if not is_used_up or directive not in ("continue", "report"):
+            return directive
+        return "wait" if self.exchanging else "push"
 
     def takes_answer(self, stepped: bool) -> bool:
         """Return whether an answer that came while the worker computes is taken now, or after later steps."""
@@ -123,6 +134,7 @@ class WorkerLoop:
         directive = self._policy.after_step(stats)
         if self._push_ordered and not self.exchanging:
             return "push"
+        directive = self._within_allowance(directive)
         self._waiting = directive == "wait"
         return directive
 
@@ -161,6 +173,8 @@ class WorkerLoop:
             fragment=self.fragment,
         )
         self.exchanging, self._push_ordered = overlapping, False
+        if self._allowance is not None:
+            self._allowance -= push.samples
         self._reset_statistics()
         return push
 
@@ -223,5 +237,6 @@ _SAVED = (
         "_first_loss",
         "_push_ordered",
         "_waiting",
+        "_allowance",
     ),
 )

@@ -58,6 +58,8 @@ class Dataset:
         Of the training samples: what is known of them beside inputs and targets.
     features : tuple of str
         What columns of samples of shape (features,) are called; may be empty.
+    is_column : bool
+        Whether targets (N,) were given as (N, 1): losses and metrics take them so, see `as_given`.
 
     Raises
     ------
@@ -77,6 +79,7 @@ class Dataset:
     shards: tuple[Integers, ...] | None = None
     columns: Mapping[str, Array] = field(default_factory=dict)
     features: tuple[str, ...] = ()
+    is_column: bool = False
 
     def __post_init__(self) -> None:
         if len(self.train_x) == 0:
@@ -120,6 +123,10 @@ class Dataset:
         if self.train_y.is_floating_point():
             return "regression"
         return "classification" if self.train_y.ndim == 1 else "sequence"
+
+    def as_given(self, targets: Tensor) -> Tensor:
+        """Return some of the targets in the shape that they were given in, for losses and metrics."""
+        return targets.unsqueeze(1) if self.is_column else targets
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -121,6 +121,7 @@ class Shipment:
     augment: Augment | None
     target_scale: tuple[float, float]
     kind: Task
+    is_column: bool
     train: _Part
     val: _Part
     shards: tuple[Integers, ...]
@@ -136,6 +137,7 @@ class Shipment:
             augment=data.augment,
             target_scale=data.target_scale,
             kind=data.task,
+            is_column=data.is_column,
             train=_Part.of(data.train_x, data.train_y, train),
             val=_Part.of(data.val_x, data.val_y, val),
             shards=shards,
@@ -151,5 +153,6 @@ class Shipment:
             self.augment,
             target_scale=self.target_scale,
             kind=self.kind,
+            is_column=self.is_column,
             shards=self.shards,
         )

@@ -11,7 +11,7 @@ from psbench.arrays import Array
 from psbench.core.log import EventLog, Kind
 from psbench.core.target import Target
 from psbench.metrics.axes import Axes, AxisValues
-from psbench.metrics.rows import Rows, end_of, positions, trained
+from psbench.metrics.rows import Rows, end_of, pick, positions, trained
 from psbench.metrics.table import table
 
 if TYPE_CHECKING:
@@ -26,8 +26,9 @@ def evaluations(log: EventLog) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        `epoch`, `time_s`, `updates` (the version evaluated), `bytes` (up and down, sent until then) and a
-        column for each evaluated value, such as `train_loss`, `val_loss`, `val_accuracy` (0 to 1).
+        `epoch`, `time_s`, `updates` (the version evaluated), `bytes` (up and down, sent until that version
+        was made) and a column for each evaluated value, such as `train_loss`, `val_loss`, `val_accuracy` (0
+        to 1).
     """
     rows = log.rows()
     found = evaluated(log, rows, Axes().read(rows))
@@ -38,9 +39,9 @@ def evaluations(log: EventLog) -> pd.DataFrame:
 def evaluated(log: EventLog, rows: Rows, at: AxisValues) -> list[dict[str, Any]]:
     """Return the evaluations among rows of a log: where each is on the axes, and its values."""
     found = []
-    for place in positions(rows, Kind.EVALUATED).tolist():
-        row = rows[place]
-        facts = int(row["id"]), float(row["time_s"]), int(row["version"]), int(at.bytes[place])
+    evaluations = pick(rows, Kind.EVALUATED)
+    for row, sent in zip(evaluations, at.evaluated_bytes.tolist(), strict=True):
+        facts = int(row["id"]), float(row["time_s"]), int(row["version"]), sent
         axes = dict(zip(_EVALUATED_AT, facts, strict=True))
         found.append(axes | json.loads(log.text(int(row["text"]))))
     return found

@@ -98,11 +98,15 @@ def finite(value: float | None) -> float | None:
     return None if value is None or not np.isfinite(value) else float(value)
 
 
+#: rows that are answered: releases behind the last of them may not have been sent
+ANSWERED = (Kind.PUSH, Kind.APPLY, Kind.VOTE)
+
+
 def sent(rows: Rows, unanswered: bool) -> Rows:
     """Leave out the releases that were never sent."""
     if not unanswered:
         return rows
-    ends = max(np.flatnonzero(np.isin(rows["kind"], (Kind.PUSH, Kind.APPLY, Kind.VOTE))), default=-1)
+    ends = max(positions(rows, *ANSWERED), default=-1)
     late = (rows["kind"] == Kind.RELEASE) & (np.arange(len(rows)) > ends)
     kept: Rows = rows[~late]
     return kept

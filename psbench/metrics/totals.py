@@ -17,7 +17,7 @@ from psbench.arrays import Array
 from psbench.core.log import ROW, EventLog, Kind
 from psbench.metrics.clocks import Clocks, leads
 from psbench.metrics.pushes import BatchSizes, PushCounts, Staleness
-from psbench.metrics.rows import Absences, Rows, pick
+from psbench.metrics.rows import ANSWERED, Absences, Rows, pick, positions, sent
 from psbench.metrics.spans import PHASES, Spans, continuing, reason_text, spans_of
 from psbench.metrics.table import table
 from psbench.metrics.traffic import bytes_of
@@ -155,8 +155,6 @@ class PushTotals:
     staleness, lead : int64 arrays
         How many applied pushes had that staleness, and how many steps began with that lead.
     counts : PushCounts
-    bytes : dict
-        `up` and `down`.
     batches : BatchSizes
     """
 
@@ -164,7 +162,8 @@ class PushTotals:
         self._staleness, self._clocks = Staleness(), Clocks()
         self.staleness, self.lead = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         self.counts, self.batches = PushCounts(), BatchSizes()
-        self.bytes = {"up": 0, "down": 0}
+        self._bytes = {"up": 0, "down": 0}
+        self._last_replies = 0  # bytes of releases since the last message of a worker, or version
 
     def read(self, rows: Rows) -> None:
         """Read new rows of a log."""
@@ -172,14 +171,21 @@ class PushTotals:
         self.lead = _tally(self.lead, leads(rows, self._clocks))
         self.counts.read(rows)
         self.batches.read(rows)
-        self.bytes = {way: self.bytes[way] + sent for way, sent in bytes_of(rows).items()}
+        self._bytes = {way: self._bytes[way] + own for way, own in bytes_of(rows).items()}
+        answered = sent(rows, unanswered=True)
+        before = 0 if len(positions(rows, *ANSWERED)) else self._last_replies
+        self._last_replies = before + bytes_of(rows)["down"] - bytes_of(answered)["down"]
+
+    def bytes(self, unanswered: bool = False) -> dict[str, int]:
+        """Return the bytes sent `up` and `down`; see `total_bytes`."""
+        return {"up": self._bytes["up"], "down": self._bytes["down"] - unanswered * self._last_replies}
 
     def count_from(self, earlier: PushTotals) -> None:
         """Count from where an earlier state of the same log was: both are read no further."""
         self.staleness[: len(earlier.staleness)] -= earlier.staleness
         self.lead[: len(earlier.lead)] -= earlier.lead
         self.counts.subtract(earlier.counts)
-        self.bytes = {way: sent - earlier.bytes[way] for way, sent in self.bytes.items()}
+        self._bytes = {way: own - earlier._bytes[way] for way, own in self._bytes.items()}
 
 
 def _tally(counts: Array, values: Array) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from psbench.core import Part, parameter
 from psbench.errors import ParameterError
@@ -11,6 +11,9 @@ from psbench.errors import ParameterError
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+#: what a target is that torch's losses of classes leave out
+IGNORED = -100
 
 
 class Loss(Part):
@@ -22,32 +25,48 @@ class Loss(Part):
     """
 
     domain = "loss"
+    #: whether the loss of a set is what the `total`s of its batches come to; else `mean` is given all of it
+    adds_up: ClassVar[bool] = False
 
     def mean(self, outputs: Any, targets: Tensor) -> Tensor:
         """Return the mean over the batch, as a tensor of one number."""
         raise NotImplementedError(f"{type(self).__name__} must define mean")
 
-    def total(self, outputs: Any, targets: Tensor) -> Tensor:
-        """Return the sum over the batch's samples, so that the totals of batches add up."""
-        return self.mean(outputs, targets) * len(targets)
+    def total(self, outputs: Any, targets: Tensor) -> Total:
+        """Return the sum over a batch, and how many samples it counts; of a loss that `adds_up`."""
+        raise NotImplementedError(f"{type(self).__name__} must define total, as it adds up")
 
     def on(self, device: torch.device) -> Loss:
         """Return the loss for tensors of that device."""
         return self
 
 
+class Total(NamedTuple):
+    """The sum of a loss over samples, and how many samples it counts."""
+
+    loss: Tensor
+    samples: float
+
+
 class _OfTorch(Loss):
     """A loss of torch.nn.functional, which `source` names, and which takes a `reduction`."""
+
+    adds_up = True
 
     def mean(self, outputs: Any, targets: Tensor) -> Tensor:
         """Return the mean over all targets of the batch."""
         return self.reduced(*self.aligned(self._tensor(outputs), targets), "mean")
 
-    def total(self, outputs: Any, targets: Tensor) -> Tensor:
+    def total(self, outputs: Any, targets: Tensor) -> Total:
         """Return the sum over the batch's samples; a sample of several targets counts with their mean."""
-        each = targets[:1].numel()
         total = self.reduced(*self.aligned(self._tensor(outputs), targets), "sum")
-        return total if each == 1 else total / each
+        every, counted = self.counted(targets)
+        each = every / max(1, len(targets))
+        return Total(total if each == 1 else total / each, counted / each)
+
+    def counted(self, targets: Tensor) -> tuple[int, int]:
+        """Return how many targets there are, and how many of them the mean is over."""
+        return targets.numel(), targets.numel()
 
     def _tensor(self, outputs: Any) -> Tensor:
         outputs = logits_of(outputs)
@@ -79,9 +98,17 @@ class _OfClasses(_OfTorch):
 
     def aligned(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits as (..., C), one row a target; images of classes, (B, C, H, W), stay as they are."""
+        targets = as_vector(outputs, targets)
         if outputs.dim() == 3 and targets.dim() == 2:
             return outputs.flatten(0, 1), targets.flatten()
         return outputs, targets
+
+    def counted(self, targets: Tensor) -> tuple[int, int]:
+        """Count targets; torch leaves those out that are -100, and takes a row of probabilities as one."""
+        if targets.is_floating_point():
+            rows = targets.numel() // targets.shape[1]
+            return rows, rows
+        return targets.numel(), int((targets != IGNORED).sum())
 
 
 class _OfNumbers(_OfTorch):
@@ -97,6 +124,8 @@ class _OfNumbers(_OfTorch):
         """
         if outputs.dim() == targets.dim() + 1:
             outputs = outputs.squeeze(-1)
+        elif targets.dim() == outputs.dim() + 1:
+            targets = targets.squeeze(-1)
         if outputs.shape != targets.shape:
             raise ParameterError(
                 f"loss {self.name!r}: outputs of shape {tuple(outputs.shape)} do not fit targets of shape "
@@ -161,6 +190,17 @@ class Huber(_OfNumbers):
     source = "torch.nn.functional.huber_loss"
 
     delta: float = parameter(1.0, "error at which the squared becomes the absolute error", gt=0)
+
+
+def as_vector(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return targets that are a column, (B, 1), as (B,) beside outputs with a row of logits for each.
+
+    >>> import torch
+    >>> as_vector(torch.zeros(4, 3), torch.zeros(4, 1, dtype=torch.int64)).shape
+    torch.Size([4])
+    """
+    is_column = outputs.dim() == targets.dim() == 2 and targets.shape[1] == 1
+    return targets[:, 0] if is_column and not targets.is_floating_point() else targets
 
 
 def logits_of(outputs: Any) -> Any:

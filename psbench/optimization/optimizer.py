@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -57,6 +58,11 @@ class Optimizer(Part):
         """Whether some entries decay and others do not."""
         return self.decay == "matrices" and self.weight_decay > 0
 
+    @property
+    def moves_without_gradient(self) -> bool:
+        """Whether its step moves an entry, or changes its state, where the gradient is 0."""
+        return True
+
     def beside_the_rate(self, usual: Optimizer) -> str:
         """Return the first field set that a part would not read that uses only the rate; or empty.
 
@@ -93,6 +99,17 @@ class Optimizer(Part):
         found = self.model_copy()
         found._shapes = shapes
         return found
+
+    def of_range(self, parameters: torch.Tensor, start: int, stop: int) -> Self:
+        """Return this optimizer for consecutive entries of a vector: whole tensors if `per_tensor`."""
+        found = self.of_entries(self.entries[start:stop]) if self.is_grouped else self
+        if not self.per_tensor:
+            return found
+        shapes = self.shapes_of(parameters)
+        ends = list(accumulate(map(prod, shapes)))
+        return found.of_tensors(
+            [shape for shape, end in zip(shapes, ends, strict=True) if start < end <= stop]
+        )
 
     def shapes_of(self, parameters: torch.Tensor) -> Shapes:
         """Return the sizes of a vector's tensors.
@@ -170,6 +187,11 @@ class SGD(Optimizer):
     def tensors(self) -> int:  # pyrefly: ignore[bad-override]
         """One with momentum."""
         return int(self.momentum > 0)
+
+    @property
+    def moves_without_gradient(self) -> bool:
+        """With momentum, or weight decay."""
+        return self.momentum > 0 or self.weight_decay > 0
 
     def build(self, parameters: torch.Tensor) -> torch.optim.Optimizer:
         """Return torch's SGD."""

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from psbench.core import Part, parameter
+from psbench.optimization.losses import as_vector
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,6 +36,7 @@ class TopKAccuracy(Metric):
 
     def value(self, outputs: Any, targets: Tensor) -> float:
         """Return the share, 0 to 1."""
+        targets = as_vector(outputs, targets)
         best = outputs.topk(min(self.k, outputs.shape[-1]), dim=-1).indices
         return float((best == targets.unsqueeze(-1)).any(-1).float().mean())
 

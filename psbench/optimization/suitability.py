@@ -51,6 +51,23 @@ def check_optimizers(
         )
 
 
+def blind_to_absence(strategy: AnyStrategy, optimizer: Optimizer) -> str:
+    """Return what takes a parameter without a gradient for one with a gradient of zeros, and so moves it.
+
+    Empty if nothing does: see `psbench.optimization.absent`.
+    """
+    for each in strategy.compositions:
+        aggregation, codecs = each.aggregation, (each.communication.codec, each.communication.codec_down)
+        if aggregation.payload != "gradient":
+            continue  # workers step by themselves, each along its own gradients
+        if aggregation.own_steps or (aggregation.exchanges and optimizer.moves_without_gradient):
+            return f"aggregation {aggregation.name!r}"
+        lossy = [codec.name for codec in codecs if codec.name != "none"]
+        if lossy and optimizer.moves_without_gradient:
+            return f"codec {lossy[0]!r}"
+    return ""
+
+
 def check_shares(strategy: AnyStrategy, optimizer: Optimizer, comes_or_goes: Sequence[str]) -> None:
     """Refuse what workers that hold a share of the model each cannot do, or cannot do without.
 

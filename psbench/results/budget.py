@@ -7,10 +7,13 @@ from typing import Any
 
 from psbench.core.target import Target
 from psbench.metrics import end_of
+from psbench.metrics.rows import trained
 from psbench.results.run import Run
 
 #: what makes a test bed: seconds of one are not seconds of another
 _TEST_BED = ("backend", "cluster", "data", "model")
+#: runs whose samples differ by more than this share did not have equal budgets
+_EQUAL = 0.05
 
 
 def budget_of(run: Run) -> dict[str, Any]:
@@ -41,7 +44,35 @@ def budgets(groups: Mapping[str, Sequence[Run]]) -> str:
     if any(budget != given[0] for budget in given):
         return f"unequal budgets: {by_value(each)}"
     words = next(iter(each.values()))
+    used = {label: _epochs_of_budget(runs) for label, runs in groups.items()}
+    most, least = max(used, key=lambda label: used[label]), min(used, key=lambda label: used[label])
+    if used[most] > (1 + _EQUAL) * used[least]:
+        return f"unequal: {used[most]:.3g} ({most}) and {used[least]:.3g} ({least}) epochs, given {words}"
     return f"equal budget: {words}" if len(groups) > 1 else words
+
+
+def unequal_epochs(runs: Sequence[Run], base: Sequence[Run], equal: str = "") -> str:
+    """Return how far some runs and others went, if equal budgets of epochs made them differ by over 5 %.
+
+    Empty if they did not differ, were given different budgets, or were cut at an `equal` amount.
+    """
+    if equal or budget_of(runs[0]) != budget_of(base[0]):
+        return ""
+    used, others = _epochs_of_budget(runs), _epochs_of_budget(base)
+    differ = max(used, others) > (1 + _EQUAL) * min(used, others)
+    return f"unequal: {used:.3g} and {others:.3g} epochs" if differ else ""
+
+
+def _epochs_of_budget(runs: Sequence[Run]) -> float:
+    """Return the mean of the epochs trained on; runs that ended early count as if they had used their budget.
+
+    1 if epochs do not limit these runs.
+    """
+    given = runs[0].experiment.stop.epochs
+    if given is None:
+        return 1.0
+    used = (int(trained(r.log.rows())["samples"].sum(dtype=int)) / r.meta["dataset_size"] for r in runs)
+    return sum(max(given, epochs) for epochs in used) / len(runs)
 
 
 def by_value(values: Mapping[str, str]) -> str:
@@ -70,6 +101,8 @@ def no_speed_up(runs: Sequence[Run], base: Sequence[Run], equal: str = "") -> st
         return "runs that are cut at their start took no time" if took_none else ""
     if budget_of(runs[0]) != budget_of(base[0]):
         return "of another budget"
+    if unequal := unequal_epochs(runs, base):
+        return unequal
     if not all(is_complete(run) for run in (*runs, *base)):
         return "not all of these runs are complete"
     if any(_ended_by_the_clock(run) for run in (*runs, *base)):

@@ -12,7 +12,7 @@ import pandas as pd
 from psbench.core.target import Target, plain_target, target_of
 from psbench.metrics import clock_of, evaluations
 from psbench.results import remarks
-from psbench.results.budget import budgets, by_value, no_speed_up
+from psbench.results.budget import budgets, by_value, no_speed_up, unequal_epochs
 from psbench.results.comparison_table import numbers_of_run, table_of, text_cells
 from psbench.results.groups import differences
 from psbench.results.paired import in_words, paired_tests
@@ -99,6 +99,13 @@ class Compared(ShownTable):
         return {label: reason for label, reason in found.items() if reason}
 
     @property
+    def no_test(self) -> dict[str, str]:
+        """Why a group is not tested against the baseline, by label; see `budget.unequal_epochs`."""
+        base = self.groups[self.baseline]
+        found = {label: unequal_epochs(runs, base, self.equal) for label, runs in self.groups.items()}
+        return {label: reason for label, reason in found.items() if reason}
+
+    @property
     def warnings(self) -> list[str]:
         """What a reader must know before believing a difference."""
         found = [f"{self.budget}: compare with care"] if "unequal" in self.budget else []
@@ -129,6 +136,9 @@ class Compared(ShownTable):
             lines += remarks.of_target(self.aim, self.table().to_dict("records"))
         if self.test:
             lines += in_words(self.tests(), self.baseline)
+            lines += [
+                f"no test of {each} against {self.baseline}: {why}" for each, why in self.no_test.items()
+            ]
         lines += [f"{label}: {text}" for label, texts in self.notes.items() for text in texts]
         return [*lines, *self._rates(), *(f"warning: {text}" for text in self.warnings)]
 
@@ -194,13 +204,17 @@ class Compared(ShownTable):
         return table_of(self.groups, self.summaries, self.baseline, self.aim, self.no_speed_up)
 
     def tests(self) -> pd.DataFrame:
-        """Return which differences from the baseline are real, seed by seed; see `paired.paired_tests`."""
+        """Return which differences from the baseline are real, seed by seed; see `paired.paired_tests`.
+
+        Groups that went further than the baseline by over 5 %, or less far, are left out (`no_test`).
+        """
         numbers = {
             label: {
                 run.experiment.seed: numbers_of_run(run, summary, self.aim)
                 for run, summary in zip(runs, self.summaries[label], strict=True)
             }
             for label, runs in self.groups.items()
+            if label not in self.no_test
         }
         return paired_tests(numbers, self.baseline, self.no_speed_up)
 

@@ -27,6 +27,7 @@ COLUMNS: dict[str, tuple[str, str, float, str]] = {
     "time_to_target_s": ("time to target (s)", ".3g", 1, ""),
     "virtual_time_to_target_s": ("virtual time to target (s)", ".3g", 1, ""),
     "wall_time_to_target_s": ("wall time to target (s)", ".3g", 1, ""),
+    "epochs": ("epochs trained", ".4g", 1, ""),
     "updates": ("updates", ".0f", 1, ""),
     "staleness_mean": ("staleness mean", ".2f", 1, ""),
     "staleness_max": ("staleness max", ".0f", 1, ""),
@@ -41,7 +42,6 @@ FOLDED = frozenset({"train_accuracy", "val_loss", "updates", "staleness_max", "c
 SHOWN = COLUMNS | {
     "best_val_accuracy": ("best accuracy", ".1f", 100, " %"),
     "train_loss": ("train. loss", ".4g", 1, ""),
-    "epochs": ("epochs", ".3g", 1, ""),
     "megabytes": ("MB sent", ".4g", 1, ""),
     "wall_s": ("took (s)", ".2g", 1, ""),
 }
@@ -115,6 +115,7 @@ def numbers_of_run(run: Run, summary: Mapping[str, Any], target: Target | None) 
         "val_loss": final["val_loss"],
         **{name: final.get(name) for name in run.meta.get("metrics", ())},
         "time_to_target_s": None if target is None else time_to_target(run.log, target),
+        "epochs": summary["epochs"],
         "updates": summary["updates"],
         "staleness_mean": summary["staleness"]["mean"],
         "staleness_max": summary["staleness"]["max"],

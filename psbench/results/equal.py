@@ -33,7 +33,8 @@ def cut_equal(runs: Sequence[Run], equal: str) -> tuple[list[Run], str, list[str
     Parameters
     ----------
     runs : sequence of Run
-    equal : "bytes" (up and down, without the data that workers are sent), "time", "samples" or "updates"
+    equal : "bytes", "time", "samples" or "updates"
+        Bytes are up and down until the evaluated version was made, without the data that workers are sent.
 
     Returns
     -------
@@ -118,6 +119,6 @@ def _cut(run: Run, table: pd.DataFrame, last: int) -> Run:
         return run
     rows = run.log.rows()
     end = int(positions(rows, Kind.EVALUATED)[last]) + 1
-    gone = ("time_s", "wall_s", "unanswered", "params_digest", "usage")
-    meta = {name: value for name, value in run.meta.items() if name not in gone}
+    gone = ("time_s", "wall_s", "params_digest", "usage")
+    meta = {name: value for name, value in run.meta.items() if name not in gone} | {"unanswered": True}
     return replace(run, log=run.log.excerpt(rows[:end]), meta=meta, parameters=None, buffers=None)

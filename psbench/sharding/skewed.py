@@ -98,6 +98,11 @@ class ShardPerClass(Sharding):
 class LabelsPerWorker(Sharding):
     """Give each worker a run of labels of its own: worker j has labels j L / n to (j + 1) L / n - 1.
 
+    Notes
+    -----
+    As in sahiltyagi4/SelSync f6910a7, selsync_py3/helper/noniid_datapartitioner.py, lines 92-99, where L is a
+    multiple of n; what it leaves out otherwise is dealt out here.
+
     Raises
     ------
     ParameterError

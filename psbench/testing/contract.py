@@ -89,6 +89,8 @@ _GOSSIP = {
 _OTHERS: tuple[dict[str, str], ...] = (
     *({}, {"consistency": "asp"}, {"communication": "local_sgd"}),
     *({"consistency": "asp", "communication": "local_sgd"}, {"aggregation": "model_average"}),
+    {"consistency": "asp", "communication": "answered_sgd"},
+    {"consistency": "asp", "aggregation": "heloco"},
     {"aggregation": "accumulated"},
     {"placement": "all_reduce"},
     _GOSSIP,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from typing import TypeAlias
 
@@ -44,8 +45,7 @@ class Buffers:
         self._others: list[_Slot] = []
         pieces = torch.split(self.flat, [b.numel() for b in buffers])
         for name, buffer, piece in zip(names, buffers, pieces, strict=True):
-            home, _, own = name.rpartition(".")
-            owner, part = module.get_submodule(home), piece.view_as(buffer)
+            (owner, own), part = owner_of(module, name), piece.view_as(buffer)
             if buffer.dtype == torch.float32:
                 buffer.data = part
                 self._views.append((owner, own, buffer))
@@ -74,6 +74,13 @@ class Buffers:
         for owner, name, part in self._others:
             part.copy_(getattr(owner, name))
         return self.flat.clone()
+
+
+def owner_of(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """Return the layer that has the buffer of this name, and what it calls it; of scripted modules, too."""
+    *path, own = name.split(".")
+    owner: nn.Module = functools.reduce(getattr, path, module)
+    return owner, own
 
 
 def _travels(name: str, buffer: Tensor, changed: Collection[str]) -> bool:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from psbench.optimization.losses import MSE, CrossEntropy, Loss
+from psbench.optimization.absent import without_marks
+from psbench.optimization.losses import IGNORED, MSE, CrossEntropy, Loss
 
 _aten = torch.ops.aten
 #: of outputs and targets: the loss, and its gradient with respect to the outputs
@@ -23,8 +24,6 @@ Backward: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 #: torch's number for the reduction "mean"
 _MEAN = 1
-#: of `nll_loss`: targets of this value count nothing
-_IGNORED = -100
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -79,7 +78,7 @@ class DenseGradient:
                 x = x if layer.forward is None else layer.forward(x)
             loss, slope = self._loss_gradient(x, targets)
             torch.cat(self._backward([*given, x], slope), out=gradient)
-            return gradient, loss.item()
+            return without_marks(gradient), loss.item()
 
     def _backward(self, given: list[Tensor], slope: Tensor) -> list[Tensor]:
         parts: list[Tensor] = []
@@ -145,9 +144,9 @@ def _same(written_out: DenseGradient, inputs: Tensor, targets: Tensor, gradient:
 
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     logarithms = torch.log_softmax(outputs, 1)
-    loss, weight = _aten.nll_loss_forward.default(logarithms, targets, None, _MEAN, _IGNORED)
+    loss, weight = _aten.nll_loss_forward.default(logarithms, targets, None, _MEAN, IGNORED)
     slope = _aten.nll_loss_backward.default(
-        torch.ones_like(loss), logarithms, targets, None, _MEAN, _IGNORED, weight
+        torch.ones_like(loss), logarithms, targets, None, _MEAN, IGNORED, weight
     )
     return loss, _aten._log_softmax_backward_data.default(slope, logarithms, 1, outputs.dtype)
 

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from psbench.arrays import Integers
 from psbench.data import Dataset
 from psbench.errors import DoubtfulComposition, ParameterError
 from psbench.models.construction import described, one_line
 from psbench.models.drawing import drawing_from
 from psbench.optimization.losses import Loss, logits_of
+from psbench.optimization.scores import Metric
 from psbench.training.accuracy import right_answers
+from psbench.training.buffers import owner_of
 from psbench.training.device import computed
+from psbench.training.forward_state import Values, attributes, changed, changed_parameter, comparable
 
 #: more show nothing that these do not
 SAMPLES = 4
+#: unless the loss leaves out all of them
+MOST_SAMPLES = 16
 
 
 @dataclass(frozen=True)
@@ -30,10 +39,12 @@ class Trial:
     ----------
     changed_buffers : names of buffers of whole numbers or booleans that the forward changes and reads
     has_accuracy : whether the outputs say which class is meant
+    unused : names of parameters that the loss does not depend on
     """
 
     changed_buffers: tuple[str, ...] = ()
     has_accuracy: bool = True
+    unused: tuple[str, ...] = ()
 
 
 def check_parameters(what: str, module: nn.Module) -> None:
@@ -66,59 +77,183 @@ class TrialOptions(NamedTuple):
     Parameters
     ----------
     samples : int
-        How many, at most `SAMPLES`: no more than the smallest batch, as some layers need several.
+        Of the smallest batch: no more are taken, as some layers need several.
     seed : int
         Of what the forward draws.
     precision : "bf16" or None
         See `FlatModel`.
+    shrinks : str
+        What may give a worker a batch of one sample; empty: nothing does.
     """
 
     samples: int = SAMPLES
     seed: int = 0
     precision: str | None = None
+    shrinks: str = ""
 
 
 USUAL = TrialOptions()
+_NO_METRICS: Mapping[str, Metric] = {}
 
 
-def try_step(what: str, module: nn.Module, data: Dataset, loss: Loss, how: TrialOptions = USUAL) -> Trial:
-    """Compute a step on the first samples, and put the module back as it was.
+def trial_rows(samples: int) -> Integers:
+    """Return which of so many training samples a step is tried on: evenly spaced, as data may be sorted."""
+    return np.unique(np.linspace(0, samples - 1, min(MOST_SAMPLES, samples)).astype(np.int64))
+
+
+def try_step(
+    what: str,
+    module: nn.Module,
+    data: Dataset,
+    loss: Loss,
+    how: TrialOptions = USUAL,
+    metrics: Mapping[str, Metric] = _NO_METRICS,
+) -> Trial:
+    """Compute a step on a few samples, and put the module back as it was.
 
     Parameters
     ----------
     what : str
         What messages call the model.
     how : TrialOptions
+    metrics : mapping of name to Metric
 
     Raises
     ------
     ParameterError
-        If the forward fails, the outputs do not fit, or the loss or its gradient cannot be computed or is not
-        finite; in one line.
+        If the forward fails or remembers something outside of buffers, the outputs do not fit, or the loss or
+        its gradient cannot be computed or is not finite; in one line.
     """
     check_parameters(what, module)
-    where = torch.arange(min(how.samples, SAMPLES, len(data.train_y)))
-    inputs, targets = data.train_x[where], data.train_y[where]
-    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    with drawing_from(how.seed):
-        outputs = _forward(what, module.train(), data.name, inputs, how.precision)
+    loss = loss.on(torch.device("cpu"))  # a copy of what may have a state
+    kept = _Kept(module.train())
+    rows, outputs, value = _first_loss(what, module, data, loss, how)
+    targets = data.as_given(data.train_y[rows])
+    _check_mean(outputs, targets, loss, value)
+    _check_pairs(outputs, targets, loss, metrics)
+    unused = _check_gradient(what, module, value)
+    changes = _changed(module, kept.buffers)
+    _check_memory(what, module, data, loss, how, kept)
+    if how.shrinks:
+        _check_single(what, module, data, how)
+    kept.put_back()
+    return Trial(changes, right_answers(outputs, data.train_y[rows]) is not None, unused)
+
+
+class _Kept:
+    """A module's parameters, buffers and attributes, as they are now."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self.parameters = {name: values.detach().clone() for name, values in module.named_parameters()}
+        self.buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        self._attributes = [(vars(layer), dict(vars(layer))) for layer in module.modules()]
+
+    def put_back_buffers(self) -> None:
+        _put_back(self._module, {name: buffer.clone() for name, buffer in self.buffers.items()})
+
+    def put_back(self) -> None:
+        """Put back buffers and attributes; what a container in an attribute holds stays as it is."""
+        for now, before in self._attributes:
+            now.clear()
+            now.update(before)
+        self.put_back_buffers()
+
+
+def _rows(data: Dataset, size: int, shift: int = 0) -> Tensor:
+    """Return the rows of a batch, of at most so many samples; shifted, of others, if there are enough."""
+    rows = torch.from_numpy(trial_rows(len(data.train_y)))
+    spaced = torch.linspace(0, len(rows) - 1, min(size, len(rows))).long()
+    return rows[(spaced + shift) % len(rows)]
+
+
+def _first_loss(
+    what: str, module: nn.Module, data: Dataset, loss: Loss, how: TrialOptions
+) -> tuple[Tensor, Any, Tensor]:
+    """Return a batch's rows, the outputs for it and its loss, which is finite.
+
+    The loss may leave out all targets of a few samples: then more are tried.
+    """
+    for most in (SAMPLES, MOST_SAMPLES):
+        rows = _rows(data, min(how.samples, most))
+        with drawing_from(how.seed):
+            outputs = _forward(what, module, data, rows, how)
         _check_outputs(what, outputs, data, loss)
-        value = _loss(what, outputs, targets, loss)
-        _check_mean(outputs, targets, loss, value)
-        _check_gradient(what, module, value)
-    changed = _changed(module, before)
-    _put_back(module, before)
-    return Trial(changed, right_answers(outputs, targets) is not None)
+        value = _loss(what, outputs, data.as_given(data.train_y[rows]), loss)
+        if bool(torch.isfinite(value.detach()).all()):
+            return rows, outputs, value
+    raise ParameterError(
+        f"{what}: its loss is {value.item()} before the first step; look at its initial values, and at the "
+        f"data: no target of {len(rows)} samples may count"
+    )
 
 
-def _forward(what: str, module: nn.Module, name: str, inputs: Any, precision: str | None) -> Any:
+def _check_memory(
+    what: str, module: nn.Module, data: Dataset, loss: Loss, how: TrialOptions, kept: _Kept
+) -> None:
+    """Refuse a forward or a loss that remembers anything but in buffers, as those alone are sent.
+
+    What it keeps may be of the last batch, as a cache is, but must not depend on the batches before.
+    """
+    own = getattr(loss, "object", None)
+
+    def keeps(shift: int, training: bool = True) -> tuple[Values, object]:
+        rows = _rows(data, min(how.samples, SAMPLES), shift)
+        with drawing_from(how.seed):
+            outputs = _forward(what, module.train(training), data, rows, how)
+            if training:
+                _loss(what, outputs, data.as_given(data.train_y[rows]), loss)
+        return attributes(module), comparable(own)
+
+    remedy = "so that results would depend on which process computes what"
+    for batch, other in ((0, 1), (1, 0)):
+        kept.put_back()
+        first, of_loss = keeps(batch)
+        kept.put_back()
+        keeps(other)
+        with torch.no_grad():
+            keeps(other, training=False)
+        kept.put_back_buffers()
+        second, of_loss_again = keeps(batch)
+        if name := changed(first, second):
+            raise ParameterError(
+                f"{what}: its forward changes the attribute {name!r}, which is not sent with the model, "
+                f"{remedy}; make it a buffer: self.register_buffer({name.rpartition('.')[2]!r}, "
+                "torch.tensor(...))"
+            )
+        if of_loss != of_loss_again:
+            raise ParameterError(
+                f"loss {loss.name!r} remembers the batches that it has been given, {remedy}; put what it "
+                "remembers into buffers of the model"
+            )
+    if name := changed_parameter(module, kept.parameters):
+        raise ParameterError(
+            f"{what}: its forward changes parameter {name!r}, which only steps change, {remedy}; make it a "
+            "buffer (register_buffer): buffers are sent with the model"
+        )
+
+
+def _check_single(what: str, module: nn.Module, data: Dataset, how: TrialOptions) -> None:
+    """Refuse a module that cannot train on one sample, as under BatchNorm, where a batch may shrink to it."""
     try:
-        return computed(module, inputs, precision)
+        with drawing_from(how.seed):
+            computed(module.train(), data.train_x[_rows(data, 1)], how.precision)
+    except Exception as error:
+        raise ParameterError(
+            f"{what} cannot train on one sample ({one_line(error)}), and {how.shrinks} may cut a batch down "
+            "to one; use layers that need no statistics of a batch, such as GroupNorm, or other stragglers"
+        ) from error
+
+
+def _forward(what: str, module: nn.Module, data: Dataset, rows: Tensor, how: TrialOptions) -> Any:
+    inputs = data.train_x[rows]
+    try:
+        return computed(module, inputs, how.precision)
     except ParameterError as error:
         raise ParameterError(f"{what}: {error}") from None
     except Exception as error:
         raise ParameterError(
-            f"{what} cannot take a batch of data {name!r}, {described(inputs)}: {one_line(error)}"
+            f"{what} cannot take a batch of data {data.name!r}, {described(inputs)}: {one_line(error)}"
             f"{_as_floats(inputs)}"
         ) from error
 
@@ -168,11 +303,6 @@ def _loss(what: str, outputs: Any, targets: Tensor, loss: Loss) -> Tensor:
     if not isinstance(value, Tensor) or value.numel() != 1:
         shown = described(value) if isinstance(value, Tensor) else type(value).__name__
         raise ParameterError(f"loss {loss.name!r} gives {shown}, and must give a tensor of one number")
-    if not bool(torch.isfinite(value.detach()).all()):
-        raise ParameterError(
-            f"{what}: its loss is {value.item()} before the first step; look at its initial values, and at "
-            "the data"
-        )
     return value
 
 
@@ -193,8 +323,61 @@ def _check_mean(outputs: Any, targets: Tensor, loss: Loss, value: Tensor) -> Non
         )
 
 
-def _check_gradient(what: str, module: nn.Module, value: Tensor) -> None:
-    trained = [values for values in module.parameters() if values.requires_grad]
+def _check_pairs(outputs: Any, targets: Tensor, loss: Loss, metrics: Mapping[str, Metric]) -> None:
+    """Refuse a loss or a metric that broadcasts: it compares every output with every target.
+
+    Then it is the same whichever sample a target is of. A function that brings both to one shape is not.
+    """
+    if not isinstance(outputs, Tensor) or len(outputs) != len(targets):
+        return
+    shapes = tuple(outputs.shape), tuple(targets.shape)
+    outputs, targets = (torch.cat([each.detach(), each.detach()]) for each in (outputs, targets))
+    try:
+        table = torch.broadcast_shapes(outputs.shape, targets.shape)
+    except RuntimeError:
+        return
+    if math.prod(table) <= max(outputs.numel(), targets.numel()):
+        return
+    targets = _told_apart(targets)
+    if outputs.numel() == targets.numel():  # so that pairs are alike, and no others
+        outputs = _told_apart(targets.to(outputs.dtype)).reshape(outputs.shape)
+    else:
+        outputs = _told_apart(outputs)
+    functions = [(f"loss {loss.name!r}", loss.mean)]
+    functions += [(f"metric {name!r}", metric.value) for name, metric in metrics.items()]
+    for called, function in functions:
+        if _ignores_order(function, outputs, targets):
+            raise ParameterError(
+                f"{called} compares every output with every target: outputs of shape {shapes[0]} and targets "
+                f"of shape {shapes[1]} broadcast; bring both to one shape"
+            )
+
+
+def _told_apart(values: Tensor) -> Tensor:
+    """Return other values, of which no two samples' are alike; between 0 and 1 if they were."""
+    if not values.is_floating_point():
+        return torch.cat([1 - values[:1].clamp(0, 1), values[1:]])
+    draw = torch.Generator().manual_seed(0)
+    less, more = (torch.empty(values.shape).uniform_(0, 0.1, generator=draw) for _ in range(2))
+    return values * (0.9 - less) + more
+
+
+def _ignores_order(function: Callable[[Any, Tensor], Any], outputs: Tensor, targets: Tensor) -> bool:
+    """Return whether a function has one value whichever sample each target is of."""
+    try:
+        with torch.no_grad():
+            found = [
+                float(function(outputs, targets.roll(shift, 0))) for shift in range(min(3, len(targets)))
+            ]
+    except Exception:  # it may need more samples than these
+        return False
+    return all(math.isclose(value, found[0], rel_tol=1e-5) for value in found)
+
+
+def _check_gradient(what: str, module: nn.Module, value: Tensor) -> tuple[str, ...]:
+    """Refuse a loss without a finite gradient; return the trained parameters that it does not reach."""
+    named = {name: values for name, values in module.named_parameters() if values.requires_grad}
+    trained = list(named.values())
     try:
         found = torch.autograd.grad(value.reshape(()), trained, allow_unused=True)
     except RuntimeError as error:
@@ -205,6 +388,7 @@ def _check_gradient(what: str, module: nn.Module, value: Tensor) -> None:
     finite = all(bool(torch.isfinite(g.coalesce().values() if g.is_sparse else g).all()) for g in gradients)
     if not finite:
         raise ParameterError(f"{what}: the gradient of its loss is not finite before the first step")
+    return tuple(name for name, each in zip(named, found, strict=True) if each is None)
 
 
 def _changed(module: nn.Module, before: dict[str, Tensor]) -> tuple[str, ...]:
@@ -223,8 +407,7 @@ def _changed(module: nn.Module, before: dict[str, Tensor]) -> tuple[str, ...]:
 
 def _put_back(module: nn.Module, before: dict[str, Tensor]) -> None:
     for name, values in before.items():
-        path, _, own = name.rpartition(".")
-        owner = module.get_submodule(path)
+        owner, own = owner_of(module, name)
         now = getattr(owner, own)
         if now.shape != values.shape:
             raise ParameterError(

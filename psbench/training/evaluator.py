@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -38,9 +40,13 @@ class EvaluationPart(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """What a part of an evaluation finds: each batch's loss, the answers that were right, and of how many."""
+    """What a part of an evaluation finds: sums of the loss, the answers that were right, and of how many.
+
+    `counted` is how many samples each sum is of; a loss of a whole set is one of 1.
+    """
 
     losses: list[float]
+    counted: list[float]
     right: int
     targets: int
     metrics: dict[str, float]
@@ -98,12 +104,13 @@ class Evaluator:
     def parts(self) -> list[EvaluationPart]:
         """The batches or sets of an evaluation, in order; each may be evaluated by any process.
 
-        A set is one part if its forwards draw numbers, which follow one another, or if metrics need all of
-        its outputs; else each batch is one.
+        A set is one part if its forwards draw numbers, which follow one another, or if the loss or metrics
+        need all of its outputs; else each batch is one.
         """
         found = []
         for which, size in (("train", len(self._sample)), ("val", len(self.data.val_y))):
-            is_whole = self.model.draws or (which == "val" and bool(self._metrics))
+            of_all = not self._loss.adds_up or (which == "val" and bool(self._metrics))
+            is_whole = self.model.draws or of_all
             step = max(1, size) if is_whole else self.BATCH
             found += [EvaluationPart(which, at, min(at + step, size)) for at in range(0, size, step)]
         return found
@@ -120,8 +127,7 @@ class Evaluator:
             own = [pair for pair in zip(self.parts, scores, strict=True) if pair[0].which == which]
             if not own:
                 continue
-            losses = [loss for _, each in own for loss in each.losses]
-            values[f"{which}_loss"] = _total(losses) / own[-1][0].stop
+            values[f"{which}_loss"] = _mean([each for _, each in own])
             if targets := sum(each.targets for _, each in own):
                 values[f"{which}_accuracy"] = sum(each.right for _, each in own) / targets
             for _, each in own:
@@ -131,10 +137,10 @@ class Evaluator:
     def _scores(self, part: EvaluationPart) -> Scores:
         data, stretch = self.data, slice(part.start, part.stop)
         if part.which == "train":
-            return self._over(data.train_x, data.train_y, self._sample[stretch])
-        outputs: list[Any] | None = [] if self._metrics else None
+            return self._over(data.train_x, data.train_y, self._sample[stretch], [])
+        outputs: list[Any] = []
         scores = self._over(data.val_x, data.val_y, torch.arange(part.start, part.stop), outputs)
-        return scores if outputs is None else scores._replace(metrics=self._measured(_joined(outputs)))
+        return scores._replace(metrics=self._measured(_joined(outputs))) if self._metrics else scores
 
     def loss(
         self, which: Literal["train", "test"], parameters: Tensor, buffers: Tensor, samples: int = 0
@@ -149,7 +155,7 @@ class Evaluator:
         self._load(parameters, buffers)
         data = self.data
         inputs, labels = (data.train_x, data.train_y) if which == "train" else (data.val_x, data.val_y)
-        return _total(self._over(inputs, labels, where).losses) / len(where)
+        return _mean([self._over(inputs, labels, where, [])])
 
     def sample_size(self, which: Literal["train", "test"], samples: int = 0) -> int:
         """Return how many samples `loss` is taken over."""
@@ -167,23 +173,33 @@ class Evaluator:
             self._samples[key] = torch.from_numpy(np.sort(order[: key[1]]))
         return self._samples[key]
 
-    def _over(
-        self, inputs: Tensor | Several, labels: Tensor, where: Tensor, keep: list[Any] | None = None
-    ) -> Scores:
-        """Return the scores of some samples; outputs are added to `keep`, on the CPU."""
-        losses, right, targets = list[float](), 0, 0
-        device = self.model.device
-        with torch.inference_mode(), self._drawing():
+    def _over(self, inputs: Tensor | Several, labels: Tensor, where: Tensor, outputs: list[Any]) -> Scores:
+        """Return the scores of some samples; what metrics or the loss need all of is added to `outputs`."""
+        losses, counted, right, targets = list[float](), list[float](), 0, 0
+        device, adds_up = self.model.device, self._loss.adds_up
+        # no inference mode: what a forward keeps (a cache, a scripted layer's plan) could not be trained on
+        with torch.no_grad(), self._drawing():
             for part in torch.split(where, self.BATCH):
                 y = labels[part].to(device)
-                outputs = computed(self.model.module, inputs[part].to(device), self.model.precision)
-                losses.append(float(self._loss.total(outputs, y)))
-                found = right_answers(outputs, y)
+                answers = computed(self.model.module, inputs[part].to(device), self.model.precision)
+                found = right_answers(answers, y)
                 right += found or 0
                 targets += 0 if found is None else y.numel()
-                if keep is not None:
-                    keep.append(_on_cpu(outputs))
-        return Scores(losses, right, targets, {})
+                if adds_up:
+                    total = self._loss.total(answers, self.data.as_given(y))
+                    losses.append(float(total.loss))
+                    counted.append(total.samples)
+                if self._metrics or not adds_up:
+                    outputs.append(_each(lambda parts: parts[0].cpu(), [answers]))
+            if not adds_up:
+                losses, counted = [self._of_all(outputs, labels[where])], [1.0]
+        return Scores(losses, counted, right, targets, {})
+
+    def _of_all(self, outputs: list[Any], labels: Tensor) -> float:
+        """Return the loss of all batches together: its denominator may be other than their samples."""
+        device = self.model.device
+        joined = _each(lambda parts: parts[0].to(device), [_joined(outputs)])
+        return float(self._loss.mean(joined, self.data.as_given(labels.to(device))))
 
     def _drawing(self) -> AbstractContextManager[None]:
         """Have a forward that draws numbers draw the same in every evaluation."""
@@ -196,7 +212,7 @@ class Evaluator:
         for name, metric in self._metrics.items():
             try:
                 given = outputs if metric.of_all else logits_of(outputs)
-                found[name] = metric.value(given, self.data.val_y)
+                found[name] = metric.value(given, self.data.as_given(self.data.val_y))
             except Exception as error:
                 raise ParameterError(
                     f"metric {name!r} cannot be computed from the outputs for the {len(self.data.val_y)} "
@@ -205,25 +221,45 @@ class Evaluator:
         return found
 
 
-def _total(losses: Sequence[float]) -> float:
-    """Add up in order; `sum` rounds otherwise from Python 3.12 on."""
-    return functools.reduce(operator.add, losses, 0.0)
-
-
-def _on_cpu(outputs: Any) -> Any:
-    return _each(lambda parts: parts[0].cpu(), [outputs])
+def _mean(scores: Sequence[Scores]) -> float:
+    """Return the mean loss of what was scored; of no sample that counts there is none."""
+    count = sum(each for part in scores for each in part.counted)
+    # in order: `sum` rounds otherwise from Python 3.12 on
+    total = functools.reduce(operator.add, (loss for part in scores for loss in part.losses), 0.0)
+    return total / count if count else math.nan
 
 
 def _joined(batches: list[Any]) -> Any:
-    return _each(torch.cat, batches)
+    try:
+        return _each(torch.cat, batches)
+    except RuntimeError as error:
+        raise ParameterError(
+            f"the outputs for all batches of {Evaluator.BATCH} samples cannot be joined, of which a loss or "
+            f"a metric is taken: {one_line(error)}"
+        ) from error
 
 
 def _each(function: Any, batches: list[Any]) -> Any:
-    """Apply a function to the tensors at each place of several outputs of one structure."""
+    """Apply a function to the tensors at each place of several outputs of one structure.
+
+    What has no samples, as the loss that a model adds to its outputs, becomes its mean.
+    """
     first = batches[0]
-    if isinstance(first, Mapping):
-        return {name: _each(function, [batch[name] for batch in batches]) for name in first}
+    if isinstance(first, Tensor):
+        if first.dim():
+            return function(batches)
+        return torch.stack(batches).mean() if first.is_floating_point() else first
     if isinstance(first, (tuple, list)):
         found = [_each(function, list(parts)) for parts in zip(*batches, strict=True)]
         return type(first)(*found) if hasattr(first, "_fields") else type(first)(found)
-    return function(batches) if isinstance(first, Tensor) and first.dim() else first
+    if isinstance(first, Mapping):
+        changed: Any = copy.copy(first)  # of its own class, as Hugging Face's is
+        for name in first:
+            changed[name] = _each(function, [batch[name] for batch in batches])
+        return changed
+    if hasattr(first, "__dict__") and not callable(first):
+        changed = copy.copy(first)
+        for name in vars(first):
+            object.__setattr__(changed, name, _each(function, [getattr(batch, name) for batch in batches]))
+        return changed
+    return first

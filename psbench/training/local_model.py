@@ -16,8 +16,9 @@ from torch import Tensor
 
 from psbench.core import State, Strategy
 from psbench.core.arithmetic import Entries, put_back
+from psbench.optimization.absent import absent_entries
 from psbench.optimization.optimizer import SGD, Optimizer
-from psbench.optimization.update import OptimizerSteps
+from psbench.optimization.piecewise import PiecewiseSteps
 from psbench.training.evaluator import Evaluator
 from psbench.training.server import OPTIMIZER, copies_under
 from psbench.training.trainer import StepResult
@@ -59,6 +60,11 @@ class LocalModel:
         self.test_samples = part.evaluated_samples
         self.parameters = self.buffers = torch.zeros(0)
         self.state = State(self.parameters)
+
+    @property
+    def orders(self) -> Mapping[str, Any]:
+        """The orders of the last release, as the worker's half reads them."""
+        return self._own.orders
 
     def obey(self, orders: Mapping[str, Any]) -> None:
         """Show the worker's half the orders of the last release."""
@@ -177,7 +183,7 @@ class _OwnStep:
         self.lr, self.samples = 0.0, 0
         self.orders: Mapping[str, Any] = {}
         self._parameters = torch.zeros(0)
-        self._update: OptimizerSteps | None = None
+        self._update: PiecewiseSteps | None = None
 
     def of(self, parameters: Tensor) -> None:
         """Step on this vector from now on."""
@@ -185,8 +191,8 @@ class _OwnStep:
 
     def move(self, direction: Tensor) -> None:
         if self._update is None:
-            self._update = self._spec.update(self._parameters)
-        self._update.step(direction, self.lr)
+            self._update = PiecewiseSteps(self._spec, self._parameters)
+        self._update.step(direction, self.lr, absent_entries(direction))
 
     def forget(self) -> None:
         self._update = None
@@ -197,7 +203,7 @@ class _OwnStep:
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from tensors that `tensors` returned; not copied."""
-        self._update = self._spec.update(self._parameters)
+        self._update = PiecewiseSteps(self._spec, self._parameters)
         self._update.load_state(tensors)
 
 

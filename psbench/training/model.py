@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from psbench.models.drawing import may_draw
+from psbench.optimization.absent import mark, without_marks
 from psbench.training.buffers import Buffers
 from psbench.training.device import to_host
 
@@ -90,11 +91,21 @@ class FlatModel:
         self._buffers.load(buffers)
 
     def gradient(self, loss: Tensor) -> Tensor:
-        """Return the gradient of a loss as one new vector; a parameter without influence has 0."""
-        parts = torch.autograd.grad(loss, self._own, materialize_grads=True)
+        """Return the gradient of a loss as one new vector, marked where a parameter has no influence.
+
+        See `psbench.optimization.absent`.
+        """
+        parts = torch.autograd.grad(loss, self._own, allow_unused=True)
         # torch has sparse gradients for embeddings that ask for them
-        flat = [(part.to_dense() if part.is_sparse else part).reshape(-1) for part in parts]
-        return to_host(torch.cat(flat))
+        dense = [part.to_dense() if part is not None and part.is_sparse else part for part in parts]
+        pairs = zip(dense, self._own, strict=True)
+        found = [p.detach().reshape(-1) if g is None else g.reshape(-1) for g, p in pairs]
+        flat = without_marks(torch.cat(found))
+        if any(part is None for part in parts):
+            for part, piece in zip(parts, flat.split([len(each) for each in found]), strict=True):
+                if part is None:
+                    mark(piece)
+        return to_host(flat)
 
 
 def _parts(tensors: Sequence[Tensor], flat: Tensor) -> list[Tensor]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from psbench.core.rounding import largest_remainder
 from psbench.data import Dataset
 from psbench.data.several import Several
 from psbench.errors import ParameterError
@@ -15,7 +18,7 @@ from psbench.models.initialise import knows
 from psbench.optimization.losses import Loss, loss_for
 from psbench.seeds import Streams
 from psbench.training.device import device_of
-from psbench.training.dry_run import SAMPLES, Trial, TrialOptions, check_parameters, try_step
+from psbench.training.dry_run import SAMPLES, Trial, TrialOptions, check_parameters, trial_rows, try_step
 from psbench.training.memory import check_model
 from psbench.training.model import FlatModel
 
@@ -28,31 +31,34 @@ class BuiltNetwork(NamedTuple):
     trial: Trial
 
 
-def network_of(experiment: Experiment, data: Dataset, streams: Streams) -> BuiltNetwork:
+def network_of(experiment: Experiment, data: Dataset, streams: Streams, *, whole_run: bool) -> BuiltNetwork:
     """Build the network of an experiment, and try a step with it.
+
+    `whole_run` says whether all of the run is on this machine, which then has to have its device and memory.
 
     Raises
     ------
     ParameterError
         If it cannot be built, is too large, or cannot learn from this data; nothing has been computed.
     """
-    if experiment.scheduler is None:  # else the machines that compute are others than this one
+    if whole_run:
         device_of(experiment.device)
     model = experiment.model
     model.check_task(data.task)
     loss = loss_for(experiment.loss, data.task)
     _check_inputs(model, data)
-    example = data.train_x[: min(SAMPLES, len(data.train_x))]
+    example = data.train_x[torch.from_numpy(trial_rows(len(data.train_y))[:SAMPLES])]
     sizes = data.input_shape, data.num_outputs
-    module = model.build(*sizes, streams, example, lambda numbers: check_model(experiment, 4 * numbers))
+    check = partial(check_model, experiment, whole_run=whole_run)
+    module = model.build(*sizes, streams, example, lambda numbers: check(4 * numbers))
     what = _called(model)
-    trial = Trial(has_accuracy=data.task != "regression")
+    trial, shrinks = Trial(has_accuracy=data.task != "regression"), _shrinks(experiment)
     if experiment.timing_only:
         check_parameters(what, module)
-    elif experiment.loss is not None or model.foreign or not _certain(module, data):
+    elif experiment.loss is not None or experiment.metrics or not _certain(model, module, data, shrinks):
         smallest = experiment.batch_size // experiment.num_workers
-        how = TrialOptions(smallest, streams.integer("dry run"), experiment.precision)
-        trial = try_step(what, module, data, loss, how)
+        how = TrialOptions(smallest, streams.integer("dry run"), experiment.precision, shrinks)
+        trial = try_step(what, module, data, loss, how, experiment.metrics)
     if (rule := experiment.reads_accuracy) and not trial.has_accuracy:
         raise ParameterError(
             f"{rule}: what {what} answers for data {data.name!r} names no classes, so there is "
@@ -71,10 +77,23 @@ def _check_inputs(model: Model, data: Dataset) -> None:
         )
 
 
+def _shrinks(experiment: Experiment) -> str:
+    """Return what may have a worker compute a step on one sample; empty if nothing does."""
+    shares = set(largest_remainder(experiment.batch_size, [1.0] * experiment.num_workers))
+    for each in experiment.strategy.compositions:
+        if each.stragglers.varies_batch and each.stragglers.smallest_batch == 1:
+            return f"stragglers {each.stragglers.name!r}"
+        if min(map(each.communication.smallest_step, shares)) == 1 < min(shares):
+            return f"communication {each.communication.name!r}"
+    return ""
+
+
 def _called(model: Model) -> str:
     return f"model {getattr(model, 'type', '') or model.name!r}"
 
 
-def _certain(module: torch.nn.Module, data: Dataset) -> bool:
-    """Return whether a step is known to work: psbench's layers, on numbers."""
-    return not isinstance(data.train_x, Several) and data.train_x.dtype == torch.float32 and knows(module)
+def _certain(model: Model, module: torch.nn.Module, data: Dataset, shrinks: str) -> bool:
+    """Return whether a step is known to work: psbench's layers, on numbers, and on one sample if need be."""
+    plain = not isinstance(data.train_x, Several) and data.train_x.dtype == torch.float32 and knows(module)
+    alone = not shrinks or not any(isinstance(layer, _BatchNorm) for layer in module.modules())
+    return plain and alone and not model.foreign

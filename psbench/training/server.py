@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -17,7 +17,9 @@ from torch import Tensor
 
 from psbench.core import Aggregation, Apply, Pushed, State, Step
 from psbench.core.arithmetic import Entries, Shapes, put_back, weighted_sum
+from psbench.optimization.absent import absent_in_all
 from psbench.optimization.optimizer import SGD, Optimizer
+from psbench.optimization.piecewise import PiecewiseSteps
 from psbench.training.device import copied
 from psbench.training.fused import fused_momentum_step
 
@@ -71,7 +73,7 @@ class Server:
         self.parameters, self.buffers = copied(parameters.detach()), copied(buffers.detach())
         self.spec = optimizer
         self.global_batch = global_batch
-        self._update = optimizer.update(self.parameters)
+        self._update = PiecewiseSteps(optimizer, self.parameters)
         self._momentum_scale = 1.0
         self.aggregation = Aggregation() if aggregation is None else aggregation
         self.state, self.fragments = State(self.parameters), fragments
@@ -94,10 +96,13 @@ class Server:
         before = self.parameters.clone() if self.measures_movement else None
         rate, fragment = self.spec.rate(how.epoch) * how.lr_scale, how.fragment
         epoch, numbers, plain = how.epoch, how.numbers, self._update.step
-        step = Step(rate, epoch, numbers, self.global_batch, plain, _momentum_step=fused_momentum_step)
         if self.aggregation.carries:
             for push in pushes:
                 push.split(self.aggregation.carries)
+        if self.aggregation.payload == "gradient":
+            absent = absent_in_all([push.vector for push in pushes])
+            plain = plain if absent is None else _leaving_alone(plain, absent)
+        step = Step(rate, epoch, numbers, self.global_batch, plain, _momentum_step=fused_momentum_step)
         if self.aggregation.per_tensor:
             step.tensors = self._tensors(fragment)
         if fragment < 0:
@@ -157,7 +162,7 @@ class Server:
 
     def forget_momentum(self) -> None:
         """Reset the state of the optimizer and of the aggregation part; the model stays."""
-        self._update = self.spec.update(self.parameters)
+        self._update = PiecewiseSteps(self.spec, self.parameters)
         self._momentum_scale = 1.0
         self.state = State(self.parameters)
 
@@ -188,6 +193,11 @@ class Server:
         if own := copies_under(OPTIMIZER, tensors):
             self._update.load_state(own)
         self.state.load(copies_under(f"{AGGREGATION}{self.aggregation.name}/", tensors))
+
+
+def _leaving_alone(move: Callable[..., None], absent: Tensor) -> Callable[[Tensor, float], None]:
+    """Return the optimizer's step, but where no push has a gradient and the part makes none."""
+    return lambda direction, lr: move(direction, lr, absent & (direction == 0))
 
 
 def _movement(before: Tensor, after: Tensor) -> float:

@@ -14,7 +14,9 @@ from torch import Tensor
 from psbench.arrays import Integers
 from psbench.data import Dataset
 from psbench.data.several import Several, joined
+from psbench.errors import ParameterError
 from psbench.models.drawing import drawing_from
+from psbench.optimization.absent import absent_entries
 from psbench.optimization.clip import Clip
 from psbench.optimization.losses import CROSS_ENTROPY, Loss
 from psbench.seeds import Streams
@@ -73,6 +75,8 @@ class Trainer:
     loss : Loss
     clip : Clip or None
         Limits each gradient.
+    blind : str
+        What would take a parameter without a gradient for one with zeros; empty: nothing.
     """
 
     SCAN = 8192  # samples read at a time; bounds memory
@@ -86,9 +90,10 @@ class Trainer:
         ordered: bool = False,
         loss: Loss = CROSS_ENTROPY,
         clip: Clip | None = None,
+        blind: str = "",
     ) -> None:
         self.model, self.data, self._streams, self._ordered = model, data, streams, ordered
-        self._loss, self._clip = loss, clip
+        self._loss, self._clip, self._blind = loss, clip, blind
         self._shards = [Batches(shard, streams, worker, ordered) for worker, shard in enumerate(shards)]
         self._batches = list(self._shards)
         self._chunks = [0] * len(shards)
@@ -219,5 +224,18 @@ class Trainer:
         return StepResult(gradient, model.buffers, loss)
 
     def _by_autograd(self, inputs: Any, labels: Tensor) -> tuple[Tensor, float]:
-        loss = self._loss.mean(computed(self.model.module, inputs, self.model.precision), labels)
-        return self.model.gradient(loss), loss.item()
+        outputs = computed(self.model.module, inputs, self.model.precision)
+        loss = self._loss.mean(outputs, self.data.as_given(labels))
+        gradient = self.model.gradient(loss)
+        if self._blind and absent_entries(gradient) is not None:
+            raise ParameterError(why_blind(self._blind))
+        return gradient, loss.item()
+
+
+def why_blind(blind: str, name: str = "some") -> str:
+    """Return why a parameter that is not used cannot be trained: it would be moved."""
+    return (
+        f"the loss does not depend on {name} parameter, which torch's optimizers then leave alone, but "
+        f"{blind} takes its gradient for zeros, and would move it by momentum or weight decay; freeze it "
+        "(requires_grad_(False)), or use a strategy whose gradients travel whole"
+    )

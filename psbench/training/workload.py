@@ -23,6 +23,7 @@ from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.optimization.losses import Loss
 from psbench.optimization.optimizer import Optimizer
+from psbench.optimization.suitability import blind_to_absence
 from psbench.seeds import Streams
 from psbench.sharding import ShardingReport, label_counts, measure_data
 from psbench.strategies.stragglers.dual_binary_search import CHUNKS_HELD
@@ -32,7 +33,7 @@ from psbench.training.memory import check_data
 from psbench.training.model import FlatModel
 from psbench.training.network import network_of
 from psbench.training.server import Server, kept_vectors
-from psbench.training.trainer import Trainer
+from psbench.training.trainer import Trainer, why_blind
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,19 @@ class Workload:
     sharding_report: ShardingReport | None = None
 
     @classmethod
-    def build(cls, experiment: Experiment, sent: Shipment | None = None) -> Workload:
+    def build(
+        cls, experiment: Experiment, sent: Shipment | None = None, *, whole_run: bool = True
+    ) -> Workload:
         """Load the data, cut it, and build the model.
 
-        `sent` is the data with its shards, in a process that was sent them and cannot load them.
+        Parameters
+        ----------
+        experiment : Experiment
+        sent : Shipment or None
+            The data with its shards, in a process that was sent them and cannot load them.
+        whole_run : bool
+            False in a process that has one role of a run, or whose run is on other machines than
+            `experiment.has_scheduler` says: memory is checked for this process alone.
 
         Raises
         ------
@@ -76,8 +86,10 @@ class Workload:
         profile = experiment.cluster.profile()
         data = experiment.data.load(streams) if sent is None else sent.dataset()
         _check_fit(experiment, data)
-        check_data(experiment, data)
-        network = network_of(experiment, data, streams)
+        whole_run &= not experiment.has_scheduler
+        if whole_run:
+            check_data(experiment, data)
+        network = network_of(experiment, data, streams, whole_run=whole_run)
         shards: Sequence[Integers] = []
         report = None
         if sent is not None:
@@ -104,6 +116,8 @@ class Workload:
             sharding_report=report,
         )
         workload._check_memory()
+        if network.trial.unused and (blind := workload.blind):
+            raise ParameterError(why_blind(blind, f"its {network.trial.unused[0]!r}"))
         return workload
 
     @property
@@ -115,7 +129,7 @@ class Workload:
         """
         model = self.model
         if model.loaded:
-            model = network_of(self.experiment, self.data, self.streams).model
+            model = network_of(self.experiment, self.data, self.streams, whole_run=False).model
         return for_device(self.experiment.device, model.parameters)
 
     @property
@@ -218,11 +232,16 @@ class Workload:
             return self.model
         return FlatModel(self.model.module, self.model.changed_buffers, device, self.model.precision)
 
+    @property
+    def blind(self) -> str:
+        """What would take a parameter without a gradient for one with zeros; empty: nothing."""
+        return blind_to_absence(self.experiment.strategy, self.experiment.optimizer)
+
     def trainer(self) -> Trainer:
         """Return a trainer, which computes the workers' steps."""
         ordered, model = self.experiment.sharding.ordered, self.computing
         loss, clip = self.loss.on(model.device), self.experiment.worker_optimizer.clip
-        return Trainer(model, self.data, self.shards, self.streams, ordered, loss, clip)
+        return Trainer(model, self.data, self.shards, self.streams, ordered, loss, clip, self.blind)
 
     def evaluator(self) -> Evaluator:
         """Return an evaluator of models."""

@@ -1,11 +1,16 @@
 """The stop rules at their very bounds: a target that is met exactly, patience that is just used up."""
 
+import math
+
 import pytest
 
+import psbench as ps
 from psbench.backends.schedule import StopRules
 from psbench.core.stop import Stop
 from psbench.errors import ParameterError, UnknownName
 from psbench.experiment import Experiment
+from psbench.metrics import pushes
+from psbench.strategies import CATALOGUE, make_strategy
 
 
 def rules(**stop):
@@ -55,3 +60,56 @@ def test_patience_that_is_partly_used_up_is_part_of_the_state():
         assert first.after_evaluation({"val_accuracy": 0.1, "val_loss": loss}) == ""
     again.load_state_dict(first.state_dict(), epoch=2.0)
     assert again.after_evaluation({"val_accuracy": 0.1, "val_loss": 1.2})
+
+
+def spent(strategy, epochs=4.0, workers=4, **changes):
+    """Return the samples trained on, those of the budget, and the run, of workers with batches of 8."""
+    made = Experiment(
+        strategy=strategy,
+        cluster={"workers": workers, "step_time": "constant"},
+        data={"name": "mixture", "num_samples": 1000},
+        batch_size=8 * workers,
+        stop={"epochs": epochs},
+        **changes,
+    )
+    done = ps.run(made)
+    assert done.meta["reason"] == f"{epochs:g} epochs are done"
+    size = done.meta["dataset_size"]
+    return round(done.summary()["epochs"] * size), epochs * size, done
+
+
+def rounds_are_own(name):
+    return any(each.decides_own_rounds for each in make_strategy(name).compositions)
+
+
+@pytest.mark.parametrize("name", sorted(filter(rounds_are_own, CATALOGUE)))
+def test_no_strategy_exceeds_its_epochs_by_more_than_5_percent(name):
+    """Each worker's last mini-batch may reach beyond the budget; without a barrier its last push may."""
+    samples, budget, _ = spent(name, epochs=4.2)
+    assert budget <= samples <= 1.05 * budget
+
+
+LONG = 100_000  # steps between two pushes
+
+
+@pytest.mark.parametrize(
+    "name", ["local_sgd", "diloco", "streaming_diloco", "eager_diloco", "decoupled_diloco"]
+)
+def test_a_period_longer_than_the_run_ends_with_it(name):
+    """Equal workers take an equal share of the samples each, rounded up to whole steps."""
+    samples, budget, done = spent({"name": name, "local_steps": LONG})
+    assert pushes(done.log)["steps"].max() == math.ceil(budget / 4 / 8)
+    assert samples < budget + 4 * 8
+
+
+@pytest.mark.parametrize("name", ["async_local_sgd", "fedbuff", "easgd", "halos"])
+def test_a_long_period_without_a_barrier_ends_with_the_run_too(name):
+    """Whose share is used up takes single steps while the others finish theirs."""
+    samples, budget, done = spent({"name": name, "local_steps": LONG})
+    assert pushes(done.log)["steps"].max() == math.ceil(budget / 4 / 8)
+    assert samples < budget + budget / 4
+
+
+def test_without_a_number_of_epochs_a_period_is_as_long_as_it_says():
+    done = ps.run(Experiment(strategy={"name": "local_sgd", "local_steps": 30}, stop={"updates": 2}))
+    assert set(pushes(done.log)["steps"]) == {30}

@@ -167,7 +167,9 @@ class FakeWorker:
             self._loop = WorkerLoop(self._composition, self.worker, release.samples)
         if self._loop.ticket >= release.ticket:
             raise BrokenContract(f"worker {self.worker} is released twice with ticket {release.ticket}")
-        directive = self._loop.release(release.then, release.ticket, release.version, release.orders)
+        directive = self._loop.release(
+            release.then, release.ticket, release.version, release.orders, release.allowance
+        )
         if release.then == "step":
             yield from self._renew(release)
         return directive

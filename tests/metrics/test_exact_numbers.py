@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 
+import pandas as pd
 import pytest
 
+from psbench.charts.growing import tables_of
 from psbench.core.log import EventLog, Kind
 from psbench.errors import DataError
 from psbench.metrics import (
@@ -31,9 +33,12 @@ from psbench.metrics import (
     training_loss,
     unused_workers,
 )
+from psbench.metrics.axes import Axes
 from psbench.metrics.pushes import BatchSizes
 from psbench.metrics.recording import STAGES, recording
 from psbench.metrics.rows import Absences, with_membership
+from psbench.runs.execution import run
+from psbench.testing import toy_experiment
 
 
 def spans_of(log: EventLog, worker: int) -> list[tuple]:
@@ -84,9 +89,10 @@ def test_answers_to_the_version_that_ends_the_run_do_not_count(three_workers):
 
 
 def test_evaluations_know_time_updates_and_bytes(three_workers):
+    """Bytes until the version was made: the answers that carry it, 60 bytes, are behind it."""
     (row,) = evaluations(three_workers).to_dict("records")
     assert row == {
-        "epoch": 0.6, "time_s": 5.0, "updates": 1, "bytes": 150, "val_accuracy": 0.5, "val_loss": 0.7,
+        "epoch": 0.6, "time_s": 5.0, "updates": 1, "bytes": 90, "val_accuracy": 0.5, "val_loss": 0.7,
     }  # fmt: skip
     assert time_to_target(three_workers, 0.5) == 5.0
     assert time_to_target(three_workers, 0.51) is None
@@ -326,3 +332,39 @@ def test_a_log_that_is_not_of_one_run_is_refused():
 
 def test_an_empty_log_has_no_throughput():
     assert len(throughput(EventLog())) == 0
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_bytes_of_rounds_of_diloco_are_two_models_a_worker(rounds, tmp_path):
+    """Each round a worker is sent the model and pushes one; the answer to the last round is not sent."""
+    made = toy_experiment(
+        {"name": "diloco", "local_steps": 4}, stop={"updates": rounds}, evaluate_every=0.1, batch_size=30
+    )
+    done = run(made)
+    workers, model = done.meta["num_workers"], done.meta["model_bytes"]
+    expected = [2 * workers * model * made for made in range(rounds + 1)]
+    assert evaluations(done.log)["bytes"].tolist() == expected
+    assert sum(total_bytes(done.log, done.meta["unanswered"]).values()) == expected[-1]
+    assert sum(done.summary()["bytes"].values()) == expected[-1]
+    table = pd.read_csv(done.export(tmp_path / "run.csv"))
+    assert table["bytes"].max() == expected[-1]
+    drawn = tables_of(done, "run").totals("bytes")
+    assert sum(drawn["bytes"]) == expected[-1]
+
+
+def test_bytes_of_an_evaluation_that_comes_late_are_those_of_its_version():
+    """As live, where it is computed while workers go on; nor do votes on later steps count."""
+    log = EventLog()
+    log.add(Kind.JOIN, 0.0, 0)
+    for version in range(3):
+        log.add(Kind.RELEASE, float(version), 0, version=version, bytes=100)
+        log.add(Kind.PUSH, version + 1.0, 0, version, version, 8, 1, bytes=7)
+        log.add(Kind.APPLY, version + 1.0, 0, version, version + 1, 8, 1)
+    log.add(Kind.RELEASE, 3.0, 0, version=3, bytes=100)
+    for version in (0, 1, 3):
+        log.add(Kind.EVALUATED, 3.5, id=version, version=version, text="{}")
+    assert evaluations(log)["bytes"].tolist() == [0, 107, 321]
+    pieces, found = Axes(), []
+    for start in range(len(log)):
+        found += pieces.read(log.rows(start, start + 1)).evaluated_bytes.tolist()
+    assert found == [0, 107, 321]

@@ -41,7 +41,7 @@ def totals(log: EventLog, parts: list[tuple[int, int]]) -> list[Any]:
         pushes.read(log.rows(start, stop))
     counts = pushes.counts.columns(spans.workers)
     return [
-        *(spans.phases(), spans.waits(log), pushes.bytes, spans.workers),
+        *(spans.phases(), spans.waits(log), pushes.bytes(), spans.workers),
         *(pushes.staleness.tolist(), pushes.lead.tolist(), sorted(pushes.batches.seen())),
         *(counts[name].tolist() for name in ("pushes", "applied", "samples")),
     ]

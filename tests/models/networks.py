@@ -140,3 +140,35 @@ def flat(module):
 def numbers(tensor):
     """Return a tensor as plain numbers."""
     return np.asarray(tensor.tolist())
+
+
+class Branching(nn.Module):
+    """Uses one layer in some batches only, and another in none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare, self.always, self.sometimes = nn.Linear(4, 3), nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x):
+        y = self.always(x)
+        return y + self.sometimes(x) if float(x[0, 0]) > 0 else y
+
+
+def plain_parallel(experiment, updates, module, optimizer):
+    """Train as DistributedDataParallel does: a parameter that no worker has used has no gradient."""
+    workload = Workload.build(experiment)
+    data, workers = workload.data, len(workload.shards)
+    sources = [Batches(shard, workload.streams, worker) for worker, shard in enumerate(workload.shards)]
+    parameters, used = list(module.parameters()), []
+    for _ in range(updates):
+        found = []
+        for worker, source in enumerate(sources):
+            where = torch.from_numpy(source.take(workload.batch_sizes[worker]))
+            loss = functional.cross_entropy(module(data.train_x[where]), data.train_y[where])
+            found.append(torch.autograd.grad(loss, parameters, allow_unused=True))
+        for parameter, gradients in zip(parameters, zip(*found, strict=True), strict=True):
+            there = [gradient for gradient in gradients if gradient is not None]
+            parameter.grad = sum(there) / workers if there else None
+        used.append([None not in gradients for gradients in zip(*found, strict=True)])
+        optimizer.step()
+    return module, used

@@ -53,8 +53,9 @@ LOSSES = [
 def test_losses_are_torchs(name, values, outputs, targets, expected):
     loss = as_loss({"name": name, **values})
     torch.testing.assert_close(loss.mean(outputs, targets), expected)
-    parts = sum(loss.total(outputs[i : i + 3], targets[i : i + 3]) for i in (0, 3, 6))
-    torch.testing.assert_close(parts / 7, expected)
+    parts = [loss.total(outputs[i : i + 3], targets[i : i + 3]) for i in (0, 3, 6)]
+    torch.testing.assert_close(sum(part.loss for part in parts) / 7, expected)
+    assert sum(part.samples for part in parts) == 7
 
 
 def test_every_loss_is_compared_with_torch():
@@ -66,7 +67,7 @@ def test_a_sequence_counts_each_token():
     expected = functional.cross_entropy(logits.reshape(20, 3), tokens.reshape(20))
     loss = as_loss("cross_entropy")
     torch.testing.assert_close(loss.mean(logits, tokens), expected)
-    torch.testing.assert_close(loss.total(logits, tokens) / 4, expected)
+    torch.testing.assert_close(loss.total(logits, tokens).loss / 4, expected)
 
 
 def test_metrics_are_those_of_scikit_learn():

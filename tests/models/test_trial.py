@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from models.networks import Net, Words
 from torch import nn
 from torch.nn import functional
 
-from psbench.errors import DoubtfulComposition, ParameterError, UnknownName
+from psbench.data import data as ps_data
+from psbench.errors import DataError, DoubtfulComposition, ParameterError, UnknownName
+from psbench.experiment import Experiment
 from psbench.runs.execution import run
 from psbench.testing import toy_experiment
 from psbench.training.workload import Workload
@@ -192,6 +196,279 @@ def test_a_trial_changes_nothing():
     assert torch.equal(before, torch.get_rng_state())
     built = workload.model.module.state_dict()
     assert all(torch.equal(built[name], values) for name, values in module.state_dict().items())
+
+
+class Remembering(nn.Module):
+    """Keeps something in its forward: `what` says what."""
+
+    def __init__(self, what):
+        super().__init__()
+        self.layer, self.teacher = nn.Linear(4, 3), nn.Linear(4, 3).requires_grad_(False)
+        self.what, self.temperature, self.calls, self.largest, self.ramp = what, 5.0, 0, None, None
+        self.own, self.hidden, self.held = (
+            {"seen": 0},
+            [nn.Linear(4, 3)],
+            SimpleNamespace(mean=torch.zeros(4)),
+        )
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("average", torch.zeros(4))
+
+    def forward(self, x):
+        getattr(self, self.what)(x)
+        return self.layer(x) / self.temperature
+
+    def anneal(self, x):
+        if self.training:
+            self.temperature = max(1.0, self.temperature * 0.97)
+
+    def count_in_evaluation(self, x):
+        self.calls += not self.training
+
+    def running_maximum(self, x):
+        self.largest = x.max() if self.largest is None else torch.maximum(self.largest, x.max())
+
+    def first_batch(self, x):
+        self.ramp = x if self.ramp is None else self.ramp
+
+    def in_a_container(self, x):
+        self.own["seen"] += len(x)
+
+    def in_an_object(self, x):
+        self.held.mean = 0.9 * self.held.mean + 0.1 * x.mean(0)
+
+    @torch.no_grad()
+    def ema_teacher(self, x):
+        self.teacher.weight.data.mul_(0.9).add_(self.layer.weight, alpha=0.1)
+
+    @torch.no_grad()
+    def hidden_teacher(self, x):
+        self.hidden[0].weight.mul_(0.9)
+
+    @torch.no_grad()
+    def own_weights(self, x):
+        self.layer.weight.clamp_(-0.01, 0.01)
+
+    def in_buffers(self, x):
+        self.step += 1
+        self.average = 0.9 * self.average + 0.1 * x.mean(0)
+
+    def cache(self, x):
+        if self.ramp is None or len(self.ramp) != len(x):
+            self.ramp = torch.linspace(0, 1, len(x))
+
+    def last_outputs(self, x):
+        self.held.mean, self.own["last"] = x, self.layer(x)
+
+
+KEPT = {
+    "anneal": "attribute 'temperature'",
+    "count_in_evaluation": "attribute 'calls'",
+    "running_maximum": "attribute 'largest'",
+    "first_batch": "attribute 'ramp'",
+    "in_a_container": "attribute 'own'",
+    "in_an_object": "attribute 'held'",
+    "hidden_teacher": "attribute 'hidden'",
+    "ema_teacher": "parameter 'teacher.weight'",
+    "own_weights": "parameter 'layer.weight'",
+}
+
+
+@pytest.mark.parametrize("what", KEPT)
+def test_a_forward_remembers_in_buffers_only(what):
+    message = f"its forward changes (the )?{KEPT[what]}.* depend on which process.*make it a buffer"
+    with pytest.raises(ParameterError, match=message):
+        Workload.build(toy_experiment(model=lambda: Remembering(what)))
+
+
+class Drawing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.draw = nn.Linear(4, 3), torch.Generator().manual_seed(0)
+
+    def forward(self, x):
+        return self.layer(x) + torch.rand(1, generator=self.draw)
+
+
+def test_a_generator_of_ones_own_is_no_buffer():
+    with pytest.raises(ParameterError, match="attribute 'draw'"):
+        Workload.build(toy_experiment(model=Drawing))
+
+
+@pytest.mark.parametrize("what", ["in_buffers", "cache", "last_outputs"])
+def test_buffers_and_what_is_left_of_the_last_batch_are_fine(what):
+    done = run(toy_experiment(model=lambda: Remembering(what), stop={"updates": 3}))
+    assert done.summary()["status"] == "finished"
+
+
+class Scripted(nn.Module):
+    def __init__(self, counts: bool):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
+        self.calls, self.counts = 0, counts
+
+    def forward(self, x):
+        if self.counts:
+            self.calls += 1
+        return self.layers(x)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, about TorchScript
+def test_a_scripted_module_is_trained_as_the_module_is():
+    plain = Scripted(False)
+    both = [run(toy_experiment(model=each)) for each in (torch.jit.script(plain), plain)]
+    torch.testing.assert_close(both[0].parameters, both[1].parameters)
+    assert both[0].log.evaluations()[-1] == pytest.approx(both[1].log.evaluations()[-1])
+    with pytest.raises(ParameterError, match="attribute 'calls'"):
+        Workload.build(toy_experiment(model=torch.jit.script(Scripted(True))))
+
+
+class Annealed(nn.Module):
+    """A loss whose weight changes from call to call."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = 1.0
+
+    def forward(self, outputs, targets):
+        self.weight *= 0.9
+        return self.weight * functional.cross_entropy(outputs, targets)
+
+
+def test_a_loss_remembers_nothing():
+    with pytest.raises(ParameterError, match="loss 'own' remembers the batches"):
+        Workload.build(toy_experiment(loss=Annealed()))
+
+
+X = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+Y = X @ torch.tensor([[2.0], [-1.0], [0.5]]) + 4
+
+
+class Vector(nn.Module):
+    """Answers with one number a sample, (N,)."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.layer(x)[:, 0]
+
+
+def squared(outputs, targets):
+    return ((outputs - targets) ** 2).mean()
+
+
+def column(y=Y, **changes):
+    settings = {
+        "data": (X, y),
+        "model": lambda: nn.Linear(3, 1),
+        "cluster": {"workers": 2},
+        "batch_size": 40,
+        "stop": {"epochs": 20},
+    }
+    return Experiment(strategy="bsp", **settings | changes)
+
+
+def test_a_loss_of_ones_own_is_given_targets_in_their_shape():
+    """psbench's own `mse` of the same data is the oracle of the run, and torch's of its number."""
+    metrics = {"shape": lambda o, t: float(t.shape == o.shape), "mse": squared}
+    own, named = run(column(loss=squared, metrics=metrics)), run(column(loss="mse"))
+    torch.testing.assert_close(own.parameters, named.parameters)
+    final = own.log.evaluations()[-1]
+    assert final["val_loss"] == pytest.approx(final["val_mse"]) == pytest.approx(0, abs=0.05)
+    assert final["val_shape"] == 1.0
+
+
+@pytest.mark.parametrize("y", [Y, Y[:, 0]], ids=["column", "vector"])
+def test_losses_by_name_and_metrics_take_either_shape(y):
+    vector = run(column(y, loss="huber", metrics=["mae", "r2"]))
+    expected = run(column(Y[:, 0], model=Vector(), loss="huber", metrics=["mae", "r2"], seed=0))
+    assert vector.log.evaluations()[-1].keys() == expected.log.evaluations()[-1].keys()
+    labels = (y > 4).long()
+    classes = run(column(labels, model=lambda: nn.Linear(3, 2), metrics=["top_k", "macro_f1", "perplexity"]))
+    flat = run(
+        column(labels.flatten(), model=lambda: nn.Linear(3, 2), metrics=["top_k", "macro_f1", "perplexity"])
+    )
+    torch.testing.assert_close(classes.parameters, flat.parameters)
+    assert classes.log.evaluations()[-1] == flat.log.evaluations()[-1]
+
+
+@pytest.mark.parametrize(
+    ("y", "model"), [(Y[:, 0], lambda: nn.Linear(3, 1)), (Y, Vector)], ids=["column", "vector"]
+)
+def test_a_loss_that_broadcasts_is_refused(y, model):
+    message = r"compares every output with every target: outputs of shape \(4(, 1)?,?\) and targets of shape"
+    with pytest.raises(ParameterError, match="loss 'own' " + message):
+        Workload.build(column(y, model=model, loss=squared))
+    with pytest.raises(ParameterError, match="metric 'error' " + message):
+        Workload.build(column(y, model=model, metrics={"error": squared}))
+
+
+@pytest.mark.parametrize("model", [nn.Linear(3, 1), Vector()])
+def test_a_loss_that_brings_both_to_one_shape_is_not(model):
+    with torch.no_grad():
+        for values in model.parameters():
+            values.zero_()  # all outputs are alike
+    for y in (Y, Y[:, 0]):
+        Workload.build(column(y, model=model, loss=lambda o, t: squared(o.reshape(-1), t.reshape(-1))))
+
+
+def test_targets_of_one_set_and_the_other_have_one_shape():
+    with pytest.raises(DataError, match=r"y has shape \(200, 1\), but y_val \(200,\)"):
+        column(data=(X, Y, X, Y[:, 0]))
+
+
+@pytest.mark.parametrize("strategy", ["lb_bsp", "flex_rr", "dbs_sgd"])
+def test_a_batch_that_may_shrink_to_one_sample_is_refused_under_batchnorm(strategy):
+    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    with pytest.raises(ParameterError, match=f"one sample .*stragglers '{strategy}' may cut a batch"):
+        Workload.build(toy_experiment(strategy, model=net))
+    Workload.build(toy_experiment("bsp", model=net))
+    Workload.build(toy_experiment(strategy, model=Net))
+
+
+def test_a_piece_of_one_sample_is_refused_under_batchnorm():
+    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    cut = {"consistency": "bsp", "communication": {"name": "micro_steps", "pieces": 2}}
+    Workload.build(toy_experiment(cut, model=net))  # of 4 samples, 2 and 2
+    with pytest.raises(ParameterError, match=r"one sample .*communication 'micro_steps' may cut a batch"):
+        Workload.build(toy_experiment(cut, model=net, batch_size=9))  # of 3, 2 and 1
+
+
+def test_targets_that_do_not_count_may_come_first():
+    y = (torch.arange(200) > 80).long() * (1 + torch.arange(200) % 2)
+    ignoring = nn.CrossEntropyLoss(ignore_index=0)
+    assert run(column(y, model=lambda: nn.Linear(3, 3), loss=ignoring)).summary()["status"] == "finished"
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [nn.CrossEntropyLoss(weight=torch.tensor([1.0, 19.0])), nn.CrossEntropyLoss(ignore_index=0)],
+    ids=["weights", "ignored"],
+)
+def test_the_loss_of_a_set_is_that_of_all_of_it(loss):
+    """Of more samples than one batch of an evaluation, in the order of their classes."""
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(1990, 4, generator=draw), torch.arange(1990) % 2
+    y[1100:] = 1
+    experiment = column(
+        data=(x[::5] + 9, y[::5], x, y), model=lambda: nn.Linear(4, 2), loss=loss, stop={"epochs": 1}
+    )
+    done = run(experiment)
+    with torch.no_grad():
+        expected = float(loss(done.model()(x), y))
+    assert done.log.evaluations()[-1]["val_loss"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_targets_that_torch_ignores_do_not_count_in_a_loss_by_name():
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(1990, 4, generator=draw), torch.arange(1990) % 2
+    y[y.numel() // 3 :: 3] = -100
+    data = ps_data(x[::5] + 9, y[::5], validation=(x, y), task="own")
+    done = run(column(data=data, model=lambda: nn.Linear(4, 2), loss="cross_entropy", stop={"epochs": 1}))
+    with torch.no_grad():
+        expected = float(functional.cross_entropy(done.model()(x), y))
+    assert done.log.evaluations()[-1]["val_loss"] == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_gpu_that_is_not_there_is_one_line(monkeypatch):

@@ -59,12 +59,19 @@ def samples_until(rows: list[Row], end: int) -> int:
 def evaluations_of(rows: list[Row]) -> list[dict[str, Any]]:
     """Return the evaluations: where on each axis, and the values."""
     found = []
-    total = 0
-    for row in rows:
-        total += row.bytes
-        if row.kind == "EVALUATED":
-            axes = {"epoch": row.id, "time_s": row.time_s, "updates": row.version, "bytes": total}
-            found.append(axes | row.facts)
+    without_server = any(row.kind == "MIX" for row in rows)
+    for place, row in enumerate(rows):
+        if row.kind != "EVALUATED":
+            continue
+        version, end = 0, 0
+        for at, each in enumerate(rows[:place]):
+            if each.kind == "APPLY":
+                version = version + 1 if without_server else each.version
+            if each.kind in ("APPLY", "MIX", "VOTE") and version <= row.version:
+                end = at + 1  # its model is made; replies with it come later, if at all
+        sent_until = sum(each.bytes for each in rows[:end])
+        axes = {"epoch": row.id, "time_s": row.time_s, "updates": row.version, "bytes": sent_until}
+        found.append(axes | row.facts)
     return found
 
 

@@ -137,7 +137,7 @@ def test_sums_and_counts_since_an_earlier_state(runs: dict[str, list[Run]], name
     assert columns["share"].tolist() == pytest.approx(
         [each / total if total else float("nan") for each in expected["applied"]], nan_ok=True
     )
-    assert pushes.bytes == expected["bytes"]
+    assert pushes.bytes() == expected["bytes"]
     assert spans.end_s == expected["end_s"]
 
 

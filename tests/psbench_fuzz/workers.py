@@ -115,7 +115,9 @@ class FuzzedWorker:
     def _answered(self, release: act.Release, vectors: tuple[Tensor, ...]) -> Directive:
         assert self.loop is not None
         exchanging = self.loop.exchanging
-        directive = self.loop.release(release.then, release.ticket, release.load, release.orders)
+        directive = self.loop.release(
+            release.then, release.ticket, release.load, release.orders, release.allowance
+        )
         if release.then == "step" and self.half is not None:
             self.half.renew(release, vectors)
         if release.then == "step" and not exchanging:

@@ -14,6 +14,7 @@ import psbench as ps
 from psbench.backends.control import Control
 from psbench.core.target import Target
 from psbench.errors import Interrupted
+from psbench.experiment import Experiment
 from psbench.results.comparison import Comparison
 from psbench.results.comparison_table import as_text, text_cells
 from psbench.results.labels import labels_of
@@ -74,6 +75,35 @@ class TestSpeedUps:
         assert compared.no_speed_up == {"asp": reason}
         assert f"no speed-up of asp against bsp: {reason}" in compared.remarks
         assert not any(line.startswith("speed-up against") for line in compared.remarks)
+
+    def test_of_equal_budgets_that_were_not_used_equally_there_is_none(self, tmp_path):
+        """Of 800 samples, a tenth: 256 in one update of all workers, or 64 in each of two."""
+        given = {"stop": {"epochs": 0.1}, "batch_size": 256, "cluster": {"workers": 4}}
+        given |= {"data": {"name": "mixture", "num_samples": 1000}}
+        strategies = ("bsp", "asp", "fsdp")
+        runs = [
+            ps.run(Experiment(strategy=each, seed=seed, **given)) for each in strategies for seed in (0, 1)
+        ]
+        compared = ps.compare(runs, test=True)
+        table = compared.table().set_index("strategy")
+        assert table["epochs"].tolist() == [256 / 800, 128 / 800, 256 / 800]
+        reason = "unequal: 0.16 and 0.32 epochs"
+        assert compared.no_test == {"asp": reason}
+        assert compared.no_speed_up["asp"] == reason
+        assert set(compared.tests()["strategy"]) == {"fsdp"}
+        assert f"no test of asp against bsp: {reason}" in compared.remarks
+        said = "unequal: 0.32 (bsp) and 0.16 (asp) epochs, given epochs 0.1 on mixture, global batch 256"
+        for view in views(compared, tmp_path).values():
+            assert said in " ".join(view.replace("\n", " ").split())
+        headings, rows = compared.cells()
+        assert [row[headings.index("epochs trained")] for row in rows] == ["0.32", "0.16", "0.32"]
+        whole = ps.compare(compared.runs, equal="updates")
+        assert (whole.no_test, "equal updates" in whole.budget) == ({}, True)
+
+    def test_a_run_that_reaches_its_target_early_had_the_same_budget(self):
+        stop = {"epochs": 2, "target_accuracy": 0.01}
+        runs = [made("bsp", stop=stop), made("asp", stop=stop)]
+        assert ps.compare(runs).no_test == {}
 
     def test_of_runs_that_end_by_the_clock_there_is_none(self):
         """All of them take as long, whatever they have done by then."""

@@ -256,6 +256,9 @@ def test_labels_per_worker_are_runs():
     held = [sorted(set(labels[s].tolist())) for s in split(LabelsPerWorker(), labels, 4)]
     assert held == [[0, 1], [2, 3, 4], [5, 6], [7, 8, 9]]
     assert [len(s) for s in split(LabelsPerWorker(), labels, 10)] == [5] * 10  # as many classes as workers
+    for n in (1, 2, 5, 10):  # sahiltyagi4/SelSync f6910a7, noniid_datapartitioner.py, get_labels_per_rank
+        held = [sorted(set(labels[s].tolist())) for s in split(LabelsPerWorker(), labels, n)]
+        assert held == [[10 // n * rank + i for i in range(10 // n)] for rank in range(n)]
 
 
 def test_quantity_keeps_the_smallest_size_and_is_skewed():

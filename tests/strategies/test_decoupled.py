@@ -1,4 +1,4 @@
-"""Decoupled DiLoCo and the HeLoCo filter: the papers' numbers by hand, what equals what, what is refused."""
+"""Decoupled DiLoCo: the paper's numbers by hand, what equals what, what is refused."""
 
 import math
 
@@ -82,31 +82,6 @@ def test_tensors_of_embeddings_take_the_weighted_mean():
     assert (-server.parameters).tolist() == pytest.approx([1.0, 1.0, 2.0])
 
 
-# -------------------------------------------------------------------- HeLoCo
-
-
-def test_a_difference_against_the_momentum_loses_a_share():
-    difference, momentum = torch.tensor([-3.0, 4.0]), [2.0, 0.0]
-    out = torch.tensor(step([[-3.0, 4.0]], [(2,)], [1.0], momentum, stale_filter="heloco"))
-    cosine, share = -0.6, 5 / (5 + 3 * 2 + 1e-8)
-    b = min(0.5 * 0.6 * share, 0.5)
-    along = torch.tensor([1.0, 0.0])
-    assert float(out @ along) == pytest.approx((1 - b) * float(difference @ along))
-    assert float(out[1]) == pytest.approx(4.0)
-    assert cosine * 5 == pytest.approx(float(difference @ along))
-
-
-def test_a_difference_across_the_momentum_is_turned():
-    out = torch.tensor(step([[0.0, 4.0]], [(2,)], [1.0], [2.0, 0.0], stale_filter="heloco"))
-    turned = 4 / (4 + 3 * 2 + 1e-8)  # (1 - c) q with c = 0
-    expected = torch.tensor([turned, 1 - turned])
-    assert out.tolist() == pytest.approx((4 * expected / expected.norm()).tolist())
-    same = step([[1.0, 4.0]], [(2,)], [1.0], [2.0, 0.0], stale_filter="heloco")  # c = .24
-    assert same == pytest.approx([1.0, 4.0])
-    first = step([[-1.0, 4.0]], [(2,)], [1.0], [0.0, 0.0], stale_filter="heloco")  # no momentum yet
-    assert first == pytest.approx([-1.0, 4.0])
-
-
 # -------------------------------------------------------------------- whole runs
 
 
@@ -163,9 +138,8 @@ def test_grace_lets_a_late_worker_into_the_version():
     assert {"quorum", "grace for the others"} <= set(given.log.texts)
 
 
-@pytest.mark.parametrize("filtered", ["none", "heloco"])
-def test_live_the_bits_are_those_of_virtual_time(filtered):
-    strategy = decoupled(asks=False, stale_filter=filtered)
+def test_live_the_bits_are_those_of_virtual_time():
+    strategy = decoupled(asks=False)
     simulated = run(strategy, cluster={"workers": 2, "step_time": "constant"}, stop={"updates": 6})
     live = ThreadedRun(simulated.experiment.model_copy(update={"backend": "dask"})).run()
     assert torch.equal(live.parameters, simulated.parameters)
@@ -214,4 +188,3 @@ def test_more_than_there_are_make_no_quorum():
 @pytest.mark.slow
 def test_it_keeps_the_contract():
     check_strategy(ps.strategies.decoupled_diloco(quorum=2, grace_s=0.5), clusters=1)
-    check_strategy(RadialOuter(stale_filter="heloco"), clusters=1)

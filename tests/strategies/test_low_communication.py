@@ -158,6 +158,26 @@ def test_a_delayed_momentum_of_every_push_is_nesterovs():
     torch.testing.assert_close(delayed, moved(Outer(), *directions))
 
 
+@pytest.mark.parametrize("between", [0.0, 0.5, 1.0])
+def test_delayed_steps_are_those_of_an_implementation_of_others(between):
+    """DelayedNesterovOptimizer.step: utnslab/halos 4b5bf73, src/halos/opt.py, lines 93-112."""
+    part = DelayedNesterov(momentum_between=between, outer_lr=0.7, outer_momentum=0.9)
+    own, rng = server(part), torch.Generator().manual_seed(1)
+    x, m, delta = own.parameters.double(), torch.zeros(2).double(), torch.zeros(2).double()
+    lr, beta, size, c = 0.7, 0.9, 3, between / 3
+    for t in range(8):
+        grad = torch.randn(2, generator=rng)
+        own.apply(pushed([grad], [1.0]), how(numbers={"every": 3.0}))
+        delta += grad
+        if (t + 1) % size == 0:
+            m = beta * m + delta / size
+            x = x - lr * ((1 - c * size + c) * beta * m + grad / size)
+            delta.zero_()
+        else:
+            x = x - lr * (c * beta * m + grad / size)
+        torch.testing.assert_close(own.parameters.double(), x, rtol=1e-4, atol=1e-5)
+
+
 def test_momentum_between_pushes_is_shared_out_evenly():
     """c = 1/N: every push gets the same share of a momentum that does not change."""
     part = DelayedNesterov(momentum_between=1.0, outer_lr=1.0, outer_momentum=0.5)

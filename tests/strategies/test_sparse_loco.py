@@ -1,4 +1,9 @@
-"""SparseLoCo: its steps by hand, and what it equals where nothing is left out."""
+"""SparseLoCo: its steps by hand, and what it equals where nothing is left out.
+
+Formulas of the authors' code are restated from tplr-ai/templar, commit c2397ac, src/tplr/compress.py.
+"""
+
+import math
 
 import numpy as np
 import pytest
@@ -55,17 +60,48 @@ def test_disjoint_entries_differ_by_the_number_of_workers():
     assert senders == [2 * entry for entry in everybody]
 
 
-def test_longer_differences_are_shortened_to_the_median():
-    part = SparseOuter()
-    pushes = [Push(i, i, 1, 0, samples=4) for i in range(3)]
-    view = ClusterView(3, 1, 1)
+def quantised(val, n_bins):
+    """TopKCompressor._quantize_values and _dequantize_values, lines 583-644, with a range of 6 sigma."""
+    centered = val - val.mean()
+    std = centered.norm() / math.sqrt(centered.numel() - 1)
+    scale = 6 * std / n_bins
+    code = (centered / scale + n_bins // 2).round().clamp(0, n_bins - 1).long()
+    sums = torch.zeros(n_bins, dtype=val.dtype).scatter_add_(0, code, centered)
+    counts = torch.zeros(n_bins, dtype=val.dtype).scatter_add_(0, code, torch.ones_like(val))
+    lookup = torch.where(counts > 0, sums / counts, torch.zeros_like(sums))
+    return lookup[code] + val.mean()
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 8])
+@pytest.mark.parametrize("size", [2, 3, 64, 500])
+def test_values_arrive_as_the_means_of_the_authors_bins(bits, size):
+    codec, rng = ChunkedTopK(chunk=size, kept=size, value_bits=bits), np.random.default_rng(size)
+    values = (rng.standard_normal(size) ** 3).astype(np.float32)
+    found = codec.decode(codec.encode(values, rng), size)
+    expected = quantised(torch.from_numpy(values.astype(np.float64)), 1 << bits)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("values", [[3.0], [2.0, 2.0, 2.0], [0.0, 0.0]])
+def test_values_without_a_deviation_arrive_as_they_are(values):
+    codec, rng = ChunkedTopK(chunk=8, kept=8), np.random.default_rng(0)
+    given = np.array(values, np.float32)
+    np.testing.assert_array_equal(codec.decode(codec.encode(given, rng), given.size), given)
+
+
+@pytest.mark.parametrize("norms", [[2.0, 1.0, 8.0], [1.0, 8.0, 2.0, 4.0], [3.0, 5.0], [7.0], [0.0, 0.0, 0.0]])
+def test_longer_differences_are_shortened_to_the_median(norms):
+    """Lines 526-556: clamp(torch.median(norms) / (norm + 1e-8), max=1); of two in the middle the lower."""
+    part, count = SparseOuter(), len(norms)
+    pushes = [Push(i, i, 1, 0, samples=4) for i in range(count)]
+    view = ClusterView(count, 1, 1)
     view.pending = {push.id: push for push in pushes}
     (measure,) = part.on_commit(pushes, view)
-    assert list(measure.needs) == ["dot:0:0", "dot:1:1", "dot:2:2"]
-    (apply,) = part.on_measured({"dot:0:0": 4.0, "dot:1:1": 1.0, "dot:2:2": 64.0}, view)
-    assert apply.weights == [1.0, 1.0, 0.25]
-    (apply,) = part.on_measured(dict.fromkeys(measure.needs, 0.0), view)
-    assert apply.weights == [1.0, 1.0, 1.0]
+    assert list(measure.needs) == [f"dot:{i}:{i}" for i in range(count)]
+    (apply,) = part.on_measured({f"dot:{i}:{i}": norm**2 for i, norm in enumerate(norms)}, view)
+    given = torch.tensor(norms, dtype=torch.float64)
+    shortened = torch.clamp(given.median() / (given + 1e-8), max=1) * given
+    np.testing.assert_allclose(np.array(apply.weights) * norms, shortened, rtol=1e-7)
 
 
 def test_with_all_entries_sent_it_is_local_sgd_with_an_outer_rate():

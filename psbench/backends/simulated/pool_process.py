@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from multiprocessing.connection import Connection
@@ -19,6 +18,7 @@ from psbench.optimization.scores import Metric
 from psbench.seeds import Streams
 from psbench.system.allocator import keep_freed_memory
 from psbench.system.parent import end_with_parent
+from psbench.system.signals import ignore_ending
 from psbench.training.evaluator import EvaluationPart, Evaluator, Scores
 from psbench.training.model import FlatModel
 from psbench.training.trainer import StepTask, Trainer
@@ -43,6 +43,7 @@ class Served:
     metrics: Mapping[str, Metric]
     threads: int
     precision: str | None
+    blind: str
 
     @classmethod
     def of(cls, workload: Workload, trainer: Trainer, evaluator: Evaluator) -> Served:
@@ -60,6 +61,7 @@ class Served:
             metrics=experiment.metrics,
             threads=experiment.threads,
             precision=experiment.precision,
+            blind=workload.blind,
         )
 
     def build(self, tensors: tuple[Tensor, ...]) -> tuple[Trainer, Evaluator]:
@@ -68,7 +70,7 @@ class Served:
         shared: dict[str, Any] = dict(zip(_SHARED, tensors, strict=True))
         data = Dataset(**self.data, **shared)
         model = FlatModel(self.module, self.changed_buffers, precision=self.precision)
-        trainer = Trainer(model, data, [], self.streams, loss=self.loss, clip=self.clip)
+        trainer = Trainer(model, data, [], self.streams, loss=self.loss, clip=self.clip, blind=self.blind)
         return trainer, Evaluator(model, data, self.streams, loss=self.loss, metrics=self.metrics)
 
 
@@ -89,7 +91,7 @@ def serve(pipe: Connection, packed: bytes, tensors: tuple[Tensor, ...], memory: 
     size : int
         Parameters of the model.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the simulation, which ends this process
+    ignore_ending()  # the simulation ends this process
     end_with_parent()
     keep_freed_memory()
     built: tuple[Trainer, Evaluator] | None = None

@@ -29,6 +29,8 @@ class Content:
         Names of the columns of x; empty where they have none.
     columns : mapping of str to array, (N,)
         Columns that are no inputs, for shardings by column.
+    is_column : bool
+        Whether y was given as (N, 1).
     """
 
     x: Array | Several
@@ -39,6 +41,7 @@ class Content:
     task: Task
     features: tuple[str, ...] = ()
     columns: Mapping[str, Array] = field(default_factory=dict)
+    is_column: bool = False
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the content: equal where all samples, targets and names are."""
@@ -47,6 +50,8 @@ class Content:
             found.update(f"{name} {array.dtype.str} {array.shape}".encode())
             found.update(np.ascontiguousarray(array).data if array.dtype.kind != "U" else _texts(array))
         found.update(repr((self.classes, self.task, self.features)).encode())
+        if self.is_column:
+            found.update(b"column")
         return found.hexdigest()
 
     def _arrays(self) -> Iterator[tuple[str, Array]]:

@@ -314,6 +314,7 @@ def _content(
         task=found.task,
         features=train.features,
         columns=dict(train.columns),
+        is_column=found.is_column,
     )
 
 

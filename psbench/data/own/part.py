@@ -106,6 +106,7 @@ class OwnData(Own, DataSource):
             kind=content.task,
             columns=columns,
             features=content.features,
+            is_column=content.is_column,
         )
 
     def _split(self, content: Content, streams: Streams) -> tuple[Integers, Integers]:

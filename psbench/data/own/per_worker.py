@@ -97,7 +97,7 @@ def _check_alike(worker: int, first: Dataset, other: Dataset) -> None:
         ("inputs of type", _types(first), _types(other)),
         # columns go by their place: where both have names, these have to be at the same places
         ("inputs called", _called(first, other), _called(other, first)),
-        ("targets of shape", tuple(first.train_y.shape[1:]), tuple(other.train_y.shape[1:])),
+        ("targets of shape", _target_shape(first), _target_shape(other)),
     ):
         if one != two:
             raise DataError(f"data: worker 0 has {what} {one}, but worker {worker} {two}; they must be equal")
@@ -108,6 +108,10 @@ def _check_alike(worker: int, first: Dataset, other: Dataset) -> None:
         )
     if first.shards is not None or other.shards is not None:
         raise ParameterError("data: a list of data sets must not hold another list")
+
+
+def _target_shape(data: Dataset) -> tuple[int, ...]:
+    return tuple(data.as_given(data.train_y[:1]).shape[1:])
 
 
 def _types(data: Dataset) -> str:

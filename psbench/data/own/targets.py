@@ -19,12 +19,13 @@ _NO_LABEL = (-100, -1)
 
 @dataclass(frozen=True)
 class Targets:
-    """Targets of the training and the validation samples; see `Dataset` for their types."""
+    """Targets of the training and the validation samples; see `Dataset` for their types and `is_column`."""
 
     train: Array
     val: Array | None
     classes: tuple[str, ...]
     task: Task
+    is_column: bool = False
 
 
 def encode_targets(
@@ -58,10 +59,12 @@ def encode_targets(
     ------
     DataError, ParameterError
     """
-    squeezes = task != "own"
-    parts = [_targets(train, "y", squeezes)] + ([] if val is None else [_targets(val, "y_val", squeezes)])
+    parts = [_targets(train, "y")] + ([] if val is None else [_targets(val, "y_val")])
     if any(part.shape[1:] != parts[0].shape[1:] for part in parts):
         raise DataError(f"data: y has shape {parts[0].shape}, but y_val {parts[1].shape}")
+    is_column = task != "own" and parts[0].shape[1:] == (1,)
+    if is_column:
+        parts = [part[:, 0] for part in parts]
     task = task or _task_of(parts[0], largest_token is not None)
     if task == "classification":
         coded, names = _classes(parts, classes)
@@ -72,16 +75,14 @@ def encode_targets(
             raise ParameterError(f"data: classes are given, but the task is {task!r}; leave one out")
         numbers = [_numbers(part, exact) if task == "regression" else _as_given(part) for part in parts]
         coded, names = numbers, ()
-    return Targets(coded[0], coded[1] if len(coded) > 1 else None, names, task)
+    return Targets(coded[0], coded[1] if len(coded) > 1 else None, names, task, is_column)
 
 
-def _targets(value: object, what: str, squeezes: bool) -> Array:
-    """Return targets in an array whose texts, if it has any, are texts; a column may become a vector."""
+def _targets(value: object, what: str) -> Array:
+    """Return targets in an array whose texts, if it has any, are texts."""
     array = as_array(value, what)
     if array.ndim == 0:
         raise DataError(f"data: {what} is {value!r}; expected one target a sample")
-    if squeezes and array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
     if array.dtype.kind == "O":
         array = _from_objects(array, what)
     if array.dtype.kind not in "fiubU":

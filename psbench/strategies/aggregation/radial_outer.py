@@ -9,7 +9,6 @@ from pydantic import PrivateAttr
 
 from psbench.core import Action, Aggregation, Apply, ClusterView, Push, Pushed, State, Step, Vector, parameter
 from psbench.core.arithmetic import apart, end_to_end, weighted_sum
-from psbench.strategies.aggregation.heloco import filtered
 from psbench.strategies.aggregation.outer import nesterov
 
 SOURCE = "Decoupled DiLoCo 2026"
@@ -35,8 +34,7 @@ class RadialOuter(Aggregation):
 
     Source
     ------
-    Decoupled DiLoCo (2604.21428), known from two re-implementations; HeLoCo (2606.00271) from one of them.
-    Unverified against the papers' text.
+    Decoupled DiLoCo (2604.21428), known from two re-implementations. Unverified against the paper's text.
     """
 
     name = "radial_outer"
@@ -48,9 +46,6 @@ class RadialOuter(Aggregation):
     outer_momentum: float = parameter(0.9, "momentum of the outer step", source=SOURCE, ge=0, lt=1)
     merge: Literal["radial", "mean"] = parameter(
         "radial", "whether lengths and directions are averaged apart, or differences", source=SOURCE
-    )
-    stale_filter: Literal["none", "heloco"] = parameter(
-        "none", "what is done to differences that are against the momentum", source="HeLoCo 2026"
     )
 
     #: steps and samples of each worker so far, and what they were when it pushed a fragment last
@@ -74,22 +69,19 @@ class RadialOuter(Aggregation):
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
         """Take the outer step along what the differences are merged to."""
         velocity = state.vector("velocity")
-        merged = self._merged(pushes, velocity, step)
+        merged = self._merged(pushes, step)
         x.sub_(nesterov(merged, velocity, self.outer_momentum), alpha=self.outer_lr)
 
-    def _merged(self, pushes: Sequence[Pushed], velocity: Vector, step: Step) -> Vector:
+    def _merged(self, pushes: Sequence[Pushed], step: Step) -> Vector:
         weights, sizes = [push.weight for push in pushes], [size for _, size in step.tensors]
-        if self.merge == "mean" and self.stale_filter == "none":
+        if self.merge == "mean":
             return weighted_sum([push.vector for push in pushes], weights)
         columns = zip(*(apart(push.vector, sizes) for push in pushes), strict=True)
-        found = []
-        for (tensor, _), pieces, momentum in zip(step.tensors, columns, apart(velocity, sizes), strict=True):
-            own = [filtered(each, momentum) for each in pieces] if self.stale_filter != "none" else [*pieces]
-            found.append(self._of_tensor(tensor, step.numbers)(own, weights))
-        return end_to_end(found)
+        found = zip(step.tensors, columns, strict=True)
+        return end_to_end([self._of_tensor(at, step.numbers)([*own], weights) for (at, _), own in found])
 
     def _of_tensor(self, tensor: int, numbers: Mapping[str, float]) -> _Merge:
-        return weighted_sum if self.merge == "mean" or f"mean:{tensor}" in numbers else radial_mean
+        return weighted_sum if f"mean:{tensor}" in numbers else radial_mean
 
 
 def radial_mean(vectors: list[Vector], weights: list[float]) -> Vector:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from psbench.core import Action, Aggregation, Apply, ClusterView, Push, Pushed, State, Step, Vector, parameter
+from psbench.core.rounding import floor
 
 SOURCE = "Yin et al. 2018"
 
@@ -65,5 +66,5 @@ class TrimmedMean(_Robust):
 
     def centre(self, rows: Vector) -> Vector:
         """Return the mean of the rows that stay."""
-        left_out = int(self.trim * len(rows) + 1e-9)  # .07 * 100 is a little above 7
+        left_out = floor(self.trim * len(rows))
         return rows[left_out : len(rows) - left_out].mean(dim=0)

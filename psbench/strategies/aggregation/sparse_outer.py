@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
+from statistics import median_low
 from typing import Any, Literal
 
 from pydantic import PrivateAttr
@@ -22,6 +22,9 @@ class SparseOuter(Aggregation):
     combine : "mean_of_senders" or "mean"
         A: of each entry the mean over the workers that sent it, as the authors' code has it, or over all
         workers, as the paper writes.
+    clip : "median_norm" or "none"
+        Whether longer differences are shortened to the median norm; of an even number of norms that is the
+        lower of the two in the middle, as torch has it.
 
     Notes
     -----
@@ -34,7 +37,8 @@ class SparseOuter(Aggregation):
     Source
     ------
     Sarfi et al. (2025), "Communication Efficient LLM Pre-training with SparseLoCo", Alg. 1; the mean of
-    senders and the clipping are of the authors' code (templar).
+    senders and the clipping are of the authors' code, tplr-ai/templar c2397ac, src/tplr/compress.py, lines
+    472-474 and 526-556; the rate is applied twice in src/tplr/neurons.py, lines 153 and 427.
     """
 
     name = "sparse_outer"
@@ -68,7 +72,7 @@ class SparseOuter(Aggregation):
     def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
         """Weigh each push by what makes it no longer than the median."""
         norms = [facts[f"dot:{number}:{number}"] ** 0.5 for number in self._asked]
-        longest = median(norms)
+        longest = median_low(norms)
         weights = [longest / norm if norm > longest else 1.0 for norm in norms]
         return [Apply([view.pending[number] for number in self._asked], weights)]
 

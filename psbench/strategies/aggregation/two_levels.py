@@ -20,8 +20,8 @@ class TwoLevels(Aggregation):
     A push goes to the server of the worker's region, which takes a delayed Nesterov step and answers with the
     region's model x_r. After K pushes since its last merge (`pushes_per_exchange`) it sends what they have
     moved it by, D = x_r then - x_r now; the global server takes a delayed Nesterov step of x along D and
-    sends x back; on arrival x_r <- alpha x_r + (1 - alpha) x. Here alpha is `merging`. Pushes go on
-    meanwhile. The run's model, which is evaluated, is x.
+    sends x back; on arrival x_r <- (1 - alpha) x_r + alpha x. Here alpha is `merging`. Pushes go on
+    meanwhile. The run's model, which is evaluated, is x. All servers begin with the same model.
 
     A delayed Nesterov step, of rate lr, momentum beta, and every N: x <- x - lr D; at every N-th also m <-
     beta m + (the mean of N) and x <- x - N lr beta m.
@@ -39,20 +39,24 @@ class TwoLevels(Aggregation):
 
     Notes
     -----
-    Reduces to: `delayed_nesterov` with one region that exchanges after every push, alpha = 0 and a plain
+    Reduces to: `delayed_nesterov` with one region that exchanges after every push, alpha = 1 and a plain
     global step of rate 1 (with `outer_lr` = N lr); regions that never hear of each other with K beyond all
     pushes.
     What is under way between servers is decided with the next push, by its time: the global model that is
     evaluated may be as old as that push. Bytes of the log are those between workers and their regions; each
     exchange between servers has a note. The paper's defaults are of four regions by four workers, with 32
     pushes to an exchange.
-    Our readings: a worker that comes later, or back, begins from the global model.
+    The code of the authors keeps 1 - alpha of the region (ParameterServer.merge_model); the help of its
+    option says the reverse. Their scripts have alpha = .25, so that a region keeps .75.
+    Our readings: a worker that comes later, or back, begins from the global model, and so does a region
+    whose first worker comes later; without links an exchange ends before the worker is answered.
 
     Source
     ------
     Kim et al. (2025), "HALoS: Hierarchical Asynchronous Local SGD over Slow Networks for Geo-Distributed
-    Large Language Model Training", ICML; rates and order of events as in the authors' simulator
-    (utnslab/halos).
+    Large Language Model Training", ICML; rates and order of events as in the authors' simulator,
+    utnslab/halos 4b5bf73: src/halos/simulation/exec_halos.py (lines 57-106 and 185-240), src/halos/ps.py
+    (lines 59-69), src/halos/opt.py (lines 93-112), examples/run_halos.sh.
 
     Examples
     --------
@@ -84,7 +88,9 @@ class TwoLevels(Aggregation):
     pushes_per_exchange: int = parameter(
         8, "pushes in a region before it sends its update", unit="pushes", source=SOURCE, ge=1
     )
-    merging: float = parameter(0.25, "share of its own model that a region keeps", source=SOURCE, ge=0, le=1)
+    merging: float = parameter(
+        0.25, "share of the global model in what a region goes on from", source=SOURCE, ge=0, le=1
+    )
     region_links_mbit_s: tuple[float, ...] = parameter(
         (), "a region's link to the global server; empty: no time", unit="Mbit/s", source=SOURCE
     )
@@ -117,8 +123,11 @@ class TwoLevels(Aggregation):
         (push,) = pushes
         done = self._arrivals(view.now)
         region = self.region(push.worker)
-        done.append(("push", region))
-        count = self._counts[f"{region}"] = self._counts.get(f"{region}", 0) + 1
+        present = {self.region(worker) for worker in (*view.active, push.worker)}
+        new = [each for each in sorted(present) if f"{each}" not in self._counts]
+        self._counts |= {f"{each}": 0 for each in new}
+        done += [*(("begin", each) for each in new), ("push", region)]
+        count = self._counts[f"{region}"] = self._counts[f"{region}"] + 1
         notes: list[Action] = []
         if count == self.pushes_per_exchange:
             takes = self._seconds(region, view)
@@ -148,7 +157,10 @@ class TwoLevels(Aggregation):
         (push,), region = pushes, 0
         for key, value in sorted(step.numbers.items(), key=lambda each: int(each[0].split()[0])):
             kind, at = key.split()[1], int(value)
-            local, base = state.vector(f"region {at}", x), state.vector(f"merged {at}", x)
+            if kind == "begin":
+                state[f"region {at}"], state[f"merged {at}"] = x.clone(), x.clone()
+                continue
+            local, base = state.vector(f"region {at}"), state.vector(f"merged {at}")
             if kind == "push":
                 region = at
                 rates = self.region_lr, self.region_momentum, self.region_every
@@ -160,9 +172,9 @@ class TwoLevels(Aggregation):
                 delayed_nesterov(x, state[f"sent {at}"], state, "global", *rates)
                 state.vector(f"sent {at}").copy_(x)  # what travels back
             else:
-                local.mul_(self.merging).add_(state[f"sent {at}"], alpha=1.0 - self.merging)
+                local.mul_(1.0 - self.merging).add_(state[f"sent {at}"], alpha=self.merging)
                 base.copy_(local)
-        step.reply(state.vector(f"region {region}", x).clone())
+        step.reply(state.vector(f"region {region}").clone())
 
 
 def delayed_nesterov(

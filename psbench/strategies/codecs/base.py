@@ -82,7 +82,7 @@ class Codec(parts.CodecPart):
                 f"codec {self.name!r}: {size:,} entries take {wanted:,} bytes, "
                 f"got shape {packed.shape} of {packed.dtype}"
             )
-        return self._decode(packed, size)
+        return self._decode(packed, size) + np.float32(0.0)  # -0.0 is the mark of what has no gradient
 
     def _encode(self, vector: Floats, rng: np.random.Generator) -> Packed:
         raise NotImplementedError(f"{type(self).__name__} must define _encode")

@@ -24,19 +24,21 @@ class ChunkedTopK(Lossy):
     Parameters
     ----------
     value_bits : int, 1 to 8, or 32
-        With b bits the values sent fall into 2^b bins of equal width over mean +- 3 sigma, and each arrives
-        as the mean of its bin. 32 sends them as they are.
+        With n = 2^b bins of width s = 6 sigma/n, a value v falls into bin round((v - mean)/s + n/2), or the
+        first or last, and arrives as the mean of its bin; sigma is the sample deviation, by n - 1. 32 sends
+        values as they are.
 
     Notes
     -----
     Reduces to: `top_k` with one chunk of the whole vector and 32 bits; `none` if all are kept, too.
     Our reading: chunks are of consecutive entries of the vector, where the authors take tiles of 64 x 64 of
-    a matrix; bins are over all values of a message. Of equal magnitudes any may be sent.
+    a matrix; bins are over all values of a message, where theirs are over those of a tensor; any number is
+    kept, where theirs is even. Of equal magnitudes any may be sent.
 
     Source
     ------
     Sarfi et al. (2025), "Communication Efficient LLM Pre-training with SparseLoCo", Alg. 1; bins and indices
-    of 12 bits are of the authors' code (templar).
+    of 12 bits are of the authors' code, tplr-ai/templar c2397ac, src/tplr/compress.py, lines 583-621.
 
     Examples
     --------
@@ -93,11 +95,9 @@ class ChunkedTopK(Lossy):
 
     def _binned(self, values: Doubles) -> tuple[Floats, Integers]:
         """Return the mean of each bin, and the bin of each value."""
-        sigma, bins = values.std(), self._bins
-        codes = np.zeros(len(values), np.int64)
-        if sigma > 0:
-            codes = np.floor((values - values.mean() + 3 * sigma) * (bins / (6 * sigma))).astype(np.int64)
-            codes = codes.clip(0, bins - 1)
+        bins, centred = self._bins, values - values.mean()
+        width = 6 / bins * float(np.linalg.norm(centred)) / max(len(values) - 1, 1) ** 0.5
+        codes = np.rint(centred / (width or 1.0) + bins / 2).astype(np.int64).clip(0, bins - 1)
         counts = np.maximum(np.bincount(codes, minlength=bins), 1)
         return (np.bincount(codes, values, minlength=bins) / counts).astype(np.float32), codes
 

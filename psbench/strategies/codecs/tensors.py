@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from torch import Tensor
+import torch
+from torch import Tensor
 
 
 def encode(tensor: Tensor, codec: str) -> Tensor:
@@ -21,8 +19,8 @@ def encode(tensor: Tensor, codec: str) -> Tensor:
 
 
 def decode(tensor: Tensor) -> Tensor:
-    """Return the 32-bit floats of an encoded tensor."""
-    return tensor.float()
+    """Return the 32-bit floats of an encoded tensor; none is -0.0, which is a mark."""
+    return tensor if tensor.dtype == torch.float32 else tensor.float().add_(0.0)
 
 
 def over_the_wire(tensor: Tensor, codec: str) -> Tensor:

@@ -2,6 +2,8 @@
 
 import psbench.strategies.codecs  # noqa: F401  (so that codecs are known by name)
 from psbench.strategies.communication.adacomm import AdaComm as AdaComm
+from psbench.strategies.communication.answered_sgd import AnsweredSGD as AnsweredSGD
+from psbench.strategies.communication.answered_sgd import RegionalSGD as RegionalSGD
 from psbench.strategies.communication.asked_fragments import AskedFragments as AskedFragments
 from psbench.strategies.communication.dynamic_local_sgd import DynamicLocalSGD as DynamicLocalSGD
 from psbench.strategies.communication.eager import Eager as Eager
@@ -14,5 +16,4 @@ from psbench.strategies.communication.hermes_gup import HermesGUP as HermesGUP
 from psbench.strategies.communication.local_sgd import LocalSGD as LocalSGD
 from psbench.strategies.communication.micro_steps import MicroSteps as MicroSteps
 from psbench.strategies.communication.osp import OSP as OSP
-from psbench.strategies.communication.regional_sgd import RegionalSGD as RegionalSGD
 from psbench.strategies.communication.selsync import SelSync as SelSync

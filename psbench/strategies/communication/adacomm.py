@@ -8,11 +8,10 @@ from typing import Any, Literal
 from pydantic import PrivateAttr
 
 from psbench.core import Action, ClusterView, Measure, Push, parameter
+from psbench.core.rounding import ceil, floor
 from psbench.strategies.communication.local_sgd import Local
 
 SOURCE = "Wang and Joshi 2019 (AdaComm), eq. 6"
-#: what rounding may add to a period: sqrt(0.3025) * 100 is to be 55, not 56
-_ROUNDING = 1e-9
 
 
 class AdaComm(Local):
@@ -165,10 +164,10 @@ class AdaComm(Local):
             Whether the rate is that of the last interval.
         """
         wanted = math.sqrt(rate_ratio * loss_ratio) * self.initial_steps
-        shortens = wanted < math.inf and _ceil(wanted) + self.slack < before
+        shortens = wanted < math.inf and max(1, ceil(wanted)) + self.slack < before
         if shortens or (wanted < math.inf and not same_rate):
-            return _ceil(wanted)
-        return before if self.gamma == 1 else max(1, min(_ceil(self.gamma * before), before - 1))
+            return max(1, ceil(wanted))
+        return before if self.gamma == 1 else max(1, min(ceil(self.gamma * before), before - 1))
 
     @property
     def _defers(self) -> bool:
@@ -179,11 +178,7 @@ class AdaComm(Local):
         return self._defers and self._steps == 1
 
     def _interval_of(self, view: ClusterView) -> int:
-        return math.floor((view.now - self._began_s) / self.interval_s)
+        return floor((view.now - self._began_s) / self.interval_s)
 
     def _measured_loss(self) -> list[Action]:
         return [Measure("communication", {"train_loss": None}, self.loss_samples)]
-
-
-def _ceil(steps: float) -> int:
-    return max(1, math.ceil(steps * (1 - _ROUNDING)))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import PrivateAttr
 
 from psbench.core import Action, ClusterView, Orders, Push, Status, parameter
+from psbench.core.rounding import ceil, floor
 from psbench.strategies.communication.local_sgd import Local
 
 SOURCE = "Liu et al. 2024 (Async Local-SGD)"
@@ -19,6 +22,9 @@ class DynamicLocalSGD(Local):
     ----------
     local_steps : int, steps, >= 1
         H, the steps of the fastest worker; of every worker until its speed is known.
+    rounding : "down" or "up"
+        The paper has the floor; the simulator of HALoS has the ceiling, also for its asynchronous and
+        synchronous baselines (utnslab/halos 4b5bf73, src/halos/simulation/common.py, lines 506-513).
 
     Notes
     -----
@@ -32,6 +38,10 @@ class DynamicLocalSGD(Local):
     reads = ("compute_s",)
 
     local_steps: int = parameter(20, "steps of the fastest worker", unit="steps", source=SOURCE, ge=1)
+
+    rounding: Literal["down", "up"] = parameter(
+        "down", "how a number of steps that is not whole is rounded", source=SOURCE
+    )
 
     _step_s: dict[str, float] = PrivateAttr(default_factory=dict)  # seconds of a step, by worker
 
@@ -51,5 +61,5 @@ class DynamicLocalSGD(Local):
         own = self._step_s.get(str(worker), 0.0)
         if view.workers[worker].status is Status.NEW or own <= 0:
             return {"local_steps": self.local_steps}
-        share = min(self._step_s.values()) / own
-        return {"local_steps": max(1, int(share * self.local_steps))}
+        exact = self.local_steps * min(self._step_s.values()) / own
+        return {"local_steps": max(1, floor(exact) if self.rounding == "down" else ceil(exact))}

@@ -40,6 +40,11 @@ class MicroSteps(Communication):
         """Return the worker policy that cuts its batch."""
         return Cutting(pieces=self.pieces)
 
+    def smallest_step(self, batch: int) -> int:
+        """Return the size of the last piece."""
+        piece = -(-batch // self.pieces)
+        return batch % piece or piece
+
     def on_release(self, worker: int, view: ClusterView) -> Orders:
         """Begin a round: say of which version it is, and how large the batch is."""
         return {"round": view.version, "batch": view.workers[worker].batch_size}

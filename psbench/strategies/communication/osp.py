@@ -80,7 +80,10 @@ class OSP(Communication):
     def step(self, w: Vector, gradient: Vector, state: State, own: WorkerStep) -> None:
         """Step along the gradient, and add it to those that the next push carries."""
         w.sub_(gradient, alpha=own.lr)
-        state.vector("gradient").add_(gradient)
+        if "gradient" in state:
+            state["gradient"].add_(gradient)
+        else:
+            state.vector("gradient", gradient)
 
     def payload(self, w: Vector, state: State, own: WorkerStep) -> Vector:
         """Return the sum of the gradients since the last push."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from pydantic import PrivateAttr
 
 from psbench.core import ClusterView, Directive, OwnSteps, Status, Vote, WorkerPolicy, parameter
 from psbench.core.actions import Action, Hold, Orders, Release
+from psbench.core.rounding import floor
 
 SOURCE = "Tyagi and Swany 2023 (SelSync)"
 
@@ -64,7 +64,7 @@ def injected_samples(batch_size: int, shared_fraction: float, sharing: int) -> i
     >>> injected_samples(32, shared_fraction=0.5, sharing=8)  # b' = 32/(1 + 0.5 * 8) = 6.4
     3
     """
-    return math.floor(shared_fraction * batch_size / (1.0 + shared_fraction * sharing))
+    return floor(shared_fraction * batch_size / (1.0 + shared_fraction * sharing))
 
 
 class SelSync(OwnSteps):
@@ -159,7 +159,7 @@ class SelSync(OwnSteps):
     def _draw_sharing(self, worker: int, view: ClusterView) -> None:
         """Draw the sharing workers with the first release of each step; steps begin together."""
         if worker in self._drawn_for or not self._drawn_for:
-            count = math.floor(self.sharing_workers * view.num_active + 0.5)
+            count = floor(self.sharing_workers * view.num_active + 0.5)
             drawn = view.rng.choice(view.active, count, replace=False)
             self._sharing, self._drawn_for = sorted(int(one) for one in drawn), []
         self._drawn_for.append(worker)

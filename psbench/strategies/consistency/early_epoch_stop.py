@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 from pydantic import PrivateAttr
 
 from psbench.core import Action, ClusterView, Commit, Consistency, Hold, Push, Release, parameter
+from psbench.core.rounding import ceil
 
 SOURCE = "Chilimbi et al. 2014 (Project Adam); thesis 3.2.5"
 
@@ -63,7 +62,7 @@ class EarlyEpochStop(Consistency):
     def _end(self, view: ClusterView) -> list[Action]:
         """Return what ends the epoch; nothing while too few have done their share."""
         done = [worker for worker in view.active if self._is_done(worker, view)]
-        if len(done) < math.ceil(self.fraction * view.num_active - 1e-9):  # 0.07 * 100 is a little above 7
+        if len(done) < ceil(self.fraction * view.num_active):
             return []
         self._samples = {}
         return [Release(worker) for worker in done]

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import PrivateAttr
 
 from psbench.core import Action, ClusterView, Orders, Push, Status, Stragglers, parameter
+from psbench.core.rounding import floor
 
 SOURCE = "DBS-SGD, AEJ 2022, Algs. 1-2"
 
@@ -92,7 +93,7 @@ class DBS(Stragglers):
             return
         literal = self.mode == "literal"
         base = view.workers[_FIRST if literal else worker].batch_size
-        self._batches[key] = min(max(1, int(base * speed + 0.5)), view.dataset_size)
+        self._batches[key] = min(max(1, floor(base * speed + 0.5)), view.dataset_size)
         if not literal:  # times of the old batch say nothing about the new one
             times.clear()
             self._changed_at[key] = self._first_pushes

@@ -8,6 +8,7 @@ from pydantic import PrivateAttr
 
 from psbench.core import ClusterView, Push, Status, Stragglers, parameter
 from psbench.core.actions import Action, Drop, Orders, Readmit, SetTimer
+from psbench.core.rounding import floor
 
 SOURCE = "Zhang et al. 2017 (Poseidon); thesis 3.2.5"
 _KEY = "readmit "  # what the timers' keys begin with
@@ -54,7 +55,7 @@ class DropStragglers(Stragglers):
 
     def allowed(self, num_workers: int) -> int:
         """Return how many workers may be dropped at a time."""
-        return min(int(self.most * num_workers + 1e-9), num_workers - 1)  # 0.29 * 100 is a little below 29
+        return min(floor(self.most * num_workers), num_workers - 1)
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
         """Note how long the worker's steps took, and drop it if that was too long too often."""

@@ -73,6 +73,7 @@ class DualBinarySearch(Stragglers):
     source = SOURCE
     reads = ("compute_s",)
     varies_batch = True
+    smallest_batch = BATCHES[0]
     needs_chunks = True
 
     chunk_samples: int = parameter(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from psbench.core import Action, ClusterView, Evaluated, parameter
+from psbench.core.rounding import floor
 from psbench.strategies.switching.once import SwitchOnce, without_epochs
 
 
@@ -64,4 +65,4 @@ class After(SwitchOnce):
     def _due(self, epochs: float) -> float:
         """Return the epoch of the switch: the nearest whole one, halves upwards, in a run of two or more."""
         due = self.fraction * epochs
-        return int(due + 0.5) if self.whole_epochs and epochs >= 2 else due
+        return floor(due + 0.5) if self.whole_epochs and epochs >= 2 else due

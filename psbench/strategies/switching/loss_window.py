@@ -9,6 +9,7 @@ from typing import ClassVar
 from pydantic import PrivateAttr
 
 from psbench.core import Action, ClusterView, Evaluated, Note
+from psbench.core.rounding import floor
 from psbench.errors import ParameterError
 from psbench.strategies.switching.once import SwitchOnce
 
@@ -116,7 +117,7 @@ def epochs_ended(event: Evaluated) -> int:
     >>> epochs_ended(Evaluated(6, 40, {"epoch": 1.52})), epochs_ended(Evaluated(6, 40, {}))
     (1, 6)
     """
-    return int(event.values.get("epoch", event.epoch) + 1e-9)
+    return floor(event.values.get("epoch", event.epoch))
 
 
 def relative_changes(losses: Sequence[float]) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, ClassVar
 
 import pytest
@@ -23,6 +24,7 @@ from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView
 from psbench.core.worker_policy import Directive, WorkerPolicy
 from psbench.experiment import Experiment
+from psbench.metrics import evaluations
 from psbench.optimization.optimizer import SGD
 from psbench.seeds import Streams
 from psbench.strategies.communication import LocalSGD
@@ -134,6 +136,21 @@ def test_the_mean_of_the_models_is_of_the_update_that_ends_the_run(strategy: Any
     """And not of a moment later, when some have taken another step."""
     done = played(strategy, stop={"updates": 2})
     assert torch.equal(done.parameters, simulated(done.experiment)[0])
+
+
+@pytest.mark.parametrize("name", ["local_sgd", "diloco", "streaming_diloco"])
+def test_a_round_longer_than_the_run_ends_with_its_epochs(name: str) -> None:
+    """And the bytes of its evaluation are those of one round: two models a worker."""
+    done = played({"name": name, "local_steps": 100_000})
+    log = simulated(done.experiment)[1]
+    steps = log.of_kind(Kind.PUSH)["steps"].tolist()
+    assert done.log.of_kind(Kind.PUSH)["steps"].tolist() == steps
+    workload = Workload.build(done.experiment)
+    assert steps == [math.ceil(0.4 * len(workload.data.train_y) / 24)] * 2
+    found = evaluations(done.log)["bytes"].tolist()
+    assert found == evaluations(log)["bytes"].tolist()
+    if name != "streaming_diloco":  # which pushes a fragment
+        assert found[-1] == 2 * 2 * 4 * workload.model.num_parameters
 
 
 class Remembers(Worker):

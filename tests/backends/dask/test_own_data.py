@@ -22,7 +22,7 @@ from psbench.errors import DataError
 from psbench.experiment import Experiment
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
-from psbench.training.dry_run import SAMPLES
+from psbench.training.dry_run import trial_rows
 from psbench.training.workload import Workload
 from tests.networks import MaskedText
 
@@ -100,7 +100,7 @@ def held(shipment: Shipment) -> set[int]:
 
 def test_a_process_gets_no_more_samples_than_it_needs() -> None:
     workload, bare, shipments = sent("bsp")
-    few = set(range(SAMPLES))
+    few = {*trial_rows(len(workload.data.train_y)).tolist()}
     for worker, shard in enumerate(workload.shards):
         shipment = shipments[worker_name(worker)]
         assert held(shipment) == {*shard.tolist()} | few

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from models.networks import Branching
 from threaded_run import Killed, ThreadedRun
 from toybox import at_night
 
@@ -23,7 +24,10 @@ from psbench.backends.stamps import rows_of
 from psbench.core.log import EventLog, Kind
 from psbench.errors import WorkerLost
 from psbench.experiment import Experiment
+from psbench.testing import toy_experiment
 from psbench.training.workload import Workload
+
+SERVERS = {"name": "parameter_server", "servers": 2}
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -45,6 +49,25 @@ def simulated(experiment: Experiment) -> Any:
 
 def kinds(done: ThreadedRun) -> list[int]:
     return [int(kind) for kind in done.log.rows()["kind"]]
+
+
+@pytest.mark.parametrize("strategy", ["all_reduce", {"consistency": "bsp", "placement": SERVERS}], ids=str)
+def test_what_has_no_gradient_is_left_alone_live_too(strategy: Any) -> None:
+    """Some layers are used by none, by one or by both workers: `tests/training/test_absent_gradients.py`."""
+    optimizer = {"name": "adam", "lr": 0.01, "weight_decay": 0.05}
+    spec = toy_experiment(
+        strategy,
+        model=Branching,
+        optimizer=optimizer,
+        cluster={"workers": 2, "step_time": "constant"},
+        batch_size=4,
+        stop={"updates": 8},
+        backend="dask",
+    )
+    done = ThreadedRun(spec).run()
+    before = Workload.build(spec).parameters
+    assert torch.equal(done.parameters, simulated(spec).parameters)
+    assert torch.equal(done.parameters[:15], before[:15])
 
 
 def test_one_worker_gives_the_simulated_parameters_bit_for_bit() -> None:

@@ -58,6 +58,12 @@ def total(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
     return [1.0 for _ in pushes], {}
 
 
+@weighs("heloco")
+def arrival(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Take a push with rho: `rho * corrected_block` (PanocularAI/torchft 0b0bae4, torchft/heloco.py)."""
+    return [own.arrival_weight for _ in pushes], {}
+
+
 @weighs("eager_outer")
 def eager_outer(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
     """Take the plain mean; beside is of how many."""
@@ -138,7 +144,12 @@ def fedbuff(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
 
 @rule("aggregation", "sparse_outer")
 class _SparseOuter(Rule):
-    """Each push wholly, or shortened to the median norm."""
+    """Each push wholly, or shortened to the median norm.
+
+    From tplr-ai/templar c2397ac, src/tplr/compress.py: `clip_norm_val = torch.median(norms)` (line 535),
+    which is the lower of two; `torch.clamp(clip_norm_val / (current_norm + 1e-8), max=1)` (line 555). That a
+    norm is one of the whole push, where theirs is one of each tensor, is ours.
+    """
 
     def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
         self.taken = pushes
@@ -148,7 +159,8 @@ class _SparseOuter(Rule):
 
     def on_measured(self, facts: dict[str, float], c: ModelCluster) -> Decisions:
         norms = [math.sqrt(facts[f"dot:{push.id}:{push.id}"]) for push in self.taken]
-        return [Apply(self.taken, [min(1.0, median(norms) / each) if each else 1.0 for each in norms])]
+        middle = sorted(norms)[(len(norms) - 1) // 2]
+        return [Apply(self.taken, [min(1.0, middle / each) if each else 1.0 for each in norms])]
 
 
 @rule("aggregation", "staleness_weighted")
@@ -352,7 +364,12 @@ class _RadialOuter(Rule):
 
 @rule("aggregation", "two_levels")
 class _TwoLevels(Rule):
-    """HALoS: what arrives between servers by the time of a push, then the push, and perhaps an update."""
+    """HALoS: what arrives between servers by the time of a push, then the push, and perhaps an update.
+
+    From utnslab/halos 4b5bf73, src/halos/simulation/exec_halos.py: a push counts one model version, and the
+    K-th since the version that was merged last sends (lines 76-79); merging sets that version (line 89). The
+    update arrives after one way (line 202), the global model after another (line 237).
+    """
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
@@ -372,8 +389,10 @@ class _TwoLevels(Rule):
         """Say all of it in order; the toy cluster's links take no time of their own."""
         (push,) = pushes
         region = push.worker // self.own.region_size
-        happens = [*self.due(c.now), ("push", region)]
-        self.since_merge[region] = self.since_merge.get(region, 0) + 1
+        new = sorted({w // self.own.region_size for w in [*c.active, push.worker]} - {*self.since_merge})
+        happens = [*self.due(c.now), *[("begin", each) for each in new], ("push", region)]
+        self.since_merge.update(dict.fromkeys(new, 0))
+        self.since_merge[region] += 1
         notes: Decisions = []
         if self.since_merge[region] == self.own.pushes_per_exchange:
             self.events += [(c.now, self.number, "global", region), (c.now, self.number + 1, "merge", region)]

@@ -270,58 +270,51 @@ def eager_outer(u: OneUpdate) -> ModelVector:
 
 
 def two_levels(u: OneUpdate) -> ModelVector:
-    """HALoS: models of regions, and a global one; all between them takes no time here."""
-    memory, own, x, last = u.memory, u.own, u.x, 0
+    """HALoS, from the authors' code alone: utnslab/halos 4b5bf73, src/halos.
 
-    def step(
-        model: ModelVector, whose: str, d: ModelVector, lr: float, beta: float, every: int
+    Delayed Nesterov, opt.py, lines 93-109, with c = 0, B = buffer_size, and lr that examples/run_halos.sh
+    (lines 19-20) multiplies by B: delta += grad; at every B-th step m = beta m + delta / B and p -= lr (beta
+    m + grad / B), delta = 0; else p -= lr grad / B. Sending, simulation/exec_halos.py, lines 91-99:
+    latest_merged_param - param. Merging, ps.py, lines 66-69: p *= 1 - merge_weight; p += merge_p
+    merge_weight; then the merged model is kept (exec_halos.py, lines 87-88). Every server loads the same
+    model (ps.py, line 14). That a region which joins later begins with the global model is ours.
+    """
+    own, x = u.own, u.x
+    regions: dict[int, dict[str, ModelVector]] = u.memory.setdefault("regions", {})
+
+    def stepped(
+        p: ModelVector, grad: ModelVector, whose: Any, rates: tuple[float, float, int]
     ) -> ModelVector:
-        taken = memory.setdefault(f"taken {whose}", [])
-        taken.append(d)
-        model = model - lr * d
-        if len(taken) == every:
-            m = memory[f"m {whose}"] = beta * memory.get(f"m {whose}", 0.0) + sum(taken) / every
-            model = model - every * lr * beta * m
-            memory[f"taken {whose}"] = []
-        return model
+        (scaled, beta, size), held = rates, u.memory.setdefault(whose, {"t": 0, "m": 0.0, "delta": 0.0})
+        lr, held["delta"] = scaled * size, held["delta"] + grad
+        held["t"] += 1
+        if held["t"] % size:
+            return p - lr * (grad / size)
+        held["m"] = beta * held["m"] + held["delta"] / size
+        held["delta"] = 0.0
+        return p - lr * (beta * held["m"] + grad / size)
 
     for key, value in u.numbers.items():
         kind, r = key.split()[1], int(value)
-        mine: ModelVector = memory.setdefault(f"own {r}", x)
-        base: ModelVector = memory.setdefault(f"base {r}", x)
+        server = regions.setdefault(r, {"p": x, "merged": x} if kind == "begin" else {})
         if kind == "push":
             rates = own.region_lr, own.region_momentum, own.region_every
-            memory[f"own {r}"] = memory["answer"] = step(mine, f"{r}", u.pushes[0].vector, *rates)
-            last = r
+            server["p"] = stepped(server["p"], u.pushes[0].vector, r, rates)
         elif kind == "send":
-            memory[f"sent {r}"] = base - mine
+            server["update"] = server["merged"] - server["p"]
         elif kind == "global":
             rates = own.global_lr, own.global_momentum, own.global_every
-            x = memory[f"sent {r}"] = step(x, "global", memory[f"sent {r}"], *rates)
-        else:
-            mine = own.merging * mine + (1 - own.merging) * memory[f"sent {r}"]
-            memory[f"own {r}"] = memory[f"base {r}"] = mine
-    memory["answer"] = memory[f"own {last}"]
+            x = server["global"] = stepped(x, server["update"], "global", rates)
+        elif kind == "merge":
+            server["p"] = server["p"] * (1 - own.merging) + server["global"] * own.merging
+            server["merged"] = server["p"]
     return x
 
 
 def radial_outer(u: OneUpdate) -> ModelVector:
-    """Decoupled DiLoCo, of what is one tensor here; HeLoCo's filter before it."""
+    """Decoupled DiLoCo, of what is one tensor here."""
     v, beta = u.memory.get("v", np.zeros_like(u.x)), u.own.outer_momentum
-    found, weights = [], [push.weight for push in u.pushes]
-    for push in u.pushes:
-        d = push.vector
-        length, other = np.linalg.norm(d), np.linalg.norm(v)
-        if u.own.stale_filter == "heloco" and min(length, other) >= 1e-8:
-            unit, along = d / length, v / other
-            c, q = unit @ along, length / (length + 3 * other + 1e-8)
-            if c < 0:
-                d = d - min(-0.5 * c * q, 0.5) * c * length * along
-            elif c < 0.2:
-                turn = min((1 - c) * q, 1)
-                turned = (1 - turn) * unit + turn * along
-                d = length * turned / max(np.linalg.norm(turned), 1e-8)
-        found.append(d)
+    weights, found = [push.weight for push in u.pushes], [push.vector for push in u.pushes]
     mean = sum(w * d for w, d in zip(weights, found, strict=True))
     norms = [float(np.linalg.norm(d)) for d in found]
     units = [d / n if n else d for d, n in zip(found, norms, strict=True)]
@@ -333,8 +326,37 @@ def radial_outer(u: OneUpdate) -> ModelVector:
     return u.x - u.own.outer_lr * (mean + beta * v)
 
 
+def heloco(u: OneUpdate) -> ModelVector:
+    """HeLoCo, of what is one tensor here, from the authors' code alone: PanocularAI/torchft 0b0bae4.
+
+    torchft/heloco.py, block_correct (lines 125-160), in its names, with its defaults (lines 98-103):
+    cos_b = delta m / (safe_d safe_m); conf_b = norm_d / (norm_d + kappa norm_m + eps). HeLoCoOptimizer.step
+    (lines 89-90): `m.mul_(mu).add_(G, alpha=1.0 - mu)`, `p.add_(-(G + mu * m), alpha=lr)`.
+    """
+    (push,), mu, m = u.pushes, u.own.outer_momentum, u.memory.get("m", np.zeros_like(u.x))
+    delta, eps = push.vector, 1e-8
+    norm_d, norm_m = float(np.linalg.norm(delta)), float(np.linalg.norm(m))
+    if norm_d >= eps and norm_m >= eps:
+        u_hat, v_hat = delta / norm_d, m / norm_m
+        cos_b, conf_b = float(u_hat @ v_hat), norm_d / (norm_d + 3.0 * norm_m + eps)
+        if cos_b < 0.0:
+            beta_b = min(0.5 * (-cos_b) * conf_b, 0.5)
+            delta = delta - beta_b * cos_b * norm_d * v_hat
+        elif cos_b < 0.2:
+            lambda_b = min(1.0 * (1.0 - cos_b) * conf_b, 1.0)
+            u_mix = (1.0 - lambda_b) * u_hat + lambda_b * v_hat
+            delta = norm_d * u_mix / np.linalg.norm(u_mix)
+    g = push.weight * delta  # rho * corrected_block
+    m = u.memory["m"] = mu * m + (1.0 - mu) * g
+    return u.x - u.own.outer_lr * (g + mu * m)
+
+
 def sparse_outer(u: OneUpdate) -> ModelVector:
-    """SparseLoCo: of each entry the mean over those that sent it, or over all."""
+    """SparseLoCo: of each entry the mean over those that sent it, or over all (Alg. 1).
+
+    From tplr-ai/templar c2397ac, src/tplr/compress.py, lines 472-474: scatter_reduce_ of all values that were
+    sent, with "mean" and include_self=False. That a 0 which is sent counts as not sent is ours.
+    """
     sent = sum((push.vector != 0).astype(float) for push in u.pushes)
     by = np.maximum(sent, 1) if u.own.combine == "mean_of_senders" else len(u.pushes)
     return u.x - u.own.outer_lr * u.total / by
@@ -362,6 +384,7 @@ UPDATES: dict[str, Callable[[OneUpdate], ModelVector]] = {
     "outer": outer,
     "eager_outer": eager_outer,
     "radial_outer": radial_outer,
+    "heloco": heloco,
     "two_levels": two_levels,
     "sparse_outer": sparse_outer,
     "fedbuff": fedbuff,

@@ -21,7 +21,7 @@ class _MicroSteps(Rule):
         return {"round": c.version, "batch": c.workers[worker].batch_size}
 
 
-@rule("communication", "local_sgd", "elastic")
+@rule("communication", "local_sgd", "answered_sgd", "elastic")
 class _LocalSGD(Rule):
     """A worker takes always as many steps."""
 
@@ -85,7 +85,11 @@ class _Fragments(Rule):
 
 @rule("communication", "dynamic_local_sgd", "regional_sgd")
 class _DynamicLocalSGD(Rule):
-    """Async Local-SGD, sec. 5: h_i = floor(v_i / v_max * H), at least 1, by the last push of all here."""
+    """Async Local-SGD, sec. 5: h_i = floor(v_i / v_max * H), at least 1, by the last push of all here.
+
+    HALoS rounds up, in utnslab/halos 4b5bf73, src/halos/simulation/common.py, line 508:
+    `max(1, math.ceil(args.num_local_steps * ws))`, with ws the speed over that of the fastest.
+    """
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
@@ -105,8 +109,9 @@ class _DynamicLocalSGD(Rule):
         own = None if new else self.step_s.get(worker)
         if not own:
             return {"local_steps": self.own.local_steps}
-        fastest = min(self.step_s.values())
-        return {"local_steps": max(1, math.floor(fastest / own * self.own.local_steps))}
+        # an exact ratio of two measured times is one to eight places
+        steps = round(min(self.step_s.values()) / own * self.own.local_steps, 8)
+        return {"local_steps": max(1, math.ceil(steps) if self.own.rounding == "up" else math.floor(steps))}
 
 
 @rule("communication", "adacomm")
@@ -142,7 +147,7 @@ class _AdaComm(Rule):
 
     def on_applied(self, c: ModelCluster) -> Decisions:
         """Choose with the first averaging at or after each multiple of the interval."""
-        number = math.floor((c.now - self.began_s) / self.own.interval_s)
+        number = math.floor(round((c.now - self.began_s) / self.own.interval_s, 8))
         measured = self.own.loss == "measured"
         if self._final() or (number == self.interval and (measured or self.first)):
             return []
@@ -168,7 +173,7 @@ class _AdaComm(Rule):
         if not self.first:
             self.first = loss
             return
-        self.interval = math.floor((c.now - self.began_s) / self.own.interval_s)
+        self.interval = math.floor(round((c.now - self.began_s) / self.own.interval_s, 8))
         self.rates.append(c.rate(self.rate_epoch(c)))
         formula = math.sqrt(self.rates[0] / self.rates[-1] * loss / self.first) * self.own.initial_steps
         wanted = max(1, math.ceil(formula * (1 - 1e-9)))
@@ -214,12 +219,12 @@ class _SelSync(Rule):
         alpha, beta = self.own.sharing_workers, self.own.shared_fraction
         if alpha > 0 and beta > 0:
             if worker in self.served or not self.served:
-                count = math.floor(alpha * len(c.active) + 0.5)
+                count = math.floor(round(alpha * len(c.active) + 0.5, 8))
                 self.sharing = sorted(map(int, c.rng.choice(c.active, count, replace=False)))
                 self.served = []
             self.served.append(worker)
             own_samples = c.workers[worker].batch_size / (1 + beta * len(self.sharing))
-            each = math.floor(beta * own_samples)
+            each = math.floor(round(beta * own_samples, 8))
             others = [other for other in self.sharing if other != worker and each > 0]
             orders["injection"] = {"workers": others, "each": each}
         return orders

@@ -53,7 +53,7 @@ class _DBS(Rule):
             return []
         literal = self.own.mode == "literal"
         batch = c.workers[0 if literal else worker].batch_size * s
-        self.batches[worker] = min(max(1, math.floor(batch + 0.5)), c.dataset_size)
+        self.batches[worker] = min(max(1, math.floor(round(batch + 0.5, 8))), c.dataset_size)
         if not literal:
             self.times[worker], self.firsts[worker] = [], []
         return []

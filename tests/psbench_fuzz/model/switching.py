@@ -34,7 +34,7 @@ class _After(_Manual):
         assert c.epochs is not None
         share = self.own.fraction * c.epochs
         if self.own.whole_epochs and c.epochs >= 2:
-            share = math.floor(share + 0.5)
+            share = math.floor(round(share + 0.5, 8))
         if self.done or share >= c.epochs or c.samples < share * c.dataset_size - 1e-6:
             return []
         self.done = True

@@ -16,7 +16,8 @@ from psbench.core import actions as act
 from psbench.core.events import Push
 from psbench.core.migration import Ranges
 from psbench.errors import ProtocolError
-from psbench.training.server import Server
+from psbench.optimization.piecewise import of_one_form
+from psbench.training.server import OPTIMIZER, Server, copies_under
 
 Then: TypeAlias = Callable[[StateDict], None]
 ThenCheckpoint: TypeAlias = Callable[[StateDict, dict[str, int]], None]
@@ -148,6 +149,7 @@ def slice_of(state: StateDict, part: Partition, first: bool) -> StateDict:
 
 def join(parts: list[StateDict], own: Sequence[Partition]) -> StateDict:
     """Return the state that the servers' slices were cut from."""
+    parts = _of_one_form(parts)
     first = parts[0]
     length = len(first["parameters"])
     return {
@@ -156,3 +158,14 @@ def join(parts: list[StateDict], own: Sequence[Partition]) -> StateDict:
         else value
         for name, value in first.items()
     }
+
+
+def _of_one_form(parts: list[StateDict]) -> list[StateDict]:
+    """Return states whose optimizers have the same tensors, though some entries may have had fewer steps."""
+    optimizers = [copies_under(OPTIMIZER, part) for part in parts]
+    own = of_one_form(optimizers, [len(part["parameters"]) for part in parts])
+    return [
+        {name: value for name, value in part.items() if not name.startswith(OPTIMIZER)}
+        | {OPTIMIZER + name: value for name, value in state.items()}
+        for part, state in zip(parts, own, strict=True)
+    ]

@@ -1,0 +1,55 @@
+"""Local steps on what a push is answered with, which is a model other than the server's."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from psbench.core import State, Vector, WorkerStep, parameter
+from psbench.strategies.communication.dynamic_local_sgd import DynamicLocalSGD
+from psbench.strategies.communication.local_sgd import Local, LocalSGD
+
+SOURCE = "Kim et al. 2025 (HALoS)"
+
+
+class GoesOn(Local):
+    """A worker that goes on from the answer to its push, which is a model."""
+
+    takes_models: ClassVar[bool] = True
+
+    def receive(self, w: Vector, answer: Vector, state: State, own: WorkerStep) -> None:
+        """Take the model."""
+        self.begin(w, answer, state, own)
+
+
+class AnsweredSGD(GoesOn, LocalSGD):
+    """Push after every `local_steps` steps, and go on from the answer, which is a model.
+
+    Notes
+    -----
+    Reduces to: `local_sgd` where the answer is the server's model.
+    """
+
+    name = "answered_sgd"
+    source = "HeLoCo 2026"
+
+
+class RegionalSGD(GoesOn, DynamicLocalSGD):
+    """Go on from the answer to a push, which is the model of the worker's region.
+
+    A worker is ordered h_i = max(1, ceil(v_i / v_max * H)) steps, by its measured speed, as in
+    `dynamic_local_sgd`, which rounds down.
+
+    Notes
+    -----
+    Reduces to: `dynamic_local_sgd` where all regions have one model.
+    The authors' script takes 8 steps of the fastest worker. Their simulator is given the speeds and rounds up
+    (utnslab/halos 4b5bf73, src/halos/simulation/common.py, lines 506-513); here they are measured.
+    """
+
+    name = "regional_sgd"
+    source = SOURCE
+
+    local_steps: int = parameter(8, "steps of the fastest worker", unit="steps", source=SOURCE, ge=1)
+    rounding: Literal["down", "up"] = parameter(
+        "up", "how a number of steps that is not whole is rounded", source=SOURCE
+    )
