@@ -41,7 +41,8 @@ def plane(seed: int, number: int) -> tuple[float, float]:
     """
     far = 256.0 if noise(seed, 107) < 0.3 else 0.0
     near = (noise(seed, 108, number) < 0.3) / 1024
-    return tuple(far + near + round(2 * noise(seed, 109 + axis, number)) for axis in range(2))
+    across, up = (far + near + round(2 * noise(seed, 109 + axis, number)) for axis in range(2))
+    return across, up
 
 
 @lru_cache(maxsize=1024)

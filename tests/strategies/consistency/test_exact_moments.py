@@ -163,7 +163,7 @@ def test_one_that_leaves_before_the_quorum_may_make_it_one():
 
 
 def test_the_grace_of_a_round_is_of_its_own_steps_and_messages():
-    """Steps of 8 s and messages of 4 s in the first round; steps of 2 s and messages of 0.5 s in the second."""
+    """First steps of 8 s and messages of 4 s, then steps of 2 s and messages of 0.5 s."""
     _, push = quorum_script(grace_s=100.0, grace_steps=3)
     for worker in range(3):
         push(worker, 10.0 + worker, seconds=8.0, send_s=4.0)
