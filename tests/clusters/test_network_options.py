@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import combinations
 from math import inf
 
@@ -182,6 +183,19 @@ def test_rings_and_stars_take_what_every_pair_of_options_says(names):
         hop = 0.25 if len(shares) > 1 else 0.0  # between servers, of which each answers here
         took = [max(by.arrivals(up, 0)) - now, max(by.arrivals(down, 1)) - now - hop]
         assert network.star(size, 2 * size, members) == pytest.approx(sum(took))
+
+
+def test_links_between_workers_go_on_where_they_were():
+    """Two models are on their way; each link, up and down, is busy until they are through."""
+    _, profile = made(("unequal links", "slower down"))
+    links, again = PeerLinks(profile, 300_000), PeerLinks(profile, 300_000)
+    links.send(0, 1, 0.0)
+    links.spread(2, 7, [0], 0.0)
+    again.load_state_dict(json.loads(json.dumps(links.state_dict())))
+    for each in (links, again):
+        assert each.send(2, 1, 1.0) == pytest.approx(2 * 300_000 / 125e3 + 0.5)  # after the first, down at 1
+        assert each.arrival(2, 7, 0, 5.0) == pytest.approx(300_000 / 500e3 + 0.5)
+        assert each.send(0, 2, 1.0) == pytest.approx(1.0 + 300_000 / 375e3 + 0.5)
 
 
 @pytest.mark.parametrize("names", pairs(), ids=" + ".join)

@@ -165,6 +165,9 @@ UNKNOWN = {
     "shares take the first batch for all": Fault(
         mean, "sample_shares", "push.samples / samples", "pushes[0].samples / samples"
     ),
+    "who is to be sent a whole model is lost on load": Fault(
+        ActionProcessor, "load_state_dict", 'self.needs_full_model = set(state["needs_full_model"])', "pass"
+    ),
     "a lost worker's vote counts towards a switch": Fault(
         EngineMembership,
         "_remove",
@@ -338,6 +341,7 @@ UNDER: dict[str, Any] = {
     "an aggregate is encoded anew for each worker": _ANSWERED,
     "gradients under way are lost with the answer": "osp",
     "who leads by the bound stays held when the slowest leaves": "ssp",
+    "who is to be sent a whole model is lost on load": {"consistency": "bsp", "placement": _MOVED},
     "a lost worker's vote counts towards a switch": {**_SWITCH, "first": "selsync"},
     "a timer of an earlier round ends the grace": {
         "name": "decoupled_diloco",

@@ -172,7 +172,7 @@ def test_the_grace_of_a_round_is_of_its_own_steps_and_messages():
     assert at == 21.0 + 3 * 2.0 - 1.0 - 0.5
 
 
-# -------------------------------------------------------------------- in the instant of a timer
+# -------------------------------------------------------------------- in the instant of a timer, or the end
 
 
 def versions(done):
@@ -208,3 +208,22 @@ def test_a_push_in_the_instant_in_which_a_quorum_closes_is_in_the_version():
     }
     done = run(strategy, (1.0, 1.0, 1.0), step_time=steps, updates=3, cluster=AT_ONCE)
     assert versions(done) == [(1.5 * n, [0, 1, 2]) for n in (1, 2, 3)]
+
+
+def test_what_comes_in_the_instant_in_which_a_run_ends_is_too_late():
+    """Steps of 1 s for 2 s: the second push comes when the time has passed."""
+    done = run(
+        "asp", (1.0,), step_time={"name": "trace", "seconds": [[1.0]]}, cluster=AT_ONCE, stop={"seconds": 2}
+    )
+    assert [at for at, _ in versions(done)] == [1.0]
+    assert done.meta["time_s"] == 2.0
+
+
+@pytest.mark.parametrize("strategy", ["bsp", "ssp"])
+def test_who_fails_in_the_instant_in_which_its_push_comes_has_not_pushed(strategy):
+    """Who leaves or joins comes first: both at 2 s, one without its second push."""
+    steps = {"name": "trace", "order": "in_order", "seconds": [[1.0], [1.0]]}
+    cluster = AT_ONCE | {"failures": [{"worker": 1, "at_s": 2.0}]}
+    done = run(strategy, (1.0, 1.0), step_time=steps, updates=5, cluster=cluster)
+    pushed = done.log.of_kind(Kind.PUSH)
+    assert pushed["time_s"][pushed["worker"] == 1].tolist() == [1.0]
