@@ -20,6 +20,7 @@ TRACE = {"name": "trace", "order": "in_order", "seconds": [[0.1 * end + 0.2] for
 #: what differs from a cluster of equal links, an option each
 OPTIONS = {
     "unequal links": {"bandwidth_mbit_s": [8.0, 2.0, 20.0]},
+    "equal links, slower down": {"bandwidth_down_mbit_s": 4.0},
     "slower down": {"bandwidth_down_mbit_s": [4.0, 1.0, 3.0]},
     "faster down": {"bandwidth_down_mbit_s": [40.0, 10.0, 30.0]},
     "unequal latencies": {"latency_s": [0.5, 0.0, 2.0]},
@@ -125,7 +126,9 @@ def pairs():
     ones = [(), *((name,) for name in OPTIONS)]
     twos = [(a, b) for a, b in combinations(OPTIONS, 2) if not OPTIONS[a].keys() & OPTIONS[b].keys()]
     all_at_once = [
-        name for name in OPTIONS if name not in {"faster down", "two servers", "a server without entries"}
+        name
+        for name in OPTIONS
+        if name not in {"equal links, slower down", "faster down", "two servers", "a server without entries"}
     ]
     return [*ones, *twos, ("unequal links", "unequal latencies", "equal shares"), tuple(all_at_once)]
 

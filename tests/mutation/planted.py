@@ -168,6 +168,10 @@ UNKNOWN = {
     "who is to be sent a whole model is lost on load": Fault(
         ActionProcessor, "load_state_dict", 'self.needs_full_model = set(state["needs_full_model"])', "pass"
     ),
+    "a drain that is loaded ends the work under way once more": Fault(
+        *(Drain, "of_state", 'drain.parked, drain._swept = set(state["parked"]), state["swept"]'),
+        'drain.parked = set(state["parked"])',
+    ),
     "a lost worker's vote counts towards a switch": Fault(
         EngineMembership,
         "_remove",
@@ -342,6 +346,7 @@ UNDER: dict[str, Any] = {
     "gradients under way are lost with the answer": "osp",
     "who leads by the bound stays held when the slowest leaves": "ssp",
     "who is to be sent a whole model is lost on load": {"consistency": "bsp", "placement": _MOVED},
+    "a drain that is loaded ends the work under way once more": {**_SWITCH, "first": "selsync"},
     "a lost worker's vote counts towards a switch": {**_SWITCH, "first": "selsync"},
     "a timer of an earlier round ends the grace": {
         "name": "decoupled_diloco",
