@@ -51,7 +51,7 @@ class Defined:
         each = lambda value: value if isinstance(value, list) else [value] * WORKERS  # noqa: E731
         self.rates = [each(options["bandwidth_mbit_s"])] * 2
         if "bandwidth_down_mbit_s" in options:
-            self.rates = [self.rates[0], options["bandwidth_down_mbit_s"]]
+            self.rates = [self.rates[0], each(options["bandwidth_down_mbit_s"])]
         self.latency, self.options = each(options["latency_s"]), options
 
     def rate(self, worker, back, now):
