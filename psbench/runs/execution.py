@@ -37,7 +37,7 @@ from psbench.core.own import reunited
 from psbench.core.part import Part
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import AnyStrategy
-from psbench.errors import Cancelled, DataError, Interrupted, NotSaved, ParameterError, SpecError
+from psbench.errors import Cancelled, DataError, Interrupted, NotSaved, ParameterError, SpecError, naming
 from psbench.experiment import Experiment
 from psbench.results.identity import check_folder, new_run_id, remove_files_of_others, resumed_run_id
 from psbench.results.record_file import read_summary
@@ -213,7 +213,8 @@ def resume(
     Thesis 3.2.6: "reload, v back, workers re-pull".
     """
     path = find(source)
-    experiment = Experiment.from_spec(resume_spec(path), settings, where=str(path))
+    with naming(str(path)):
+        experiment = Experiment.from_spec(resume_spec(path), settings, where="the specification")
     experiment = _with_objects(
         experiment, model=model, data=data, sharding=sharding, loss=loss, metrics=metrics, optimizer=optimizer
     )

@@ -170,7 +170,7 @@ def read_records(path: Path) -> list[PaperRecord]:
             row | {name: json.loads(row[name]) for name in ("measures", "curve", "staleness")} for row in rows
         ]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{path}: holds no records of runs ({error})") from None
+        raise DataError(f"{path}: holds no records of runs ({' '.join(str(error).split())})") from None
     return [typed(PaperRecord, row, f"{path}: row {number}") for number, row in enumerate(decoded)]
 
 
