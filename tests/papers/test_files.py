@@ -18,13 +18,13 @@ from psbench.errors import DataError, SpecError, UnknownName
 from psbench.experiment import Experiment
 from psbench.runs.execution import run
 from psbench_papers import cells
+from psbench_papers.claim import SCALES
 from psbench_papers.closed_forms import FORMULAS
 from psbench_papers.figures import figures
 from psbench_papers.library import FILES, NAMES, load, parse, stored
 from psbench_papers.measures import TARGETS, measure
 from psbench_papers.outcome import Reproduction, RowOutcome
 from psbench_papers.page import _compared, _paper, _percent, _seeds, write_page
-from psbench_papers.schema import SCALES
 from psbench_papers.session import plan, stored_reproduction
 from psbench_papers.text import (
     counts_line,

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 
 from psbench.core.specification import problem
 from psbench.errors import DataError, UnknownName
-from psbench_papers.schema import Paper, Scale
+from psbench_papers.claim import Scale
+from psbench_papers.schema import Paper
 
 #: in the order in which `--all` runs them
 NAMES = (
