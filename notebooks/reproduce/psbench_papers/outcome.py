@@ -301,7 +301,9 @@ class Reproduction:
         for record in self.records.values():
             if record.role == "tuning":
                 tried.setdefault(record.experiment, []).append(float(record.label))
-        return frozenset(n for n, best in self.rates.items() if best in (min(tried[n]), max(tried[n])))
+        return frozenset(
+            name for name, grid in tried.items() if self.rates.get(name) in (min(grid), max(grid))
+        )
 
     def _draws(self, row: PublishedNumber, ours: Estimate) -> Iterable[Estimate | None]:
         """Yield ours as each draw of the assumed numbers moves it; nothing where none were drawn."""
@@ -454,17 +456,17 @@ def _settled(found: ClaimOutcome, scale: Scale) -> ClaimOutcome:
     """Return a claim with what keeps its tests from deciding: the set-up, or a rate at the edge of a grid."""
     if found.test is None:
         return found
+    verdict, said = found.verdict, []
     if scale in found.claim.untestable:
-        return replace(found, verdict="not testable here", because=(found.claim.untestable[scale],))
+        verdict = "not testable here"
+        said.append(found.claim.untestable[scale])
     if found.claim.kind != "check" and any(row.assumes and row.ours and not row.draws for row in found.rows):
-        found = replace(found, because=("Assumed numbers affect it and were not drawn: no size counts.",))
-    edges = dict.fromkeys(name for row in found.rows for name in row.edges)
-    if not edges or found.claim.rates != "best":
-        return found
-    said = (
-        f"The best rate lies at the edge of those tried, so a better one may lie beyond: {', '.join(edges)}."
-    )
-    return replace(found, verdict=at_edge(found.verdict), because=(*found.because, said))
+        said.append("Assumed numbers affect it and were not drawn: no size counts.")
+    edges = ", ".join(dict.fromkeys(name for row in found.rows for name in row.edges))
+    if edges and found.claim.rates == "best":
+        verdict = at_edge(verdict)
+        said.append(f"The best rate lies at the edge of those tried, a better one may lie beyond: {edges}.")
+    return replace(found, verdict=verdict, because=tuple(said))
 
 
 def _controlled(found: ClaimOutcome, judged: Mapping[str, ClaimOutcome]) -> ClaimOutcome:
