@@ -16,6 +16,7 @@
         WorkerLost             too many workers are lost
         ServerLost             a parameter server is lost
         Cancelled              stopped from outside before anything was computed
+      NotSaved               a run has ended and its folder cannot be written; its `run` can still be saved
       DataError                a data file is missing, truncated or not what it says
 
     DoubtfulComposition        a warning: a valid composition that is probably not intended
@@ -100,6 +101,14 @@ class Interrupted(KeyboardInterrupt):
         self.run = run
         go_on = f"; it is saved, to go on: psbench.resume({where!r})" if where else ""
         super().__init__(f"Ctrl-C stopped a run of {run.experiment.title}, which `.run` of this holds{go_on}")
+
+
+class NotSaved(PsbenchError):
+    """A run has ended and its folder cannot be written, as on a full disk; `run` can still be saved."""
+
+    def __init__(self, run: Any, why: str) -> None:
+        self.run, self.why = run, why
+        super().__init__(f"{why}; the run has ended, and `.run` of this error holds it: save it elsewhere")
 
 
 class ProtocolError(PsbenchError):

@@ -274,6 +274,11 @@ class Experiment(Specification):
             suitability.check_plateau(strategy, self.evaluate_every, self.stop.epochs, self.timing_only)
 
     @property
+    def has_scheduler(self) -> bool:
+        """Whether the scheduler of a running Dask cluster is given: its machines are others than this one."""
+        return self.scheduler is not None or self.connection.scheduler_file is not None
+
+    @property
     def plateau(self) -> PlateauRule | None:
         """A new rule of the servers' rate, if that goes by evaluations."""
         schedule = self.optimizer.schedule

@@ -73,7 +73,8 @@ def experiment(strategy: Any, seed: int, **changes: Any) -> Experiment:
 class Chaos(threading.Thread):
     """Sends a signal to the process of a random task every few seconds.
 
-    Whoever is asked to end (SIGTERM) is gone for good: the cluster is asked for another, as its manager does.
+    Whoever is asked to end (SIGTERM) leaves that to its nanny, or is gone for good: the cluster is then asked
+    for another, as its manager does.
     """
 
     def __init__(

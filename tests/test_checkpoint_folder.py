@@ -208,7 +208,7 @@ REFUSED = [
     (lambda c: c.state.update(next_push=-1), r"is not the state of a run: next_push: .*, got -1$"),
     (one_worker_more, "workers are numbered"),
     (a_worker_twice, "workers are numbered"),
-    (lambda c: view_of(c)["workers"].pop(0), "state of worker 0, whom the engine does not know"),
+    (lambda c: view_of(c)["workers"].pop(0), "clock_counts are not those"),
     (lambda c: view_of(c).update(num_workers=9), "engine.view.num_workers is 9"),
     (lambda c: c.state["engine"].update(parts={}), "its state cannot be restored"),
     (lambda c: c.tensors.pop("buffers"), "has no tensor 'buffers'"),

@@ -25,7 +25,8 @@ from psbench.core.log import EventLog, Kind
 from psbench.runs.execution import run
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
-from psbench.training.batches import Batches
+from psbench.training.batches import Batches, BatchPosition
+from psbench.training.workload import Workload
 
 TOP = {"name": "top_k", "ratio": 0.2}
 BOTH = {"codec": TOP, "codec_down": TOP}
@@ -141,6 +142,65 @@ def test_what_was_under_way_is_void_and_everything_else_goes_on(strategy, tmp_pa
     replay(again)
     same = run(toy(strategy), start=path)
     assert same.log.digest() == again.log.digest()
+
+
+OVERLAPPING = [
+    {"name": "eager_diloco", "local_steps": 2},
+    {"name": "streaming_diloco", "local_steps": 4, "overlap": 1},
+    {"name": "streaming_diloco", "local_steps": 4, "overlap": 1, "mixing": 0.0, "codec": "e3m0"},
+]
+
+
+@pytest.mark.parametrize("strategy", OVERLAPPING, ids=json.dumps)
+def test_beside_a_push_a_run_goes_on_with_the_bits_that_it_would_have_had(strategy, tmp_path):
+    """Each batch is taken once, each worker goes on from its own model, and only times differ."""
+    experiment = toy(strategy, cluster={"workers": 3, "speed": [1.0, 0.5, 0.7]}, stop={"epochs": 6})
+    whole = run(experiment, folder=tmp_path / "whole")
+    again = run(experiment, start=checkpoints(tmp_path / "whole")[0], folder=tmp_path / "again")
+    assert torch.equal(again.parameters, whole.parameters)
+    for one, other in zip(again.log.evaluations(), whole.log.evaluations(), strict=True):
+        assert one["val_loss"] == other["val_loss"]
+    for kind in (Kind.PUSH, Kind.RELEASE):  # fragments and not the whole model are sent
+        rows = [each.log.of_kind(kind) for each in (whole, again)]
+        sent = [sorted(zip(each["worker"], each["samples"], each["bytes"], strict=True)) for each in rows]
+        assert sent[0] == sent[1]
+    assert any("in the middle of steps" in each for each in again.summary()["warnings"])
+    assert not any("in the middle of steps" in each for each in whole.summary()["warnings"])
+    replay(again)
+    if strategy["name"] == "eager_diloco":  # whose workers' outer models have the server's as their mean
+        tensors = Checkpoint.load(checkpoints(tmp_path / "again")[-1]).tensors
+        mean = sum(tensors[f"worker/{worker}/model/state/x"] for worker in range(3)) / 3
+        assert torch.allclose(mean, tensors["parameters"], atol=1e-5)
+
+
+REPEATING = [
+    *("asp", "ssp", "dc_asgd", "easgd", "k_asp"),
+    *({"name": "asp"} | BOTH | SERVERS, {"name": "fedbuff"}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", REPEATING, ids=json.dumps)
+def test_steps_are_repeated_from_what_their_worker_held(strategy, tmp_path):
+    """The next push of each worker has base, samples and loss as in the run that was not stopped."""
+    machines = {"workers": 3, "speed": [1.0, 0.5, 0.7]}
+    experiment = toy(strategy, cluster=machines, optimizer={"name": "sgd", "lr": 0.05}, stop={"epochs": 12})
+    whole = run(experiment, folder=tmp_path)
+    path = checkpoints(tmp_path)[0]
+    again = run(experiment, start=path)
+    at = len(log_of(path, Checkpoint.load(path)))
+    text = json.loads(again.log.text(again.log.of_kind(Kind.RESUME)["text"][0]))
+    assert text["again"]
+    compared = 0
+    for worker in text["again"]:
+        rows = [each.log.rows(at) for each in (whole, again)]
+        pushes = [each[(each["kind"] == Kind.PUSH) & (each["worker"] == worker)] for each in rows]
+        if len(pushes[0]) and len(pushes[1]):
+            compared += 1
+            for name in ("samples", "steps", "version", "loss"):
+                assert pushes[0][name][0] == pushes[1][name][0]
+    assert compared
+    replay(again)
 
 
 def test_void_steps_are_taken_again_with_their_batches_and_times(tmp_path):
@@ -265,6 +325,56 @@ def test_what_is_no_checkpoint_is_refused(tmp_path):
         resume(second)
 
 
+def test_a_stop_rule_that_is_met_already_is_refused(tmp_path, capsys):
+    experiment = toy("bsp", stop={"epochs": 3})
+    whole = run(experiment, folder=tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    last = Checkpoint.state_of(find(tmp_path / "run"))["time_s"]
+    low = {"stop.epochs": 1, "stop.updates": 2, "stop.seconds": 0.5 * last}
+    for name, limit in (*low.items(), ("stop.epochs", 2.5)):  # after its checkpoint, before its record's end
+        for backend in ("simulated", "dask"):
+            with pytest.raises(SpecError, match=f"^{name}: .* has come to"):
+                resume(tmp_path / "run", {name: limit, "backend": backend})
+        assert main(["resume", str(tmp_path / "run"), "--set", f"{name}={limit}"]) == 2
+        assert "makes a run longer" in capsys.readouterr().err.splitlines()[-1]
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+    assert resume(tmp_path / "run").log.digest() == whole.log.digest()  # its own rule is no new one
+    elsewhere = resume(tmp_path / "run", {"stop.epochs": 2.5}, folder=tmp_path / "other")
+    assert elsewhere.summary()["epochs"] < 3
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:500])
+
+
+def with_a_wrong_array(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    at = content.index(b"parameters.npy") + 300
+    content[at] ^= 255
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [cut_short, with_a_wrong_array])
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(damage, tmp_path, capsys):
+    experiment = toy("bsp", checkpoint_every=1)
+    whole = run(experiment, folder=tmp_path)
+    last = find(tmp_path)
+    damage(last)
+    again = resume(tmp_path)
+    assert find(tmp_path).name == last.name  # made again
+    assert again.log.digest() == whole.log.digest()
+    assert f"{last.name}: cannot be read; the run goes on from epoch-" in capsys.readouterr().err
+    assert sum(last.name in each for each in again.summary()["warnings"]) == 1
+    damage(last)
+    with pytest.raises(DataError, match=last.name):
+        resume(last)  # named, it is meant
+    for path in checkpoints(tmp_path):
+        cut_short(path)
+    with pytest.raises(DataError) as refused:
+        resume(tmp_path)
+    assert all(path.name in str(refused.value) for path in checkpoints(tmp_path))
+
+
 class Executes:
     """Makes a folder where it is unpickled."""
 
@@ -328,3 +438,22 @@ def test_batches_go_on_from_anywhere(ordered):
         assert np.array_equal(again.take(size), straight.take(size))
         taken += size
         assert again.taken == straight.taken == taken
+
+
+@pytest.mark.parametrize("begun", [0, 1, 3, 7])
+def test_a_worker_goes_on_in_the_middle_of_its_chunk(begun):
+    """Its chunk of 32 is gone through again and again, five at a time, as if it had never been away."""
+    workload = Workload.build(toy("hermes"))
+    straight, again = workload.trainer(), workload.trainer()
+    straight.start(1, 9)  # of its shard, before the chunk
+    straight.assign(1, 32)
+    taken = [straight.start(1, 5).indices for _ in range(begun)]
+    position = straight.position(1)
+    assert position[2:] == (1, 32, 5 * begun)
+    again.go_to(1, BatchPosition(*json.loads(json.dumps(position))))
+    rest = [trainer.start(1, 5).indices for trainer in (straight, again) for _ in range(8)]
+    for one, other in zip(rest[:8], rest[8:], strict=True):
+        assert np.array_equal(one, other)
+    chunk = np.concatenate([*taken, *rest[:8]])
+    for at in range(0, 32 * ((begun + 8) * 5 // 32), 32):  # each pass has the samples of the chunk
+        assert sorted(chunk[at : at + 32]) == sorted(chunk[:32])

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,13 @@ from psbench.checkpoints.chain import find
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
 from psbench.cli import main
+from psbench.cli.execution import save_elsewhere
 from psbench.core.log import EventLog
 from psbench.data import generate
+from psbench.errors import NotSaved
 from psbench.results.storage import write_log
 from psbench.runs.execution import run
-from psbench.system.files import atomic_write, check_writable
+from psbench.system.files import CLAIM, atomic_write, check_writable, claimed
 from psbench.testing import toy_experiment
 
 SAVED = Path(__file__).parent / "golden" / "saved"
@@ -286,9 +290,19 @@ DAMAGED = {
     "another data set": (set_state("engine.view.dataset_size", 7), "dataset_size is 7"),
     "no state of a part": (set_state("engine.parts", {}), "cannot be restored"),
     "a random state that is none": (set_state("engine.view.rng", {"state": 1}), "cannot be restored"),
-    "an unknown action": (set_state("rest", [{"do": "run"}]), "rest.0.do"),
-    "an action of other fields": (set_state("rest", [{"do": "release", "to": 1}]), "cannot be restored"),
-    "an event of another kind": (set_state("events", [[0.0, 0, 0, "Boom", {}]]), "cannot be restored"),
+    "an unknown action": (set_state("rest", [{"do": "run"}]), "rest.0: 'run' is none of release, "),
+    "an action of other fields": (set_state("rest", [{"do": "release", "to": 1}]), "rest.0: release."),
+    "an action for nobody": (set_state("rest", [{"do": "tell", "worker": 77, "orders": {}}]), "worker 77"),
+    "an event of another kind": (set_state("events", [[0.0, 0, 0, "Boom", {}]]), "events.0: 'Boom' is none"),
+    "an event at no time": (set_state("events", [[[], 0, 0, "Join", {"worker": 0}]]), "events.0.0: .*number"),
+    "an event of a text": (set_state("events", [[0.0, 0, 0, "Join", {"worker": "0"}]]), "join.worker: "),
+    "a link that is a text": (set_state("network.up_free_s", "x"), "network.up_free_s: .*number"),
+    "no link": (set_state("network", {}), "network.up_free_s: is required"),
+    "stop rules of nothing": (set_state("stop_rules", {}), "stop_rules.evaluations: is required"),
+    "clocks of nobody": (set_state("engine.view.clock_counts", [[12, 9]]), "clock_counts"),
+    "more who compute than there are": (set_state("engine.view.num_computing", 0), "computing"),
+    "a position of one number": (set_state("workers.0.position", [1]), "workers.0.position"),
+    "a loop of nothing": (set_state("workers.0.loop", {}), "workers.0.loop.ticket: is required"),
     "a specification that is none": (set_state("spec", {"strategy": "sssp"}), "did you mean 'ssp'"),
     "fewer rows than it says": (set_state("log.rows", 3), "belongs to a log of 3 rows"),
     "float64 parameters": (set_tensor("parameters", torch.Tensor.double), "'parameters' .*float64"),
@@ -342,3 +356,82 @@ def test_a_record_that_is_nested_too_deep_is_refused(folder):
     (folder / "run.json").write_text(json.dumps({"meta": []}))
     with pytest.raises(DataError, match="is not the record of a run"):
         Run.load(folder)
+
+
+def test_a_folder_is_claimed_while_a_run_is_written_to_it(tmp_path):
+    held = []
+
+    def beside(log):
+        if not held:
+            held.append(True)
+            for overwrite in (False, True):
+                with pytest.raises(SpecError, match="another run is being written to it now"):
+                    run(toy(seed=2), folder=tmp_path / "run", overwrite=overwrite)
+
+    first = run(toy(), folder=tmp_path / "run", observer=beside)
+    assert held
+    assert Run.load(tmp_path / "run").run_id == first.run_id
+    assert not (tmp_path / "run" / CLAIM).exists()
+
+
+def test_a_claim_ends_with_its_process(tmp_path):
+    code = (
+        "import sys, time; from pathlib import Path; from psbench.system.files import claimed\n"
+        "with claimed(Path(sys.argv[1])): print('claimed', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "claimed\n"
+        with pytest.raises(SpecError, match="another run"), claimed(tmp_path):
+            pass
+        process.kill()
+    with claimed(tmp_path):
+        assert (tmp_path / CLAIM).exists()  # left by a killed one, and taken over
+
+
+def full_disk(*full: Path, until: int = 99) -> Any:
+    """Return a `Run.save` that fails so often in these folders."""
+    save, failed = Run.save, []
+
+    def saving(self: Run, folder: Any, **options: Any) -> Path:
+        if any(Path(folder).is_relative_to(each) for each in full) and len(failed) < until:
+            failed.append(folder)
+            raise SpecError(f"{folder}: cannot be written: No space left on device")
+        return save(self, folder, **options)
+
+    return saving
+
+
+def test_a_full_disk_at_the_end_loses_no_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Run, "save", full_disk(tmp_path / "full"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with pytest.raises(NotSaved, match="No space left") as failed:
+        run(toy(), folder=tmp_path / "full" / "run")
+    assert failed.value.run.log.digest() == run(toy()).log.digest()
+    arguments = [
+        "run",
+        "--set",
+        "strategy=bsp",
+        "--set",
+        "timing_only=true",
+        "--set",
+        "stop.updates=3",
+        "--out",
+    ]
+    assert main([*arguments, str(tmp_path / "full" / "other")]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    (saved,) = (tmp_path / "home" / "psbench-runs").iterdir()
+    assert said.endswith(f"the run is saved in {saved}")
+    assert Run.load(saved).summary()["updates"] == 3
+
+
+def test_a_run_for_which_there_is_no_place_is_kept_until_there_is_one(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Run, "save", full_disk(tmp_path, until=3))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    waited: list[float] = []
+    failed = NotSaved(run(toy()), "full")
+    assert save_elsewhere(failed, tmp_path / "run", waited.append) == tmp_path / "run"
+    assert len(waited) == 1
+    assert "kept in memory" in capsys.readouterr().err

@@ -25,7 +25,7 @@ from psbench.backends.dask.protocol.roles import (
 from psbench.backends.dask.protocol.transport import ClientSocket, ServerSocket, Stopped
 from psbench.backends.dask.server.replica import Replica
 from psbench.backends.dask.server.server_process import ServerProcess
-from psbench.backends.dask.tasks import _evaluate, _report
+from psbench.backends.dask.tasks import _count_strangers, _evaluate, _report
 from psbench.backends.dask.worker.worker import Worker
 from psbench.checkpoints.file import Checkpoint
 from psbench.core.log import ROW, EventLog
@@ -61,6 +61,7 @@ class ThreadedRun:
         self.outcome: Any = None
         self.parameters: Any = None
         self.workers: dict[int, Worker] = {}
+        self.addresses: dict[str, Any] = {}  # where roles listen
         self.servers: dict[int, ServerProcess] = {}
         self.checkpoints: list[str] = []
         self._threads: list[threading.Thread] = []
@@ -72,7 +73,7 @@ class ThreadedRun:
             sockets = [ServerSocket(HOST, KEY) for _ in range(1, servers)]
             addresses = [socket.address, *(each.address for each in sockets)]
             others = [role for role in roles_of(self.experiment) if role != COORDINATOR]
-            self.address = socket.address
+            self.address = self.addresses[COORDINATOR] = socket.address
             self._go(self._coordinate, socket, [*others, CLIENT])
             for number, own in enumerate(sockets, 1):
                 self._go(self._serve, number, own, socket.address)
@@ -103,6 +104,7 @@ class ThreadedRun:
 
     def _serve(self, number: int, socket: ServerSocket, address: Any) -> None:
         with socket, ClientSocket(address, KEY, server_name(number)) as client:
+            self._listen(server_name(number), socket, client)
             self.servers[number] = ServerProcess(Workload.build(self.experiment), socket, client, number)
             _report(client, self.servers[number].run)
 
@@ -110,11 +112,16 @@ class ThreadedRun:
         with ExitStack() as stack:
             clients = [stack.enter_context(ClientSocket(a, KEY, worker_name(worker))) for a in addresses]
             socket = stack.enter_context(ServerSocket(HOST, KEY))
+            self._listen(worker_name(worker), socket, clients[0])
             own = self.worker_class(
                 Workload.build(self.experiment), worker, clients[0], clients[1:], socket, KEY
             )
             self.workers[worker] = own
             _report(clients[0], own.run)
+
+    def _listen(self, name: str, socket: ServerSocket, coordinator: ClientSocket) -> None:
+        self.addresses[name] = socket.address
+        _count_strangers(socket, coordinator)
 
     def _evaluate(self, address: Any) -> None:
         with ClientSocket(address, KEY, EVALUATOR) as client:
@@ -122,6 +129,7 @@ class ThreadedRun:
 
     def _replicate(self, address: Any) -> None:
         with ServerSocket(HOST, KEY) as socket, ClientSocket(address, KEY, REPLICA) as coordinator:
+            self._listen(REPLICA, socket, coordinator)
             self.replica = self.replica_class(socket, coordinator)
             _report(coordinator, self.replica.run)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -13,7 +13,7 @@ from psbench.core import actions as act
 from psbench.core.actions import Action
 from psbench.core.engine import Engine
 from psbench.core.strategy import Strategy
-from psbench.core.view import WAITING, ClusterView
+from psbench.core.view import WAITING, ClusterView, Status, WorkerView
 
 #: actions that may follow the model of an answer and have an effect afterwards: a checkpoint holds them
 _LATE: dict[str, type[act.Release] | type[act.Tell] | type[act.SetTimer]] = {
@@ -51,27 +51,26 @@ def actions_to_plain(rest: Iterable[Action]) -> list[dict[str, Any]]:
 
 
 def actions_from_plain(rest: Iterable[Mapping[str, Any]], composition: Strategy) -> list[Action]:
-    """Return the actions of `actions_to_plain`.
-
-    A worker without a model of its own is sent the model in any case. So is one that has pushed and computes
-    on, whole: its steps since are void, and its own model with them.
-    """
+    """Return the actions of `actions_to_plain`; a worker without a model of its own is sent the model."""
     actions = [_LATE[each["do"]](**{k: v for k, v in each.items() if k != "do"}) for each in rest]
     for action in actions:
         if isinstance(action, act.Release) and not composition.own_steps:
             action.send = True
-        elif isinstance(action, act.Release) and composition.communication.overlaps:
-            action.aggregate, action.fragment = False, -1
     return list(actions)
 
 
-def resumed(engine: Engine, rest: Sequence[Action], epochs: float | None) -> list[Action]:
-    """Return what a run resumed with so many epochs performs first: the rest of an answer, then releases."""
-    again = engine.resume(released(rest), epochs)
+def resumed(
+    engine: Engine, rest: Sequence[Action], epochs: float | None, again: Collection[int]
+) -> list[Action]:
+    """Return the first actions of a resumed run: the rest of an answer, then releases for void work.
+
+    Workers in `again` repeat their steps and are not released; `epochs` is the new number of the stop rule.
+    """
+    void = engine.resume(released(rest), epochs, again)
     for action in rest:
         if isinstance(action, act.Release):
             action.allowance = engine.view.workers[action.worker].allowance
-    return [*rest, *again]
+    return [*rest, *void]
 
 
 def released(rest: Iterable[Action]) -> list[int]:
@@ -80,15 +79,91 @@ def released(rest: Iterable[Action]) -> list[int]:
 
 
 def idle_workers(view: ClusterView, spared: Collection[int]) -> dict[int, bool]:
-    """Return of every worker that ever joined whether a checkpoint holds it as it is now.
+    """Return of every worker that ever joined whether all that it has sent was handled.
 
-    It does of workers that wait and of those `spared`, whose release is in the checkpoint. All others have
-    left, or are in the middle of a step, which is void; of them it holds what they had at their last release.
+    It was of workers that wait and of those `spared`, whose release is in the checkpoint: it holds them as
+    they are, or, if they compute beside their push, as of that push. All others have left, or are in the
+    middle of steps; of them it holds what they had at their last release.
     """
-    return {
-        worker.id: worker.id in spared or (worker.status in WAITING and not worker.overlapping)
-        for worker in view.workers.values()
-    }
+    return {worker.id: worker.id in spared or worker.status in WAITING for worker in view.workers.values()}
+
+
+#: when a worker that computes had what a checkpoint holds of it: it takes its steps since then again
+Since = Literal["release", "push"]
+
+
+class Resumption(NamedTuple):
+    """What a run goes on with from a checkpoint.
+
+    Attributes
+    ----------
+    checkpoint : Checkpoint
+        Without what had become void.
+    rest : list of Action
+        What is still to be performed of the last answer.
+    again : set of int
+        Workers that take their steps since their last release or push again, from what they held then.
+    """
+
+    checkpoint: Checkpoint
+    rest: list[Action]
+    again: set[int]
+
+
+def resumption(checkpoint: Checkpoint, view: ClusterView, composition: Strategy) -> Resumption:
+    """Return what a run goes on with; the engine has loaded its state.
+
+    A worker of which the checkpoint does not say what it held begins anew, with the whole model: live, its
+    part may not have come in time.
+    """
+    rest = actions_from_plain(checkpoint.state["rest"], composition)
+    spared, parts = {*released(rest)}, checkpoint.state["workers"]
+    since = {int(name): part["since"] for name, part in parts.items() if "since" in part}
+    again = {w for w in since if _goes_on(view.workers[w], parts[str(w)], w in spared)}
+    models = {int(name) for name, part in parts.items() if "loop" in part}
+    rest = [each for each in rest if not _lacks_own_model(each, models)]
+    return Resumption(_without(checkpoint, since.keys() - again), rest, again)
+
+
+def _goes_on(worker: WorkerView, part: Mapping[str, Any], spared: bool) -> bool:
+    """Return whether the engine expects of a worker what it does next, having what `part` says."""
+    if part["since"] == "push":
+        return spared or (worker.status is Status.PUSHED and worker.overlapping)
+    loop = part["loop"]
+    return not spared and worker.status is Status.COMPUTING and loop["ticket"] == worker.ticket
+
+
+def _lacks_own_model(action: Action, models: Collection[int]) -> bool:
+    """Return whether an action sends a worker what it can make nothing of without its model."""
+    if not isinstance(action, act.Release):
+        return False
+    return (action.aggregate or action.fragment >= 0) and action.worker not in models
+
+
+#: what stays of the part of a worker whose steps are void, and of its tensors the residual
+KEPT_WHEN_VOID = {"position", "used", "num_sent", "ready_s"}
+
+
+def _without(checkpoint: Checkpoint, void: Collection[int]) -> Checkpoint:
+    """Return a checkpoint in which these workers have their place in the data and their residual alone."""
+    if not void:
+        return checkpoint
+    workers = dict(checkpoint.state["workers"])
+    for worker in map(str, void):
+        workers[worker] = {name: each for name, each in workers[worker].items() if name in KEPT_WHEN_VOID}
+    gone = tuple(f"worker/{worker}/{kind}" for worker in void for kind in ("model/", "held"))
+    tensors = {name: each for name, each in checkpoint.tensors.items() if not name.startswith(gone)}
+    return Checkpoint(tensors, checkpoint.state | {"workers": workers})
+
+
+def repeats_steps(composition: Strategy) -> bool:
+    """Return whether workers that are in the middle of steps at a checkpoint repeat them from what they held.
+
+    Under a barrier none is. Without a server others change a worker's model while it computes: it is stored
+    as it is then.
+    """
+    waits = composition.consistency.barrier and not composition.communication.overlaps
+    return not (waits or composition.placement.peer_to_peer)
 
 
 def with_current_names(checkpoint: Checkpoint) -> Checkpoint:

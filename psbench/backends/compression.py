@@ -134,10 +134,10 @@ class WorkerCodecs:
         """Return tensors and plain data for a checkpoint: current if it waits, else of the last release."""
         memories, num_sent = self._at_release
         if waits:
-            residual, num_sent, held = self.residual, self.num_sent, self.held
+            residual, num_sent = self.residual, self.num_sent
         else:
-            residual, held = self._gather(memories), None
-        found = {"residual": residual, "held": held}
+            residual = self._gather(memories)
+        found = {"residual": residual, "held": self.held}  # which pushes leave as it is
         return {name: each for name, each in found.items() if each is not None}, {"num_sent": num_sent}
 
     def restore(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:

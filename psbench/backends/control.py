@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 from psbench.core.events import SwitchRequested
 from psbench.core.log import EventLog
 from psbench.errors import Cancelled
+from psbench.system.signals import FirstSignal
 
 #: called often with the log, from the thread that runs; must be quick
 Observer: TypeAlias = Callable[[EventLog], None]
@@ -98,20 +99,19 @@ def stop_on_signals(control: Control) -> Iterator[None]:
     """Let the first Ctrl-C or SIGTERM stop a run, and the second end the process as usual.
 
     Batch systems send SIGTERM before they kill. Only in the main thread, and only where no other handler is
-    installed.
+    installed; see `FirstSignal`.
     """
     usual: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     if threading.current_thread() is not threading.main_thread():
         usual = {}
     usual = {number: each for number, each in usual.items() if signal.getsignal(number) is each}
 
-    def first(number: int, frame: Any) -> None:
-        signal.signal(number, usual[number])
+    def stop(number: int) -> None:
         control.signal = number
         control.stop()
 
-    for number in usual:
-        signal.signal(number, first)
+    for number, each in usual.items():
+        signal.signal(number, FirstSignal(stop, each))
     try:
         yield
     finally:

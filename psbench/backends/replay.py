@@ -98,7 +98,7 @@ def _feed(engine: Engine, row: Any, recorded: EventLog, at: int) -> None:
     event = _event(engine, row, recorded.text(row["text"]))
     try:
         if isinstance(event, dict):
-            engine.resume(event["spared"], event["epochs"][1])
+            engine.resume(event["spared"], event["epochs"][1], event.get("again", ()))
         else:
             engine.handle(event, float(row["time_s"]))
     except ProtocolError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ def _earlier(path: Path, at: Path, checkpoint: Checkpoint) -> Checkpoint:
 
 
 def find(source: str | Path) -> Path:
-    """Return the last checkpoint of a run's folder, or the file itself.
+    """Return the last checkpoint of a run's folder that can be read with its log, or the file itself.
 
     Raises
     ------
@@ -86,15 +86,49 @@ def find(source: str | Path) -> Path:
             f"{path}: has no checkpoint to go on from; a run writes them into its output folder at switches "
             "and every `checkpoint_every` epochs"
         )
-    states = {each: Checkpoint.state_of(each) for each in found}
+    states, damaged = _states_of(found)
     _check_one_run(states)
-    return max(found, key=lambda each: _progress(states[each]))
+    for last in sorted(states, key=lambda each: _progress(states[each]), reverse=True):
+        if _is_whole(last, states, damaged):
+            return last
+    first, *others = damaged.values()
+    more = f"; nor can {', '.join(each.name for each in [*damaged][1:])}" if others else ""
+    raise DataError(f"{first}{more}: no checkpoint of this run can be read")
+
+
+def _is_whole(path: Path, states: Mapping[Path, Mapping[str, Any]], damaged: dict[Path, DataError]) -> bool:
+    """Return whether a checkpoint and those that its log begins in can be read; note those that cannot."""
+    at, seen = path, set[Path]()
+    while at in states and at not in seen:
+        seen.add(at)
+        try:
+            Checkpoint.load(at)
+        except DataError as error:
+            damaged[at] = error
+            return False
+        log = states[at].get("log")
+        before = log.get("after") if isinstance(log, Mapping) else None
+        if not isinstance(before, str) or not before:
+            return True
+        at = path.parent / before
+    return at not in damaged  # one that is missing, or goes in a circle, is refused when the log is read
+
+
+def _states_of(paths: Iterable[Path]) -> tuple[dict[Path, dict[str, Any]], dict[Path, DataError]]:
+    """Return the plain data of the checkpoints that can be read, and of the others what is wrong."""
+    states: dict[Path, dict[str, Any]] = {}
+    damaged: dict[Path, DataError] = {}
+    for path in paths:
+        try:
+            states[path] = Checkpoint.state_of(path)
+        except DataError as error:
+            damaged[path] = error
+    return states, damaged
 
 
 def _check_one_run(states: Mapping[Path, Mapping[str, Any]]) -> None:
     """Refuse checkpoints of several runs in one folder: the last one need not be of the last run."""
-    first, *others = states
-    for other in others:
+    for first, other in zip(states, [*states][1:], strict=False):
         if states[other].get("run_id") != states[first].get("run_id"):
             raise DataError(
                 f"{other}: is of another run than {first.name} beside it; name the checkpoint to resume "
@@ -142,13 +176,18 @@ def _take_over_log(path: Path) -> None:
     checkpoint.save(path)
 
 
+def passed_over(path: Path) -> list[Path]:
+    """Return the checkpoints beside this one that came after it or cannot be read."""
+    states, damaged = _states_of({path, *path.parent.glob("*.npz")})
+    progress = _progress(states[path])
+    return sorted([*damaged, *(each for each, state in states.items() if _progress(state) > progress)])
+
+
 def remove_later(path: Path, folder: Path) -> None:
-    """Remove from a folder that a checkpoint is in those that came after it: they will be made again."""
+    """Remove what was passed over from a folder that a checkpoint is in: it will be made again."""
     if folder.is_dir() and path.resolve().parent == folder.resolve():
-        progress = _progress(Checkpoint.state_of(path))
-        for each in folder.glob("*.npz"):
-            if _progress(Checkpoint.state_of(each)) > progress:
-                each.unlink()
+        for each in passed_over(path):
+            each.unlink()
 
 
 def home_of(path: Path) -> Path:

@@ -57,7 +57,7 @@ class CheckpointFolder:
         try:
             checkpoint.save(path)
         except SpecError as error:
-            self._note(f"checkpoint {label!r} was not written, and training goes on: {error}")
+            self.note(f"checkpoint {label!r} was not written, and training goes on: {error}")
             return
         self._rows, self._texts, self._before = rows, texts, path.name
         self.paths.append(str(path))
@@ -68,11 +68,12 @@ class CheckpointFolder:
         try:
             gone = {str(path) for path in prune(self._folder, keep)}
         except (PsbenchError, OSError) as error:
-            self._note(f"old checkpoints were not removed: {error}")
+            self.note(f"old checkpoints were not removed: {error}")
         else:
             self.paths[:] = [path for path in self.paths if path not in gone]
 
-    def _note(self, incident: str) -> None:
+    def note(self, incident: str) -> None:
+        """Say what has gone wrong, now and in the run's warnings."""
         self.incidents.append(incident)
         logger.warning("%s", incident)
 

@@ -6,10 +6,25 @@ Only what is read by name is declared; the state of a part or a codec is restore
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections import Counter
+from dataclasses import MISSING, fields
+from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 
+from psbench.core import actions as act
+from psbench.core import events as ev
+from psbench.core.specification import problem
 from psbench.core.view import Status
 
 #: seconds since the run began
@@ -80,6 +95,17 @@ class ViewState(_Declared):
         ids = [worker.id for worker in self.workers]
         if len({*ids}) < len(ids) or any(number >= self.num_workers for number in ids):
             raise ValueError(f"workers are numbered {ids}, of {self.num_workers}")
+        here = [worker for worker in self.workers if worker.status != Status.GONE]
+        if {clock: count for clock, count in self.clock_counts if count} != Counter(w.clock for w in here):
+            raise ValueError("clock_counts are not those of the workers' clocks")
+        if here and self.min_clock != min(worker.clock for worker in here):
+            raise ValueError(f"min_clock is {self.min_clock}, and no worker's clock is the lowest with that")
+        counts = Counter(worker.status for worker in here)
+        found = len(here), counts[Status.COMPUTING], counts[Status.VOTED]
+        if found != (self.num_active, self.num_computing, self.num_voted):
+            raise ValueError(
+                f"of the workers {found} are active, computing and have voted; not as it is counted"
+            )
         if late := [worker.id for worker in self.workers if worker.base_version > self.version]:
             raise ValueError(f"worker {late[0]} has a newer version of the model than the server")
         if unknown := {push.worker for push in self.pending} - {*ids}:
@@ -94,17 +120,119 @@ class EngineState(_Declared):
     parts: dict[str, dict[str, Any]]
 
 
-class WorkerPosition(_Declared):
-    """A worker's place in its shard and its random streams."""
+class LoopState(_Declared):
+    """What `WorkerLoop.state_dict` returns."""
 
-    position: list[int] | None
+    ticket: int
+    version: int
+    exchanging: bool
+    chunk: Count
+    fragment: int = -1
+    injection: dict[str, Any] = Field(default_factory=dict)
+    batch: Count = Field(alias="_batch")
+    chunk_orders: dict[str, Any] = Field(alias="_chunk_orders")
+    steps: Count = Field(alias="_steps")
+    samples: Count = Field(alias="_samples")
+    compute_s: float = Field(alias="_compute_s")
+    reported_s: float = Field(validation_alias=AliasChoices("_reported_s", "_told_s"))
+    loss: float = Field(alias="_loss")
+    first_loss: float = Field(0.0, alias="_first_loss")
+    push_ordered: bool = Field(validation_alias=AliasChoices("_push_ordered", "_told_to_push"))
+    waiting: bool = Field(validation_alias=AliasChoices("_waiting", "_waits"))
+    stats: dict[str, Any] = Field(alias="_stats")
+    policy: dict[str, Any] = Field(validation_alias=AliasChoices("policy", "half"))
+
+
+class WorkerPart(_Declared):
+    """A worker's place in its shard and its random streams, and what its loop holds if that is there."""
+
+    position: Annotated[list[Count], Field(min_length=2, max_length=5)] | None
     used: Count
+    loop: LoopState | None = None
+    lr: float = 0.0
+    next_chunk_s: float | None = None
+    since: Literal["release", "push"] | None = None
+    orders: dict[str, Any] = Field(default_factory=dict)
+    told: list[dict[str, Any]] = Field(default_factory=list)
+    num_sent: Count = 0
+    ready_s: float | None = None
 
 
-class Rest(_Declared):
-    """An action that is still to be performed."""
+def _declared(kind: type) -> type[BaseModel]:
+    """Return the model of the fields of an event or action, whose types are not converted."""
+    types = get_type_hints(kind)
+    found: dict[str, Any] = {
+        each.name: (types[each.name], ... if each.default is MISSING is each.default_factory else None)
+        for each in fields(kind)
+    }
+    return create_model(kind.__name__, __config__=ConfigDict(extra="forbid", strict=True), **found)
 
-    do: Literal["release", "tell", "wake"]
+
+_ACTIONS = {"release": _declared(act.Release), "tell": _declared(act.Tell), "wake": _declared(act.SetTimer)}
+_EVENTS = {
+    each.__name__: _declared(each) for each in (ev.Join, ev.Leave, ev.Timer, ev.Evaluated, ev.SwitchRequested)
+}
+
+
+def _check(kinds: dict[str, type[BaseModel]], name: Any, given: dict[str, Any]) -> None:
+    """Check that an event or action can have these fields."""
+    if name not in kinds:
+        raise ValueError(f"{name!r} is none of {', '.join(kinds)}")
+    try:
+        kinds[name].model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{name}.{'.'.join(map(str, first['loc']))}: {problem(first)}") from None
+
+
+def _rest(action: Any) -> Any:
+    if isinstance(action, dict):
+        _check(_ACTIONS, action.get("do"), {k: v for k, v in action.items() if k != "do"})
+    return action
+
+
+def _event(entry: Any) -> Any:
+    if isinstance(entry, list) and len(entry) == 5 and isinstance(entry[4], dict):
+        _check(_EVENTS, entry[3], entry[4])
+    return entry
+
+
+#: an action that is still to be performed
+Rest = Annotated[dict[str, Any], BeforeValidator(_rest)]
+#: time, priority, worker, name, fields
+QueuedEvent = Annotated[
+    tuple[Seconds, int, int, str, dict[str, Any]], Field(strict=False), BeforeValidator(_event)
+]
+
+
+class NetworkState(_Declared):
+    """Until when the servers' link is busy, and what it has carried."""
+
+    up_free_s: NonNegativeFloat
+    down_free_s: NonNegativeFloat
+    carried_bytes: NonNegativeFloat
+
+
+class StopRulesState(_Declared):
+    """What the stop rules have counted."""
+
+    evaluations: Count
+    every: float | None
+    best: float
+    since_best: Count
+
+
+class LinkTimesState(_Declared):
+    """How many times of messages each end has drawn."""
+
+    used: list[Count]
+
+
+class CodecCounters(_Declared):
+    """What the servers' stochastic codecs have encoded."""
+
+    draws: int
+    aggregates: Count
 
 
 class CheckpointState(_Declared):
@@ -116,15 +244,19 @@ class CheckpointState(_Declared):
     time_s: Seconds
     engine: EngineState
     rest: list[Rest]
-    events: list[list[Any]] = Field(validation_alias=AliasChoices("events", "agenda"))
-    workers: dict[Annotated[str, Field(pattern=r"^[0-9]+$")], WorkerPosition]
-    network: dict[str, Any]
-    stop_rules: dict[str, float | int] = Field(validation_alias=AliasChoices("stop_rules", "ending"))
+    events: list[QueuedEvent] = Field(validation_alias=AliasChoices("events", "agenda"))
+    workers: dict[Annotated[str, Field(pattern=r"^[0-9]+$")], WorkerPart]
+    network: NetworkState
+    stop_rules: StopRulesState = Field(validation_alias=AliasChoices("stop_rules", "ending"))
     next_push: Count
     ring_ends_s: Seconds
     handed_over_s: Seconds
-    evaluated: list[int]
+    evaluated: Annotated[list[int], Field(min_length=2, max_length=2)]
     movement: float
+    without_replica: list[Count] = Field(default_factory=list)
+    served_s: list[NonNegativeFloat] = Field(default_factory=list)
+    link_times: LinkTimesState | None = None
+    codecs: CodecCounters | None = Field(None, validation_alias=AliasChoices("codecs", "wire"))
 
     @model_validator(mode="after")
     def _consistent(self) -> CheckpointState:
@@ -133,4 +265,8 @@ class CheckpointState(_Declared):
             raise ValueError(f"there is a state of worker {min(unknown)}, whom the engine does not know")
         if (last := max((push.id for push in view.pending), default=-1)) >= self.next_push:
             raise ValueError(f"push {last} is pending, and the next is to be {self.next_push}")
+        if unknown := {each["worker"] for each in self.rest if "worker" in each} - {
+            w.id for w in view.workers
+        }:
+            raise ValueError(f"worker {min(unknown)} is to be sent something, whom the engine does not know")
         return self

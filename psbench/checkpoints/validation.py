@@ -15,6 +15,7 @@ from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.state import CheckpointState
 from psbench.core.log import EventLog, Kind
 from psbench.core.specification import problem
+from psbench.core.stop import Stop
 from psbench.errors import DataError, SpecError, in_short
 from psbench.experiment import Experiment
 from psbench.training.server import AGGREGATION, OPTIMIZER
@@ -103,6 +104,39 @@ def _difference(before: Any, now: Any, where: str) -> str:
         inner = (_difference(before.get(k), now.get(k), f"{where}.{k}") for k in keys)
         return next(filter(None, inner), "")
     return "" if before == now else f"{where} was {in_short(before)} and is {in_short(now)}"
+
+
+def check_stop(path: Path, done: Mapping[str, float], before: Mapping[str, Any], now: Stop) -> None:
+    """Refuse a stop rule that would end a run earlier than it has come: what is done is not taken back.
+
+    Parameters
+    ----------
+    path : Path
+        The checkpoint, or the record that says what is done.
+    done : mapping of a stop rule's name to number
+        How far the run has come.
+    before : mapping
+        The stop rules of the run so far: those it has met already are no new ones.
+    now : Stop
+
+    Raises
+    ------
+    SpecError
+    """
+    for name, number in done.items():
+        limit = getattr(now, name)
+        if limit is not None and limit != before.get(name) and number > limit:
+            raise SpecError(
+                f"stop.{name}: {limit:g}, and {path} has come to {number:.6g}; resuming makes a run longer: "
+                "give more, or resume from an earlier checkpoint, by its name"
+            )
+
+
+def done_in(state: Mapping[str, Any]) -> dict[str, float]:
+    """Return how far a run had come at a checkpoint, as stop rules count it."""
+    view = state["engine"]["view"]
+    epochs = view["samples"] / view["dataset_size"]
+    return {"epochs": epochs, "updates": view["version"], "seconds": state["time_s"]}
 
 
 def check_log(path: Path, log: EventLog, num_workers: int) -> None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import shlex
 import signal
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from psbench.cli.app import FAILED, TERMINATED, say
 from psbench.cli.starting import starting
 
+#: seconds between two tries to save a run for which there is no place
+RETRY_S = 30.0
+
 if TYPE_CHECKING:
+    from psbench.errors import NotSaved
     from psbench.experiment import Experiment
     from psbench.results.run import Run
 
@@ -33,7 +38,7 @@ def run_with_progress(
     Cancelled
         On Ctrl-C before the run begins, or a second one.
     """
-    from psbench.errors import Cancelled
+    from psbench.errors import Cancelled, NotSaved, PsbenchError
 
     title = label or experiment.title
     try:
@@ -58,9 +63,40 @@ def run_with_progress(
                 workload=workload,
                 start=start,
             )
+    except NotSaved as error:
+        where = save_elsewhere(error, folder or Path())
+        raise PsbenchError(f"{error.why}; the run is saved in {where}") from None
     except KeyboardInterrupt:  # before the run began, or the second one
         raise Cancelled("interrupted; the run is not kept") from None
     return done, 0 if not control.stopping else 128 + (control.signal or signal.SIGINT)
+
+
+def save_elsewhere(failed: NotSaved, folder: Path, wait: Callable[[float], None] = time.sleep) -> Path:
+    """Save a run that its folder has no place for to the home folder, or wait until one of both has.
+
+    Raises
+    ------
+    Cancelled
+        On Ctrl-C: the run is given up.
+    """
+    from psbench.errors import Cancelled, PsbenchError
+
+    run, why = failed.run, failed.why
+    home = Path.home() / "psbench-runs" / f"{folder.resolve().name}-{(run.run_id or '')[:8]}"
+    try:
+        while True:
+            for place in (home, folder):
+                try:
+                    run.save(place)
+                except (PsbenchError, OSError) as error:
+                    why = f"{why}; {error}"
+                else:
+                    return place
+            say(f"{why}; the run is kept in memory until there is room (Ctrl-C gives it up)")
+            wait(RETRY_S)
+            why = failed.why
+    except KeyboardInterrupt:
+        raise Cancelled(f"{failed.why}; interrupted, and the run is not kept") from None
 
 
 def run_all(

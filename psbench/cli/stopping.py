@@ -6,7 +6,8 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+
+from psbench.system.signals import FirstSignal
 
 
 class Terminated(KeyboardInterrupt):
@@ -18,15 +19,14 @@ def terminable() -> Iterator[list[int]]:
     """Raise `Terminated` on SIGTERM in this block; the list that it yields holds the signal once it came."""
     came: list[int] = []
 
-    def end(number: int, _: Any) -> None:
-        signal.signal(number, signal.SIG_DFL)  # a second one ends the process
+    def end(number: int) -> None:
         came.append(number)
         raise Terminated
 
     if threading.current_thread() is not threading.main_thread():  # only there may a handler be set
         yield came
         return
-    before = signal.signal(signal.SIGTERM, end)
+    before = signal.signal(signal.SIGTERM, FirstSignal(end, signal.SIG_DFL))
     try:
         yield came
     finally:

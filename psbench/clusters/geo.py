@@ -33,9 +33,10 @@ class HalosGeo(Cluster):
     the regions, set `bandwidth_mbit_s: 100000` (within a region) and `region_links_mbit_s` of the aggregation
     to [100000, 537, 935, 202]; for a ring over all, `bandwidth_mbit_s: 127`. The paper's messages are of
     Pythia-70M: with a smaller model divide the links by as much, or communication costs nothing.
-    The authors' simulator has no latency, no variation of step times, and no queue at a server. It divides the
-    speeds of examples/env.yaml by the largest (utnslab/halos 4b5bf73, src/halos/simulation/common.py, line
-    447), and the fastest worker takes 238.391 ms for a batch of 64 (examples/pythia_70m_commons.sh, line 17).
+    The authors' simulator has no latency, no variation of step times, and no queue at a server. It divides
+    the speeds of examples/env.yaml by the largest (utnslab/halos 4b5bf73, src/halos/simulation/common.py,
+    line 447), and the fastest worker takes 238.391 ms for a batch of 64 (examples/pythia_70m_commons.sh,
+    line 17).
 
     Examples
     --------

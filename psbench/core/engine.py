@@ -148,26 +148,27 @@ class Engine:
         evaluation = self._processor.measuring_part == EVALUATION
         return type(event) is not ev.Evaluated and (evaluation or type(event) is not ev.Measured)
 
-    def resume(self, spared: Iterable[int] = (), epochs: float | None = None) -> list[Action]:
+    def resume(
+        self, spared: Iterable[int] = (), epochs: float | None = None, again: Iterable[int] = ()
+    ) -> list[Action]:
         """Continue from a loaded state: work under way is void, and its workers are released again.
 
-        `spared` workers have yet to receive their release of the last answer and lose nothing. Workers that
-        wait lose only the model, which is sent again. `epochs` is the stop rule's number from now on. If
-        nothing is void, and no switch rule depends on the epochs, nothing is recorded.
+        `spared` workers have yet to receive their release of the last answer and lose nothing; those `again`
+        take their steps since their last message once more, from what they held then, without a release.
+        Workers that wait lose only the model, which is sent again. `epochs` is the stop rule's number from
+        now on. If nothing is void or repeated, and no switch rule depends on the epochs, nothing is recorded.
         """
-        view, own = self.view, set(spared)
-        void = self._processor.migration is not None or self._members.any_under_way(own)
+        view, own, repeating = self.view, set(spared), set(again)
+        void = self._processor.migration is not None or self._members.any_under_way(own | repeating)
         other_epochs = epochs != view.epochs and any(rule.needs_epochs for rule in self._rules or ())
-        if void or other_epochs:
+        if void or repeating or other_epochs:
             text = {"spared": sorted(own), "epochs": [view.epochs, epochs]}
+            text |= {"again": sorted(repeating)} if repeating else {}
             self._processor.record(Kind.RESUME, version=view.version, text=plain_json(text))
         if epochs != view.epochs:
             view.epochs = epochs
             self._processor.allow_again([view.workers[worker] for worker in sorted(own)])
-        self._members.restart_void_work(own)
-        if self.composition.communication.overlaps and view.fragment_updates:
-            for worker in own:  # steps beside a push are void: all of the model is sent
-                self._processor.note_fragments(view.workers[worker], -1)
+        self._members.restart_void_work(own | repeating)
         return self._finish()
 
     def pause_for_evaluations(self, due: Callable[[], bool]) -> None:

@@ -50,7 +50,7 @@ class Kind(IntEnum):
     DROP = 20  #: worker, text = reason: counts as gone until readmitted
     READMIT = 21  #: worker
     REASSIGN = 22  #: version, text = entries that changed their server, and the ranges of each server now
-    RESUME = 23  #: version, text = spared workers, and the stop rule's epochs before and now
+    RESUME = 23  #: version, text = workers spared and repeating steps, the stop rule's epochs before and now
     #: without a server: worker, id = push or -1, version = the worker's own from then on, bytes (of models
     #: received), text = for each worker whose model is mixed the weight of each that it takes
     MIX = 24

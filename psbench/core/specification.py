@@ -139,7 +139,7 @@ def allowed_values(info: FieldInfo) -> str:
 #: what is wrong, by the type of pydantic's error: its types and their values are fixed, its texts are not
 _PROBLEMS = {
     "missing": "is required",
-    "extra_forbidden": "is not known",
+    **dict.fromkeys(("extra_forbidden", "unexpected_keyword_argument"), "is not known"),
     "greater_than": "must be greater than {gt}",
     "greater_than_equal": "must be greater than or equal to {ge}",
     "less_than": "must be less than {lt}",

@@ -20,7 +20,7 @@ from psbench.metrics.switches import switches
 from psbench.metrics.totals import idle_fraction
 from psbench.metrics.traffic import conservation, messages, total_bytes
 from psbench.metrics.votes import local_steps_ratio
-from psbench.metrics.warnings import never_switched, whole_rates
+from psbench.metrics.warnings import never_switched, resumed_midway, whole_rates
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,7 +114,8 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | Target | N
     summary |= {"reassignments": moved} if moved else {}
     used = usage(meta)
     summary |= {"usage": used} if used else {}
-    found = [*never_switched(log, meta), *whole_rates(log, meta), *_warnings(summary, shares)]
+    found = [*never_switched(log, meta), *whole_rates(log, meta), *resumed_midway(log)]
+    found += _warnings(summary, shares)
     return summary | {"warnings": found}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,6 +82,32 @@ def whole_rates(log: EventLog, meta: Mapping[str, Any]) -> list[str]:
         for index, workers in sorted(pushers.items())
         if whole[index] and len(workers) > 1 and index not in several
     ]
+
+
+def resumed_midway(log: EventLog) -> list[str]:
+    """Return a warning for each resume that was not bit by bit, as workers were in the middle of steps."""
+    rows = log.rows()
+    found = []
+    for at in positions(rows, Kind.RESUME).tolist():
+        again = json.loads(log.text(rows["text"][at])).get("again", [])
+        following = rows[at + 1 :]
+        others = np.flatnonzero(following["kind"] != Kind.CANCEL)
+        void = following["worker"][: others[0] if len(others) else len(following)].tolist()
+        said = [_of_workers(again, "repeated their steps since their last message")] if again else []
+        said += [_of_workers(void, "began anew from the model, without one of their own")] if void else []
+        if said:
+            when = f"resumed at {rows['time_s'][at]:.4g} s in the middle of steps"
+            found.append(f"{when}, and not bit by bit what it would have been: {'; '.join(said)}")
+    return found
+
+
+def _of_workers(numbers: Sequence[int], what: str) -> str:
+    names = ", ".join(map(str, numbers)) if len(numbers) < _MANY else f"{len(numbers)} of them"
+    return f"workers ({names}) {what}"
+
+
+#: from so many on, workers are counted and not named
+_MANY = 9
 
 
 def _shown(log: EventLog) -> list[Evaluated]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from psbench.checkpoints.file import Checkpoint
@@ -73,10 +73,10 @@ _READERS: dict[str, Callable[[Path], str | None]] = {
 }
 
 
-def files_of_others(folder: Path, run_id: str | None) -> list[Path]:
-    """Return the files of a run in a folder that do not carry this identity, or cannot be read."""
+def files_of_others(folder: Path, run_id: str | None, own: Collection[Path] = ()) -> list[Path]:
+    """Return the files of a run in a folder, beside its `own`, without this identity, or unreadable."""
     found = [(path, read) for pattern, read in _READERS.items() for path in sorted(folder.glob(pattern))]
-    return [path for path, read in found if not _carries(path, read, run_id)]
+    return [path for path, read in found if path not in own and not _carries(path, read, run_id)]
 
 
 def _carries(path: Path, read: Callable[[Path], str | None], run_id: str | None) -> bool:
@@ -86,14 +86,14 @@ def _carries(path: Path, read: Callable[[Path], str | None], run_id: str | None)
         return False
 
 
-def refuse_files_of_others(folder: Path, run_id: str | None) -> None:
-    """Refuse a folder that holds files of another run.
+def refuse_files_of_others(folder: Path, run_id: str | None, own: Collection[Path] = ()) -> None:
+    """Refuse a folder that holds files of another run, beside the run's `own`.
 
     Raises
     ------
     SpecError
     """
-    if found := files_of_others(folder, run_id):
+    if found := files_of_others(folder, run_id, own):
         more = f" and {len(found) - 1} more files" if len(found) > 1 else ""
         raise SpecError(
             f"{folder}: holds another run ({found[0].relative_to(folder)}{more}); choose another folder, "
@@ -101,8 +101,10 @@ def refuse_files_of_others(folder: Path, run_id: str | None) -> None:
         )
 
 
-def check_folder(folder: Path, run_id: str | None, *, overwrite: bool) -> None:
+def check_folder(folder: Path, run_id: str | None, *, overwrite: bool, own: Collection[Path] = ()) -> None:
     """Refuse a folder that a run cannot be saved to: not writable, or with another run in it.
+
+    Files that are its `own`, although they cannot be read, are no other run's.
 
     Raises
     ------
@@ -110,11 +112,11 @@ def check_folder(folder: Path, run_id: str | None, *, overwrite: bool) -> None:
     """
     check_writable(folder)
     if not overwrite:
-        refuse_files_of_others(folder, run_id)
+        refuse_files_of_others(folder, run_id, own)
 
 
-def remove_files_of_others(folder: Path, run_id: str | None) -> None:
-    """Remove the files of other runs from a folder.
+def remove_files_of_others(folder: Path, run_id: str | None, own: Collection[Path] = ()) -> None:
+    """Remove the files of other runs from a folder; not those that are its `own`, though unreadable.
 
     Raises
     ------
@@ -122,7 +124,7 @@ def remove_files_of_others(folder: Path, run_id: str | None) -> None:
         If one cannot be removed.
     """
     try:
-        for path in files_of_others(folder, run_id):
+        for path in files_of_others(folder, run_id, own):
             path.unlink()
     except OSError as error:
         raise SpecError(f"{folder}: the run in it cannot be removed: {error.strerror}") from None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 import signal
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -19,20 +21,28 @@ from psbench.backend import backend_of
 from psbench.backends.checkpointing import with_current_names
 from psbench.backends.control import Control, Observer, stop_on_signals
 from psbench.backends.outcome import Outcome
-from psbench.checkpoints.chain import find, home_of, log_of, remove_later, resume_spec
+from psbench.checkpoints.chain import (
+    find,
+    home_of,
+    log_of,
+    passed_over,
+    remove_later,
+    resume_spec,
+)
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
-from psbench.checkpoints.validation import check, check_against, check_log
+from psbench.checkpoints.validation import check, check_against, check_log, check_stop, done_in
 from psbench.core.log import EventLog
 from psbench.core.own import reunited
 from psbench.core.part import Part
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import AnyStrategy
-from psbench.errors import Interrupted, ParameterError
+from psbench.errors import Cancelled, Interrupted, NotSaved, ParameterError, SpecError
 from psbench.experiment import Experiment
 from psbench.results.identity import check_folder, new_run_id, remove_files_of_others, resumed_run_id
 from psbench.results.run import Run
 from psbench.runs.forked import BeginningCheck, ForkedExperiment
+from psbench.system.files import claimed
 from psbench.training.workload import Workload
 
 
@@ -77,6 +87,8 @@ def run(
     ------
     SpecError, DataError
         Before anything is computed.
+    NotSaved
+        If the run has ended and its folder cannot be written, as on a full disk; its `run` can be saved.
     ForkDiffers
         If the experiment is a fork whose run does not begin as it must; see `psbench.runs.fork`.
     Interrupted
@@ -90,37 +102,60 @@ def run(
     target = None if folder is None else Path(folder)
     path = None if start is None else find(start)
     begin = None if path is None else _beginning(experiment, path, log)
+    at_home = path is not None and target is not None and target.resolve() == home_of(path).resolve()
+    beyond: list[Path] = []
+    if path is not None and begin is not None and target is not None and at_home:
+        beyond = passed_over(path)
+        if Path(str(start)) != path:  # who names a checkpoint goes back to it
+            _check_record(target, begin, experiment)
     run_id = new_run_id() if path is None else resumed_run_id(path, home_of(path), target)
-    if target is not None:
-        check_folder(target, run_id, overwrite=overwrite)
-    workload = Workload.build(experiment) if workload is None else workload
-    if path is not None and begin is not None:
-        check_against(path, begin, workload)
-    checkpoints = None if target is None else CheckpointFolder(target, run_id, log, experiment.recovery.keep)
-    if target is not None:
-        remove_files_of_others(target, run_id)
-        if path is not None:
-            remove_later(path, target / "checkpoints")
-    check = None
-    if isinstance(experiment, ForkedExperiment):
-        recorded = experiment.beginning.recorded(lambda origin: run(origin, control=control).log)
-        observer = check = BeginningCheck(experiment.beginning, recorded, observer)
-    began = time.perf_counter()
-    with stop_on_signals(control):
-        outcome = backend.run(workload, log, control, observer, checkpoints, begin, client=client)
-    if check is not None:
-        check.compare(log)
-    if checkpoints is not None:
-        outcome.facts["incidents"] = [*outcome.facts.get("incidents", ()), *checkpoints.incidents]
-    meta = {"run_id": run_id} | _meta(experiment, workload, outcome, time.perf_counter() - began)
-    done = Run(experiment, log, meta, outcome.parameters, outcome.buffers)
-    if target is not None:
-        done.save(target)
+    with nullcontext() if target is None else claimed(target):
+        if target is not None:
+            check_folder(target, run_id, overwrite=overwrite, own=beyond)
+        workload = Workload.build(experiment, whole_run=client is None) if workload is None else workload
+        if path is not None and begin is not None:
+            check_against(path, begin, workload)
+        keep = experiment.recovery.keep
+        checkpoints = None if target is None else CheckpointFolder(target, run_id, log, keep)
+        if checkpoints is not None and target is not None:
+            remove_files_of_others(target, run_id, beyond)
+            if path is not None:
+                remove_later(path, target / "checkpoints")
+            if path is not None and beyond and Path(str(start)) != path:
+                names = ", ".join(each.name for each in beyond)
+                checkpoints.note(f"{names}: cannot be read; the run goes on from {path.name}")
+        check = None
+        if isinstance(experiment, ForkedExperiment):
+            recorded = experiment.beginning.recorded(lambda origin: run(origin, control=control).log)
+            observer = check = BeginningCheck(experiment.beginning, recorded, observer)
+        began = time.perf_counter()
+        with stop_on_signals(control):  # those that come while it is saved, too
+            try:
+                outcome = backend.run(workload, log, control, observer, checkpoints, begin, client=client)
+            except Cancelled:
+                if exits and control.signal == signal.SIGTERM:  # before there was anything to keep
+                    raise SystemExit(128 + signal.SIGTERM) from None
+                raise
+            if check is not None:
+                check.compare(log)
+            if checkpoints is not None:
+                outcome.facts["incidents"] = [*outcome.facts.get("incidents", ()), *checkpoints.incidents]
+            meta = {"run_id": run_id} | _meta(experiment, workload, outcome, time.perf_counter() - began)
+            done = Run(experiment, log, meta, outcome.parameters, outcome.buffers)
+            if target is not None:
+                _save(done, target)
     if exits and control.signal == signal.SIGTERM:
         raise SystemExit(128 + signal.SIGTERM)
     if exits and control.signal == signal.SIGINT:
         raise Interrupted(done, "" if target is None else str(target))
     return done
+
+
+def _save(done: Run, target: Path) -> None:
+    try:
+        done.save(target)
+    except SpecError as error:
+        raise NotSaved(done, str(error)) from error
 
 
 def resume(
@@ -141,11 +176,10 @@ def resume(
 ) -> Run:
     """Go on with a run that was stopped, was killed, or is to be longer.
 
-    It goes on from its last checkpoint with the time, the log and the model of that moment; what came after
-    it is done again, and its checkpoints are removed from that folder. Steps that were under way are void:
-    their workers are sent the model and begin again, without the model of their own that they had (EASGD
-    under ASP begins at the centre). Under a barrier none is under way at a checkpoint, and
-    a simulated run goes on bit by bit as it would have done.
+    It goes on from its last checkpoint that can be read, with the time, the log and the model of that moment;
+    what came after it is done again, and its checkpoints are removed from that folder. Workers that were in
+    the middle of steps repeat them from what they held at their last message. Under a barrier none was, and
+    a simulated run goes on bit by bit as it would have done; elsewhere the summary's warnings say who did.
 
     Parameters
     ----------
@@ -171,7 +205,7 @@ def resume(
     Raises
     ------
     SpecError, DataError
-        If there is no checkpoint, or it is of another experiment.
+        If there is no checkpoint, or it is of another experiment, or a stop rule is below what is done.
 
     Source
     ------
@@ -184,7 +218,7 @@ def resume(
     )
     folder = home_of(path) if folder is None else folder
     options: dict[str, Any] = {"observer": observer, "control": control, "client": client}
-    return run(experiment, folder=folder, overwrite=overwrite, start=path, **options)
+    return run(experiment, folder=folder, overwrite=overwrite, start=source, **options)
 
 
 def _with_objects(experiment: Experiment, **given: Any) -> Experiment:
@@ -204,10 +238,26 @@ def _beginning(experiment: Experiment, path: Path, log: EventLog) -> Checkpoint:
     """Read a checkpoint and the log up to it."""
     checkpoint = Checkpoint.load(path)
     check(path, checkpoint, experiment)
+    check_stop(path, done_in(checkpoint.state), checkpoint.state["spec"].get("stop", {}), experiment.stop)
     before = log_of(path, checkpoint)
     check_log(path, before, experiment.num_workers)
     log.extend(before.rows(), before.texts)
     return with_current_names(checkpoint)
+
+
+def _check_record(folder: Path, begin: Checkpoint, experiment: Experiment) -> None:
+    """Refuse to replace the record of a run that has come further than it is to come now."""
+    record = folder / "run.json"
+    try:
+        summary = json.loads(record.read_text(encoding="utf-8"))["summary"]
+        done = {name: float(summary[each]) for name, each in _DONE.items()}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return  # it was killed, or has a record that says nothing
+    check_stop(record, done, begin.state["spec"].get("stop", {}), experiment.stop)
+
+
+#: how a summary calls what stop rules count
+_DONE = {"epochs": "epochs", "updates": "updates", "seconds": "time_s"}
 
 
 def params_digest(parameters: Tensor | None, buffers: Tensor | None) -> str | None:

@@ -37,7 +37,7 @@ class Child:
         """End the process after what it computes, or at once; it is killed if that takes seconds."""
         self.pipe.close()
         if at_once and self.process.is_alive():
-            self.process.terminate()
+            self.process.kill()
         self.process.join(END_S)
         if self.process.is_alive():
             self.process.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import fcntl
 import os
 import secrets
 from collections.abc import Iterator
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from psbench.errors import SpecError
+
+#: name of the file that a run locks in its folder
+CLAIM = ".psbench-claim"
 
 
 def why_missing(path: Path) -> str:
@@ -31,7 +35,7 @@ def temporary_name(folder: Path) -> Path:
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[BinaryIO]:
+def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
     """Open a new file beside `path` for writing; it takes the place of `path` if the block succeeds.
 
     The folder is made if it is not there.
@@ -44,6 +48,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     SpecError
         If the file cannot be written there, or `path` is something else than a file; nothing is left then.
     """
+    path = Path(path)
     part = temporary_name(path.parent)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,11 +67,11 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
             part.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str) -> Path:
+def write_text(path: str | Path, text: str) -> Path:
     """Write a text to a file as `atomic_write` does, and return its path."""
     with atomic_write(path) as file:
         file.write(text.encode())
-    return path
+    return Path(path)
 
 
 def _force_names(folder: Path) -> None:
@@ -77,6 +82,56 @@ def _force_names(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Keep other runs out of a folder until the block ends, in this process and others, also if it is killed.
+
+    The folder is made if it is not there; a folder in which nothing was put is removed.
+
+    Raises
+    ------
+    SpecError
+        If another has claimed it, or it cannot be written.
+    """
+    made = not folder.exists()
+    claim = folder / CLAIM
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = _locked(claim)
+    except OSError as error:
+        raise SpecError(f"{folder}: cannot be written: {error.strerror}; choose another folder") from None
+    if descriptor is None:
+        raise SpecError(f"{folder}: another run is being written to it now; choose another folder")
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            claim.unlink()
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # processes that were forked meanwhile have the file open, too
+        os.close(descriptor)
+        if made:
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def _locked(claim: Path) -> int | None:
+    """Return the descriptor of the claim's file, locked; None if another has locked it."""
+    while True:
+        descriptor = os.open(claim, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except OSError:
+            os.close(descriptor)
+            raise
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(descriptor), os.stat(claim)):
+                return descriptor
+        os.close(descriptor)  # whoever had it has removed it meanwhile
 
 
 def check_new_file(path: Path) -> None:

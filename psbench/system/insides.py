@@ -80,9 +80,10 @@ def patient_cluster(seconds: float) -> type[LocalCluster]:
 def replace_close(worker: Worker, replacement: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     """Have a Dask worker close as `replacement` of its own `close` does, when Dask calls that.
 
-    Needs that Dask calls `Worker.close` of the object, with its `reason`, and not of the class.
+    Needs that Dask calls `Worker.close` of the object, with its `reason`, and not of the class; and that what
+    the scheduler can ask for is in `Worker.stream_handlers`, by its name.
     """
-    worker.close = replacement(worker.close)
+    worker.close = worker.stream_handlers["close"] = replacement(worker.close)
 
 
 def look_up_certificates() -> None:

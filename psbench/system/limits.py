@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import socket
+from contextlib import suppress
 from pathlib import Path
 
 from psbench.errors import ParameterError
@@ -15,7 +18,7 @@ _CGROUPS = (
 #: lines of their `memory.stat` that count cached files: used, and given up when memory is needed
 _CACHED = ("inactive_file", "active_file")
 #: share of the memory available that a run may be estimated to need: an estimate leaves small things out
-_SHARE = 0.9
+SHARE = 0.9
 
 
 def available_memory() -> int:
@@ -24,6 +27,14 @@ def available_memory() -> int:
 
     left = (_left_in_container(Path(folder), *files) for folder, *files in _CGROUPS)
     return min([int(psutil.virtual_memory().available), *(each for each in left if each is not None)])
+
+
+def machine_memory() -> tuple[str, int]:
+    """Return a name of this machine or container, and the bytes of memory that can still be had there."""
+    files = ""
+    with suppress(OSError):  # containers of one machine have file systems of their own
+        files = os.readlink("/proc/self/ns/mnt")
+    return f"{socket.gethostname()} {files}", available_memory()
 
 
 def _left_in_container(folder: Path, limit: str, used: str) -> int | None:
@@ -62,7 +73,7 @@ def check_memory(needed: int, what: str, remedy: str) -> None:
         Naming what needs the memory, the estimate, and what is available.
     """
     available = available_memory()
-    if needed > _SHARE * available:
+    if needed > SHARE * available:
         raise ParameterError(
             f"{what} would need about {size(needed)} of memory, and {size(available)} are available; {remedy}"
         )

@@ -61,6 +61,11 @@ class LocalModel:
         self.parameters = self.buffers = torch.zeros(0)
         self.state = State(self.parameters)
 
+    @property
+    def orders(self) -> Mapping[str, Any]:
+        """The orders of the last release, as the worker's half reads them."""
+        return self._own.orders
+
     def obey(self, orders: Mapping[str, Any]) -> None:
         """Show the worker's half the orders of the last release."""
         self._own.orders = orders

@@ -1,6 +1,10 @@
-"""What a run needs of this machine's memory, estimated before it starts."""
+"""Memory that the processes of a run need, estimated before it starts."""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from psbench.core import Aggregation, Strategy
 from psbench.data import Dataset
@@ -12,20 +16,26 @@ from psbench.training.server import kept_vectors
 
 #: the log counts the bytes of a message in 32 bits
 _LARGEST_MESSAGE = 2**32 - 1
+_FEWER = ", or use fewer workers"
+#: parameters of a model whose bytes are counted in vectors
+_ENTRIES = 10**6
 
 
-def check_model(experiment: Experiment, model_bytes: int) -> None:
-    """Refuse a model that is too large for the run's memory, or for a message.
+def check_model(experiment: Experiment, model_bytes: int, *, whole_run: bool) -> None:
+    """Refuse a model that is too large for this machine's memory, or for a message.
 
-    An estimate from below: the model that computes, its start, the server's with what the optimizer and the
-    aggregation keep of it, a gradient; and of every worker what it keeps and what it has sent to a commit, as
-    `vectors_of_a_worker` counts it.
+    An estimate from below. In virtual time: the model that computes, its start, the server's with what the
+    optimizer and the aggregation keep of it, a gradient; and of every worker what it keeps and what it has
+    sent to a commit, as `vectors_of_a_worker` counts it. Of a live run on this machine: all processes. Of one
+    elsewhere: this process alone; the machines of the others are asked when they are known.
 
     Parameters
     ----------
     experiment : Experiment
     model_bytes : int
         Of the parameters and buffers, as 32-bit floats.
+    whole_run : bool
+        Whether all of the run is on this machine.
 
     Raises
     ------
@@ -37,30 +47,87 @@ def check_model(experiment: Experiment, model_bytes: int) -> None:
             f"{what} are {size(model_bytes)}, and a message has at most {size(_LARGEST_MESSAGE)}; "
             "make it smaller"
         )
+    if experiment.backend == "dask":
+        counts = _processes(experiment) if whole_run else Counter(["other"])
+        copies = vectors_of(experiment, counts)
+        where, remedy = (f" in {counts.total()} processes", _FEWER) if whole_run else ("", "")
+        what = f"{what}, held {copies:.0f} times{where},"
+        check_memory(int(copies * model_bytes), what, f"make it smaller{remedy}")
+        return
     compositions = experiment.strategy.compositions
     copies = 4 + experiment.optimizer.tensors + max(kept_vectors(c.aggregation) for c in compositions)
     of_a_worker = [vectors_of_a_worker(each, experiment.worker_optimizer.tensors) for each in compositions]
     copies += 0 if experiment.timing_only else experiment.num_workers * max(of_a_worker)
-    what = f"{what}, held {copies} times,"
-    if processes := _local_processes(experiment):
-        copies = max(copies, 2 * processes)
-        what = f"{what[:-1]} at least twice in each of {processes} processes,"
-    check_memory(copies * model_bytes, what, "make it smaller, or use fewer workers")
+    check_memory(copies * model_bytes, f"{what}, held {copies} times,", "make it smaller" + _FEWER)
 
 
 def vectors_of_a_worker(composition: Strategy, optimizer_tensors: int) -> int:
     """Return how many vectors as long as the model a run has of each worker, at the least.
 
-    Its own model and optimizer if it steps by itself, what its half of the strategy keeps, what its codec
-    or an exchange has left out so far; and what it has sent, where a barrier or an exchange without a server
-    has the messages of all at once.
+    What it keeps itself (`_kept_by_a_worker`); and what it has sent, where a barrier or an exchange without a
+    server has the messages of all at once.
     """
-    own, sends = composition.communication, composition.consistency.barrier
-    sends = (sends and not composition.sends_fragments) or composition.placement.peer_to_peer
+    return _kept_by_a_worker(composition, optimizer_tensors) + _sent_by_a_worker(composition)
+
+
+def _kept_by_a_worker(composition: Strategy, optimizer_tensors: int) -> int:
+    """Return how many vectors a worker keeps from step to step.
+
+    Its own model and optimizer if it steps by itself, what its half of the strategy keeps, what its codec
+    or an exchange has left out so far.
+    """
     kept = (1 + optimizer_tensors) * composition.own_steps
     kept += 0 if composition.pushes_raw_gradients else kept_by_worker(composition)
-    kept += own.codec.has_memory or type(composition.aggregation).left_out is not Aggregation.left_out
-    return kept + composition.vectors_of_a_push * sends
+    leaves_out = type(composition.aggregation).left_out is not Aggregation.left_out
+    return kept + (composition.communication.codec.has_memory or leaves_out)
+
+
+def _sent_by_a_worker(composition: Strategy) -> int:
+    sends = composition.consistency.barrier and not composition.sends_fragments
+    return composition.vectors_of_a_push * (sends or composition.placement.peer_to_peer)
+
+
+class Held(NamedTuple):
+    """Vectors as long as the model that a process of a live run holds, at the least, by its role.
+
+    `other`: the client, the evaluator, a coordinator without parameters.
+    """
+
+    server: float
+    worker: float
+    replica: float
+    other: float = 2.0
+
+
+def held_by_processes(experiment: Experiment) -> Held:
+    """Return how many vectors each process of a live run holds: the most of all its compositions."""
+    found = [_held(each, experiment) for each in experiment.strategy.compositions]
+    return Held(*map(max, zip(*found, strict=True)))
+
+
+def _held(composition: Strategy, experiment: Experiment) -> Held:
+    placement, workers = composition.placement, experiment.num_workers
+    state = experiment.optimizer.tensors + kept_vectors(composition.aggregation)
+    kept = _kept_by_a_worker(composition, experiment.worker_optimizer.tensors)
+    if placement.collective or placement.peer_to_peer:  # workers hold parameters and state
+        own = placement.worker_bytes(_ENTRIES, state, workers) / (4 * _ENTRIES)
+        return Held(2.0, max(2.0, own) + kept, 1.0 + state)
+    pushed = 0 if experiment.timing_only else workers * _sent_by_a_worker(composition)
+    return Held(max(2.0, 1.0 + (1 + state + pushed) / placement.num_servers), 2.0 + kept, 1.0 + state)
+
+
+def vectors_of(experiment: Experiment, counts: Mapping[str, int]) -> float:
+    """Return how many vectors processes hold together, given their number by the fields of `Held`."""
+    held = held_by_processes(experiment)._asdict()
+    return sum(count * held[name] for name, count in counts.items())
+
+
+def _processes(experiment: Experiment) -> Counter[str]:
+    """Return the number of processes of a live run on this machine, by role."""
+    placements = [each.placement for each in experiment.strategy.compositions]
+    servers: int = max(each.adding_servers or each.num_servers for each in placements)
+    replicas = int(bool(experiment.recovery.replicas))
+    return Counter(server=servers, worker=experiment.num_workers, other=2, replica=replicas)
 
 
 def check_data(experiment: Experiment, data: Dataset) -> None:
@@ -70,9 +137,9 @@ def check_data(experiment: Experiment, data: Dataset) -> None:
     ------
     ParameterError
     """
-    processes = _local_processes(experiment)
-    if not processes or experiment.data.mapped:
+    if experiment.backend != "dask" or experiment.data.mapped:
         return
+    processes = _processes(experiment).total() - 1  # the client has the data already
     needed = data.train_x.nbytes + data.val_x.nbytes
     if experiment.data.travels:
         what = f"data {experiment.data.name!r}: {size(needed)}, whole where it is evaluated and in shards"
@@ -80,12 +147,3 @@ def check_data(experiment: Experiment, data: Dataset) -> None:
     else:
         what = f"data {experiment.data.name!r}: {size(needed)} in each of {processes} processes"
         check_memory(needed * processes, what, "use less data, or fewer workers")
-
-
-def _local_processes(experiment: Experiment) -> int:
-    """Return how many processes a local Dask cluster has, beside this one; 0 without such a cluster."""
-    if experiment.backend != "dask" or experiment.scheduler is not None:
-        return 0
-    placements = [each.placement for each in experiment.strategy.compositions]
-    servers: int = max(each.adding_servers or each.num_servers for each in placements)
-    return experiment.num_workers + servers + 1  # one evaluates

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -30,15 +31,17 @@ class BuiltNetwork(NamedTuple):
     trial: Trial
 
 
-def network_of(experiment: Experiment, data: Dataset, streams: Streams) -> BuiltNetwork:
+def network_of(experiment: Experiment, data: Dataset, streams: Streams, *, whole_run: bool) -> BuiltNetwork:
     """Build the network of an experiment, and try a step with it.
+
+    `whole_run` says whether all of the run is on this machine, which then has to have its device and memory.
 
     Raises
     ------
     ParameterError
         If it cannot be built, is too large, or cannot learn from this data; nothing has been computed.
     """
-    if experiment.scheduler is None:  # else the machines that compute are others than this one
+    if whole_run:
         device_of(experiment.device)
     model = experiment.model
     model.check_task(data.task)
@@ -46,7 +49,8 @@ def network_of(experiment: Experiment, data: Dataset, streams: Streams) -> Built
     _check_inputs(model, data)
     example = data.train_x[torch.from_numpy(trial_rows(len(data.train_y))[:SAMPLES])]
     sizes = data.input_shape, data.num_outputs
-    module = model.build(*sizes, streams, example, lambda numbers: check_model(experiment, 4 * numbers))
+    check = partial(check_model, experiment, whole_run=whole_run)
+    module = model.build(*sizes, streams, example, lambda numbers: check(4 * numbers))
     what = _called(model)
     trial, shrinks = Trial(has_accuracy=data.task != "regression"), _shrinks(experiment)
     if experiment.timing_only:

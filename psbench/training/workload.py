@@ -62,10 +62,19 @@ class Workload:
     sharding_report: ShardingReport | None = None
 
     @classmethod
-    def build(cls, experiment: Experiment, sent: Shipment | None = None) -> Workload:
+    def build(
+        cls, experiment: Experiment, sent: Shipment | None = None, *, whole_run: bool = True
+    ) -> Workload:
         """Load the data, cut it, and build the model.
 
-        `sent` is the data with its shards, in a process that was sent them and cannot load them.
+        Parameters
+        ----------
+        experiment : Experiment
+        sent : Shipment or None
+            The data with its shards, in a process that was sent them and cannot load them.
+        whole_run : bool
+            False in a process that has one role of a run, or whose run is on other machines than
+            `experiment.has_scheduler` says: memory is checked for this process alone.
 
         Raises
         ------
@@ -77,8 +86,10 @@ class Workload:
         profile = experiment.cluster.profile()
         data = experiment.data.load(streams) if sent is None else sent.dataset()
         _check_fit(experiment, data)
-        check_data(experiment, data)
-        network = network_of(experiment, data, streams)
+        whole_run &= not experiment.has_scheduler
+        if whole_run:
+            check_data(experiment, data)
+        network = network_of(experiment, data, streams, whole_run=whole_run)
         shards: Sequence[Integers] = []
         report = None
         if sent is not None:
@@ -118,7 +129,7 @@ class Workload:
         """
         model = self.model
         if model.loaded:
-            model = network_of(self.experiment, self.data, self.streams).model
+            model = network_of(self.experiment, self.data, self.streams, whole_run=False).model
         return for_device(self.experiment.device, model.parameters)
 
     @property

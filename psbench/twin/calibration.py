@@ -6,12 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveInt, model_validator
 
 from psbench.clusters import make_cluster
-from psbench.errors import DataError, ParameterError
+from psbench.core.typed_data import FileData, typed
+from psbench.errors import DataError, ParameterError, SpecError
 from psbench.experiment import Experiment
 from psbench.results.run import Run
 from psbench.seeds import Streams
@@ -35,9 +37,70 @@ from psbench.twin.size_classes import Z90
 
 #: of the file's format; another one is refused
 VERSION = 1
-_KEYS = ("psbench_profile", "cluster", "holds_for", "fitted", "not_identified", "remarks", "experiment")
 #: what a prediction may not change, as it was not measured
 _FIXED = ("data", "model", "loss", "device", "threads")
+
+
+class _HoldsFor(FileData):
+    """What was measured: workers, and the smallest and largest batch of one."""
+
+    workers: PositiveInt
+    samples_of_a_worker: tuple[PositiveInt, PositiveInt]
+    samples_of_the_data: PositiveInt
+
+
+class _Number(FileData):
+    """A fitted number."""
+
+    value: float
+    between: tuple[float, float]
+    source: str = Field(alias="from")
+
+
+class _Links(FileData):
+    """Latencies to the servers, and back from them; for each worker."""
+
+    model_config = ConfigDict(extra="allow")
+
+    seconds: list[list[float]]
+
+
+class _Cluster(FileData):
+    """Entries of a fitted cluster that a prediction changes; all of them are checked as a cluster's."""
+
+    model_config = ConfigDict(extra="allow")
+
+    workers: PositiveInt
+    speed: list[float]
+    link_time: _Links
+    step_time: dict[str, Any]
+    latency_s: float
+    server_bandwidth_mbit_s: float
+
+
+class _Profile(FileData):
+    """A file of `Calibration.to_yaml`."""
+
+    psbench_profile: int
+    holds_for: _HoldsFor
+    not_identified: tuple[str, ...]
+    remarks: tuple[str, ...]
+    fitted: dict[str, _Number]
+    between_runs: NonNegativeFloat = 0.0
+    between_sizes: NonNegativeFloat = 0.0
+    codecs: dict[str, Coding] = {}
+    cluster: _Cluster
+    experiment: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        workers = self.holds_for.workers
+        found = self.cluster.workers, len(self.cluster.speed), len(self.cluster.link_time.seconds)
+        if found != (workers, workers, 2 * workers):
+            raise ValueError(f"cluster: is not of {workers} workers, as holds_for says")
+        if not all(self.cluster.link_time.seconds):
+            raise ValueError("cluster.link_time.seconds: an end has no seconds")
+        return self
 
 
 @dataclass(frozen=True)
@@ -143,8 +206,14 @@ class Calibration:
             unknown=tuple(unknown),
         )
 
-    def to_yaml(self, path: Path) -> None:
-        """Write the file; what is there is replaced when all is written."""
+    def to_yaml(self, path: str | Path | None = None) -> str:
+        """Return the profile as YAML, and write it to a file, which is replaced when all is written.
+
+        Raises
+        ------
+        SpecError
+            If it cannot be written.
+        """
         codecs = {name: each._asdict() for name, each in self.codecs.items()}
         plain = {
             "psbench_profile": VERSION,
@@ -163,7 +232,9 @@ class Calibration:
             "experiment": {key: value for key, value in self.experiment.items() if key not in _NOT_KEPT},
         }
         text = dump_yaml(plain, default_flow_style=None, width=120)
-        write_text(path, text)
+        if path is not None:
+            write_text(path, text)
+        return text
 
     @classmethod
     def read(cls, path: str | Path) -> Calibration:
@@ -182,32 +253,29 @@ class Calibration:
             raise DataError(
                 f"{path}: is a profile of version {version!r}, and this is {VERSION}; calibrate again"
             )
-        if missing := [key for key in _KEYS if key not in plain]:
-            raise DataError(f"{path}: has no {missing[0]!r}; is it cut off?")
-        try:
-            low, high = plain["holds_for"]["samples_of_a_worker"]
-            fitted = {name: _fitted(each) for name, each in plain["fitted"].items()}
-            sizes = int(plain["holds_for"]["workers"]), int(plain["holds_for"]["samples_of_the_data"])
-            deviations = {name: float(plain.get(name, 0.0)) for name in ("between_runs", "between_sizes")}
-            codecs = {name: Coding(**each) for name, each in plain.get("codecs", {}).items()}
-            ends = plain["cluster"]["link_time"]["seconds"], plain["cluster"]["speed"]
-            if tuple(map(len, ends)) != (2 * sizes[0], sizes[0]):
-                raise ValueError(f"its cluster is not of {sizes[0]} workers")
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{path}: cannot be read as a profile ({error}); calibrate again") from None
-        make_cluster(plain["cluster"])
-        return cls(
+        found = typed(_Profile, plain, path)
+        holds = found.holds_for
+        measured = cls(
             cluster=plain["cluster"],
-            workers=sizes[0],
-            samples=(low, high),
-            dataset_size=sizes[1],
-            fitted=fitted,
-            unknown=tuple(plain["not_identified"]),
-            remarks=tuple(plain["remarks"]),
-            experiment=plain["experiment"],
-            codecs=codecs,
-            **deviations,
+            workers=holds.workers,
+            samples=holds.samples_of_a_worker,
+            dataset_size=holds.samples_of_the_data,
+            fitted={
+                name: Fitted(each.value, *each.between, each.source) for name, each in found.fitted.items()
+            },
+            unknown=found.not_identified,
+            remarks=found.remarks,
+            experiment=found.experiment,
+            codecs=found.codecs,
+            between_runs=found.between_runs,
+            between_sizes=found.between_sizes,
         )
+        try:
+            make_cluster(plain["cluster"])
+            measured._experiment("bsp", measured.cluster)
+        except SpecError as error:
+            raise SpecError(f"{path}: {error}") from None
+        return measured
 
     def experiment_of(self, strategy: Any, settings: Mapping[str, Any] | None = None) -> Experiment:
         """Return the experiment in virtual time, on this cluster, under another strategy.
@@ -228,12 +296,16 @@ class Calibration:
             raise ParameterError(
                 f"predict: {self.workers} workers were measured, not {workers!r}; calibrate with so many"
             )
-        spec = {key: value for key, value in self.experiment.items() if key not in _NOT_KEPT}
-        cluster = self.of_workers(workers).cluster
-        changes = {"strategy": strategy, "cluster": cluster}
-        experiment = Experiment.from_spec(spec | changes, settings, where="profile")
+        experiment = self._experiment(strategy, self.of_workers(workers).cluster, settings)
         self._check(experiment)
         return experiment.but(cluster=self.of_workers(workers).cluster_for(experiment))
+
+    def _experiment(
+        self, strategy: Any, cluster: Mapping[str, Any], settings: Mapping[str, Any] | None = None
+    ) -> Experiment:
+        spec = {key: value for key, value in self.experiment.items() if key not in _NOT_KEPT}
+        changes = {"strategy": strategy, "cluster": cluster}
+        return Experiment.from_spec(spec | changes, settings, where="experiment")
 
     def cluster_for(self, experiment: Experiment) -> dict[str, Any]:
         """Return the cluster on which an experiment's strategy is predicted: with what its codecs take.
@@ -366,8 +438,3 @@ def _four(value: float) -> float:
 def _plain(fitted: Fitted) -> dict[str, Any]:
     value, low, high = (float(f"{each:.4g}") for each in fitted[:3])
     return {"value": value, "between": [low, high], "from": fitted.source}
-
-
-def _fitted(plain: Mapping[str, Any]) -> Fitted:
-    low, high = map(float, plain["between"])
-    return Fitted(float(plain["value"]), low, high, str(plain["from"]))

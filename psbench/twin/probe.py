@@ -91,7 +91,7 @@ def calibrate(
         on_step("links between workers")
         link = measured_link(experiment.but(backend="dask"))
     found = Calibration.of(runs, link)
-    if load < _BUSY or experiment.scheduler is not None:
+    if load < _BUSY or experiment.has_scheduler:
         return found
     busy = f"load before: {load:.2f} a core; other work kept this machine busy, and times hold beside it"
     return replace(found, remarks=(*found.remarks, busy))

@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from psbench.errors import DataError
+from pydantic import PositiveInt
+
+from psbench.core.typed_data import FileData, read_json, typed
+from psbench.errors import DataError, in_short
 from psbench.experiment import Experiment
 from psbench.results.run import Run
 from psbench.runs.execution import run as run_experiment
@@ -81,18 +84,30 @@ class Recorded:
     emulated: bool = True
     link: MeasuredLink | None = None
 
-    def save(self, folder: Path) -> None:
-        """Write all runs to a folder, and last what makes it a record."""
+    def save(self, folder: str | Path) -> None:
+        """Write all runs to a folder, and last the file that makes it a record."""
         for name, runs in self.runs.items():
             for number, run in enumerate(runs):
-                run.save(folder / name / str(number), overwrite=True)
+                run.save(Path(folder) / name / str(number), overwrite=True)
+        self.save_facts(folder)
+
+    def add(self, name: str, run: Run, folder: str | Path | None) -> None:
+        """Add a run, and write it to the folder at once: the next one may fail after an hour."""
+        runs = self.runs.setdefault(name, [])
+        runs.append(run)
+        if folder is not None:
+            run.save(Path(folder) / name / str(len(runs) - 1), overwrite=True)
+            self.save_facts(folder)
+
+    def save_facts(self, folder: str | Path) -> None:
+        """Write the file that makes a folder of runs a record."""
         counts = {name: len(runs) for name, runs in self.runs.items()}
         facts = {"version": _VERSION, "runs": counts, "failed": self.failed, "load": self.load}
         facts |= {"seconds": self.seconds, "emulated": self.emulated, "link": self.link}
-        write_text(folder / "twin.json", json.dumps(facts, indent=1))
+        write_text(Path(folder) / "twin.json", json.dumps(facts, indent=1))
 
     @classmethod
-    def read(cls, folder: Path) -> Recorded:
+    def read(cls, folder: str | Path) -> Recorded:
         """Read what `save` wrote.
 
         Raises
@@ -100,23 +115,35 @@ class Recorded:
         DataError
             If it is no such folder, of another version, or a run is missing.
         """
-        try:
-            facts = json.loads((folder / "twin.json").read_text(encoding="utf-8"))
-            version, counts = facts.pop("version"), facts.pop("runs")
-            if version != _VERSION:
-                raise DataError(f"{folder}: is a record of version {version!r}, and this is {_VERSION}")
-            if (plain := facts.get("link")) is not None:  # by size, whose bytes are text in JSON
-                latency_s, mbit_s, seconds, *more = plain
-                by_size = {int(size): values for size, values in seconds.items()}
-                facts["link"] = MeasuredLink(latency_s, mbit_s, by_size, *more)
-            places = {
-                name: [folder / name / str(number) for number in range(n)] for name, n in counts.items()
-            }
-            found = cls(**facts)
-        except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
-            raise DataError(f"{folder}: has no record of `psbench twin --out` ({error})") from None
-        found.runs = {name: [Run.load(place) for place in of] for name, of in places.items()}
-        return found
+        folder = Path(folder)
+        file = folder / "twin.json"
+        plain = typed(dict[str, Any], read_json(file), file)
+        if (version := plain.get("version")) != _VERSION:
+            raise DataError(f"{file}: version: must be {_VERSION}, got {in_short(version)}")
+        facts = typed(_Facts, plain, file)
+        for name, count in facts.runs.items():
+            there = len([*(folder / name).iterdir()]) if (folder / name).is_dir() else 0
+            if count > there:
+                raise DataError(f"{file}: runs.{name}: says {count} runs, and {folder / name} has {there}")
+        if "fit" not in facts.runs:
+            raise DataError(f"{file}: runs: has no fit, to which a cluster is fitted")
+        runs = {
+            name: [Run.load(folder / name / str(number)) for number in range(count)]
+            for name, count in facts.runs.items()
+        }
+        return cls(runs, dict(facts.failed), facts.load, facts.seconds, facts.emulated, facts.link)
+
+
+class _Facts(FileData):
+    """The file that makes a folder a record: how many runs it has of each name, and how the machine was."""
+
+    version: int
+    runs: dict[str, PositiveInt]
+    failed: dict[str, str]
+    load: float
+    seconds: float
+    emulated: bool
+    link: MeasuredLink | None
 
 
 def emulated(workers: int, kinds: bool = False) -> Experiment:
@@ -144,6 +171,7 @@ def record(
     experiment: Experiment | None = None,
     sizes: Sizes | None = None,
     on_step: Callable[[str], None] = lambda text: None,
+    folder: str | Path | None = None,
 ) -> Recorded:
     """Run everything live, in turns: what disturbs the machine for a while disturbs all strategies.
 
@@ -157,17 +185,25 @@ def record(
     sizes : Sizes or None
     on_step : callable
         Called with what begins, in words.
+    folder : path or None
+        Each run is written there as soon as it has ended.
 
     Raises
     ------
     ParameterError, BackendError
     """
-    return _Recorder(experiment, sizes or Sizes(), on_step).record()
+    return _Recorder(experiment, sizes or Sizes(), on_step, folder).record()
 
 
 class _Recorder:
-    def __init__(self, experiment: Experiment | None, sizes: Sizes, on_step: Callable[[str], None]) -> None:
-        self._given, self._sizes, self._say = experiment, sizes, on_step
+    def __init__(
+        self,
+        experiment: Experiment | None,
+        sizes: Sizes,
+        on_step: Callable[[str], None],
+        folder: str | Path | None,
+    ) -> None:
+        self._given, self._sizes, self._say, self._folder = experiment, sizes, on_step, folder
         self._found = Recorded(emulated=experiment is None)
         self._seed = 0 if experiment is None else experiment.seed
 
@@ -193,6 +229,8 @@ class _Recorder:
                     more = planned(emulated(many, kinds=True), name, sizes.batches)
                     self._live(f"of {many}/{name}", more)
         found.seconds = time.monotonic() - began
+        if self._folder is not None:
+            found.save_facts(self._folder)
         return found
 
     def _probe(self, name: str, experiment: Experiment) -> None:
@@ -203,6 +241,8 @@ class _Recorder:
         self._seed += 1
         self._say(f"live: {experiment.title}, {experiment.num_workers} workers, seed {self._seed}")
         try:
-            self._found.runs.setdefault(name, []).append(run_experiment(experiment.but(seed=self._seed)))
+            run = run_experiment(experiment.but(seed=self._seed))
         except DataError as error:
             self._found.failed[name] = str(error)
+        else:
+            self._found.add(name, run, self._folder)

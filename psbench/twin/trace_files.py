@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from psbench.core.typed_data import read_json, typed
 from psbench.errors import DataError
 from psbench.results.run import Run
 from psbench.specfile import dump_yaml
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 #: seconds of begin and end, by worker and step
 StepSpans = dict[str, dict[int, tuple[float, float]]]
-_STEP = re.compile(r"ProfilerStep#(\d+)")
+_STEP = re.compile(r"ProfilerStep#(\d{1,18})(?!\d)")
 #: what collectives are called by NCCL, gloo and c10d; communication of two alone is none
 _COLLECTIVE = re.compile(
     r"(nccl|gloo|c10d|mpi|xccl)\S*(all_?reduce|all_?gather|reduce_?scatter|broadcast)", re.I
@@ -34,6 +33,8 @@ _COLLECTIVE = re.compile(
 _RANK = re.compile(r"(\d+)\D*$")
 #: by how much clocks may still differ from step to step, as a share of a step, once they are set
 _APART = 0.2
+#: times of a trace are below this, in seconds: sums of larger ones are no numbers
+_LATEST_S = 1e12
 
 
 def read_meetings(paths: Sequence[str | Path]) -> Meetings:
@@ -57,7 +58,7 @@ def read_meetings(paths: Sequence[str | Path]) -> Meetings:
     spans: StepSpans = {}
     ends: dict[str, dict[int, float]] = {}
     for path in found:
-        plain = _json(path)
+        plain = typed(dict[str, Any], read_json(path), path)
         read = _of_profiler if "traceEvents" in plain else _of_recorder if "entries" in plain else None
         if read is None:
             raise DataError(f"{path}: has neither traceEvents (torch profiler) nor entries (Flight Recorder)")
@@ -66,20 +67,6 @@ def read_meetings(paths: Sequence[str | Path]) -> Meetings:
             raise DataError(f"{path}: is of rank {rank}, as a file before it; give one for each rank")
         spans[rank], ends[rank] = own, done
     return _whole(_one_clock(spans, ends), ", ".join(path.name for path in found))
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: {getattr(error, 'strerror', None) or 'is no text'}") from None
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}: is no JSON, or cut off, at line {error.lineno}") from None
-    except (ValueError, RecursionError):  # a number of 5,000 digits, a list in a list in a list
-        raise DataError(f"{path}: is no trace of torch's: its numbers or lists have no end") from None
-    if not isinstance(plain, dict):
-        raise DataError(f"{path}: is a list, and no trace of torch's")
-    return plain
 
 
 def _rank_of(given: Any, path: Path) -> str:
@@ -98,16 +85,16 @@ def _mappings(plain: Mapping[str, Any], name: str, path: Path) -> list[dict[str,
     return [each for each in plain[name] if isinstance(each, dict)]
 
 
-def _finite(value: Any) -> float:
-    """Return a number of a trace.
+def _seconds(value: Any, unit: float) -> float:
+    """Return a time of a trace.
 
     Raises
     ------
     TypeError, ValueError, OverflowError
         If it is none.
     """
-    number = float(value)
-    if not math.isfinite(number):
+    number = float(value) * unit
+    if not abs(number) < _LATEST_S:
         raise ValueError(number)
     return number
 
@@ -124,7 +111,7 @@ def _of_profiler(
             continue
         name = str(event.get("name", ""))
         try:
-            begin, length = _finite(event["ts"]) * 1e-6, _finite(event["dur"]) * 1e-6
+            begin, length = _seconds(event["ts"], 1e-6), _seconds(event["dur"], 1e-6)
         except (KeyError, TypeError, ValueError, OverflowError):
             raise DataError(f"{path}: event {name!r} has no ts and dur; is the trace cut off?") from None
         if step := _STEP.search(name):
@@ -132,7 +119,10 @@ def _of_profiler(
         elif _COLLECTIVE.search(name):
             collectives.append((begin, begin + length))
     if not steps:
-        raise DataError(f"{path}: has no ProfilerStep; call profiler.step() after each step")
+        raise DataError(
+            f"{path}: has no ProfilerStep; call profiler.step() after each step of a profiler that has a "
+            "schedule, as profile(schedule=torch.profiler.schedule(wait=1, warmup=1, active=50))"
+        )
     collectives.sort()
     spans, ends = {}, {}
     for number, (begin, end) in steps.items():
@@ -149,15 +139,17 @@ def _of_recorder(
 ) -> tuple[str, dict[int, tuple[float, float]], dict[int, float]]:
     """Return a rank, from when it was done with a collective until it asked for the next, and those ends."""
     rank = _rank_of(plain.get("rank"), path)
-    rows = []
+    rows, without = [], 0
     for each in _mappings(plain, "entries", path):
         if not _COLLECTIVE.search(str(each.get("profiling_name", ""))):
             continue
         try:
-            done = each.get("time_discovered_completed_ns")
-            if done is not None:  # else it is still under way
-                number = int(each["collective_seq_id"])
-                rows.append((number, _finite(each["time_created_ns"]) * 1e-9, _finite(done) * 1e-9))
+            number, asked = int(each["collective_seq_id"]), _seconds(each["time_created_ns"], 1e-9)
+            # of one that is not known to be completed torch writes 0 into JSON, and None into a pickle
+            done = _seconds(each.get("time_discovered_completed_ns") or 0, 1e-9)
+            if done:
+                rows.append((number, asked, done))
+            without += not done
         except (KeyError, TypeError, ValueError, OverflowError):
             raise DataError(
                 f"{path}: an entry has no collective_seq_id and times in ns that are numbers; is the dump "
@@ -166,7 +158,8 @@ def _of_recorder(
     rows.sort()
     spans = {number: (before[2], max(asked, before[2])) for before, (number, asked, _) in pairwise(rows)}
     if not spans:
-        raise DataError(f"{path}: has fewer than two completed collectives")
+        why = f" ({without} have no time_discovered_completed_ns, as all but NCCL's do)" if without else ""
+        raise DataError(f"{path}: has fewer than two completed collectives{why}")
     return rank, spans, {number: done for number, _, done in rows}
 
 
@@ -186,9 +179,16 @@ def _of_csv(path: Path) -> StepSpans:
         raise DataError(f"{path}: has no rows below its head")
     _refuse_rows(path, frame["worker"].isna(), "worker has no name")
     for name in columns[1:]:
-        frame[name] = pd.to_numeric(frame[name], errors="coerce")
+        column = frame[name]
+        if (
+            column.dtype == object
+        ):  # perhaps of whole numbers that no float holds: of their texts it is infinite
+            column = column.astype(str)
+        frame[name] = pd.to_numeric(column, errors="coerce")
         _refuse_rows(path, frame[name].isna(), f"{name} is no number")
     _refuse_rows(path, frame["step"] % 1 != 0, "step is no whole number")
+    for name in columns[2:]:
+        _refuse_rows(path, frame[name].abs() >= _LATEST_S, f"{name} is too large for a time in seconds")
     spans: StepSpans = defaultdict(dict)
     for worker, step, begin, end in frame[columns].itertuples(index=False):
         if int(step) in spans[str(worker)]:
@@ -255,7 +255,7 @@ def _whole(spans: StepSpans, where: str) -> Meetings:
     return Meetings(workers, times[:, :, 0] - times[:, :, 0].min(), times[:, :, 1] - times[:, :, 0].min())
 
 
-def cluster_of(meetings: Meetings, path: Path) -> None:
+def cluster_of(meetings: Meetings, path: str | Path) -> None:
     """Write a trace's workers as a cluster whose steps take what they took; its links are not known."""
     seconds = [kept(np.maximum(own, SHORTEST_S)) for own in meetings.end - meetings.begin]
     steps = {"name": "trace", "order": "blocks", "seconds": seconds}

@@ -50,7 +50,7 @@ from tests.live_runs.workers import FakeWorker, Rings
 _REPEATED = (
     *(msg.VoteMessage, msg.ReportMessage, msg.WorkerModel, msg.WorkerState, msg.StateReply),
     *(msg.NumberReply, msg.RingVerdict, msg.EvaluationDone, msg.LossMeasured, msg.StateKept, msg.RoleLeaves),
-    *(msg.RequestStop, msg.RequestSwitch, msg.PeerRefused),
+    *(msg.RequestStop, msg.RequestSwitch, msg.PeerRefused, msg.ClosedStrangers),
 )
 #: rounds in which a run must end once the faults are over, a tenth of a second each
 _ROUNDS = 1500

@@ -140,6 +140,30 @@ def test_records_come_back_from_parquet(rounds, tmp_path):
     assert read_records(tmp_path / "quick.parquet") == stored
 
 
+def test_a_record_that_is_none_is_refused_with_its_file_and_place(rounds, tmp_path, capsys):
+    (record, *_) = records_in(rounds[0])
+    Store(tmp_path).save(record)
+    (file,) = (tmp_path / "records").iterdir()
+    whole = json.loads(file.read_text())
+    for change, problem in {
+        '"x"': "must be a mapping, got 'x'",
+        "[" * 100_000: "its numbers or lists have no end",
+        "{": "is no JSON, or cut off, at line 1",
+        json.dumps(whole | {"format": 7}): "format: must be 1, got 7",
+        json.dumps(whole | {"seed": "many"}): "seed: must be a whole number, got 'many'",
+        json.dumps(whole | {"curve": {"epoch": 3}}): "curve.epoch: must be a list, got 3",
+        json.dumps(whole | {"spec": "[]"}): "spec is no specification of a run",
+        json.dumps(whole | {"spec": '{"strategy": {"name": 3}, "data": {"name": "x"}}'}): "spec is no spec",
+        json.dumps({key: value for key, value in whole.items() if key != "digest"}): "digest: is required",
+        json.dumps(whole | {"more": 1}): "more: is not known",
+    }.items():
+        file.write_text(change)
+        assert main(["verify", "thesis", "--out", str(tmp_path)]) == 2
+        err = capsys.readouterr().err
+        assert f"{file}: " in err
+        assert problem in err
+
+
 def test_best_rates_are_those_of_the_best_trial(rounds):
     """A run that diverged is never best, and of equal ones the common rate is taken."""
     (record, *_) = records_in(rounds[0])

@@ -16,8 +16,9 @@ import pytest
 import tornado.netutil
 import typer
 from altair.utils import schemapi
-from distributed import LocalCluster, Worker
+from distributed import LocalCluster, Scheduler, Worker
 
+from psbench.backends.dask.outliving import LOST
 from psbench.system import insides
 
 
@@ -60,13 +61,13 @@ def test_a_cluster_waits_for_a_lost_process(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_dask_closes_a_worker_by_the_method_of_the_object() -> None:
-    worker: Any = SimpleNamespace(close=lambda reason: f"closed: {reason}")
+    worker: Any = SimpleNamespace(close=lambda reason: f"closed: {reason}", stream_handlers={})
     insides.replace_close(worker, lambda close: lambda **options: "later, " + close(**options))
-    assert worker.close(reason="lost") == "later, closed: lost"
-    source = inspect.getsource(Worker)
-    assert "self.close(" in source
-    for reason in ("worker-handle-scheduler-connection-broken", "worker-heartbeat-error"):
-        assert reason in source
+    for close in (worker.close, worker.stream_handlers["close"]):
+        assert close(reason="lost") == "later, closed: lost"
+    source = inspect.getsource(Worker) + inspect.getsource(Scheduler)
+    for needed in ("self.close(", '"close": self.close,', *map(repr, LOST)):
+        assert needed.replace("'", '"') in source
 
 
 def test_certificates_are_kept_by_who_looks_them_up() -> None:

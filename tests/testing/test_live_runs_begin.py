@@ -87,6 +87,16 @@ def test_whoever_is_waited_for_is_named_again_and_again() -> None:
     assert said == ["waiting for worker 0, evaluator for 10 s", "waiting for worker 0, evaluator for 10 s"]
 
 
+def test_many_who_are_waited_for_are_counted() -> None:
+    names = [f"worker {number}" for number in range(130)]
+    live = LiveRun(workload("asp"), [*names, "client"])
+    for name in (*names[:70], *names[128:], "client"):
+        live.handle(Received(name, msg.Hello(name)), 0.0)
+        live.handle(Received(name, msg.Ready()), 0.0)
+    said = str(live.handle(Tick(), 11.0))
+    assert "waiting for 58 of 131 processes, worker 70 first for 11 s" in said
+
+
 def test_a_stop_before_the_first_release_does_not_wait_for_models_of_it() -> None:
     """The workers' own models were asked for with releases that were then never sent."""
     run = world(workload("selsync", stop={"epochs": 2}))

@@ -83,6 +83,16 @@ def test_who_is_retired_and_found_dead_is_lost_once_and_stops_nothing() -> None:
     assert live.run.view.num_active == 1
 
 
+def test_a_run_moves_when_its_last_worker_is_retired() -> None:
+    """As when a batch system ends all jobs of Dask workers at once: no process was lost."""
+    live = connected_and_begun()
+    for name in ("worker 1", "worker 0"):
+        live.handle(Received("client", msg.RoleLeaves(name)), 1.0)
+        live.handle(Looked(()), 1.1)
+    assert (live.run.view.num_active, live.stopping.retired) == (1, "worker 0")
+    assert live.checkpoints.stopping
+
+
 def test_a_push_is_lost_with_its_worker_even_if_that_is_replaced() -> None:
     """The newcomer was to add what the dead one had pushed."""
     run = world(workload("all_reduce", 2, recovery={"min_workers": 1}))

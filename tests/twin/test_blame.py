@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 import psbench as ps
 from psbench.twin.attribution import Meetings, blame
@@ -152,6 +153,9 @@ def test_a_run_of_psbench_and_a_csv_are_read(tmp_path):
         "worker,step,begin,end": "has no rows below its head",
         "\n".join(["worker,step,begin,end", rows[0], "a,1.5,0,1"]): "row 1: step is no whole number",
         "\n".join(["worker,step,begin,end", rows[0], "a,inf,0,1"]): "row 1: step is no whole number",
+        f"worker,step,begin,end\na,1,1{'0' * 400},2": "row 0: begin is too large",
+        f"worker,step,begin,end\na,1{'0' * 400},1,2": "row 0: step is no whole number",
+        "\n".join(["worker,step,begin,end", rows[0], "a,1,0,1e300"]): "row 1: end is too large",
         "\n".join(["worker,step,begin,end", rows[0], ",0,0,1"]): "row 1: worker has no name",
     }.items():
         file.write_text(broken)
@@ -176,9 +180,11 @@ def test_broken_traces_of_torch_are_one_line(write):
     still = [event | {"ts": 0} if "ts" in event else event for event in made[0]["traceEvents"]]
     done = {"collective_seq_id": 1, "time_created_ns": float("inf"), "time_discovered_completed_ns": 2}
     endless = {"rank": 0, "entries": [{"profiling_name": "nccl:all_reduce", **done}]}
+    entries = recorder(meetings, 0, 9.0)["entries"][:9]
+    unknown = [each | {"time_discovered_completed_ns": 0} for each in entries]
     for spoilt, problem in [
         (text[: len(text) // 2], "no JSON, or cut off"),
-        ("[]", "is a list"),
+        ("[]", "must be a mapping"),
         ("{}", "has neither traceEvents"),
         (json.dumps({"distributedInfo": {"rank": 0}, "traceEvents": []}), "no ProfilerStep"),
         (json.dumps(made[1]), "is of rank 1, as a file before it"),
@@ -188,10 +194,44 @@ def test_broken_traces_of_torch_are_one_line(write):
         (json.dumps({"rank": 0, "entries": {"a": 1}}), "entries is no list"),
         (json.dumps({"rank": 0, "entries": [3]}), "fewer than two completed collectives"),
         (json.dumps(endless), "an entry has no collective_seq_id and times"),
+        (json.dumps({"rank": 0, "entries": unknown}), r"completed collectives \(9 have no time_disc"),
         (text.replace('"dur": ', '"dur": 1e999, "was": '), "has no ts and dur"),
+        (text.replace('"ts": ', '"ts": 1e300, "was": '), "has no ts and dur"),
+        (text.replace("ProfilerStep#", "ProfilerStep#" + "1" * 5000), "no ProfilerStep"),
         ("[" * 100_000, "numbers or lists have no end"),
     ]:
         whole[0].write_text(spoilt)
         with pytest.raises(ps.DataError, match=problem) as error:
             read_meetings(whole)
         assert "\n" not in str(error.value)
+
+
+def test_collectives_that_are_not_known_to_be_completed_have_no_time(write):
+    """Torch writes 0 into JSON: with it each step would begin in 1970, and take alike for all."""
+    meetings, culprit = trace(1, "slow")
+    made = [recorder(meetings, rank, 1.7e9) for rank in range(len(meetings.workers))]
+    whole = read_meetings(write(made))
+    for dump in made:
+        for entry in dump["entries"][-3:]:
+            entry["time_discovered_completed_ns"] = 0
+    cut = read_meetings(write(made))
+    assert cut.end.shape[1] == whole.end.shape[1] - 3
+    assert [f"w{each.worker}" for each in blame(cut).culprits] == [culprit]
+
+
+def test_a_profiler_without_a_schedule_is_told_of_it(tmp_path):
+    """Of torch itself: `step` marks no steps then, however often it is called."""
+    traces, given = {}, torch.profiler.schedule(wait=0, warmup=1, active=3, repeat=1)
+    for name, schedule in {"without": None, "with": given}.items():
+        path = tmp_path / f"{name}_0.json"
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        with torch.profiler.profile(activities=activities, schedule=schedule) as profiler:
+            for _ in range(4):
+                torch.ones(3).sum()
+                profiler.step()
+        profiler.export_chrome_trace(str(path))
+        with pytest.raises(ps.DataError) as error:
+            read_meetings([path])
+        traces[name] = str(error.value)
+    assert "schedule=torch.profiler.schedule(wait=1" in traces["without"]
+    assert "no collective" in traces["with"]

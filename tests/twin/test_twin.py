@@ -10,6 +10,7 @@ from scipy import stats
 
 import psbench as ps
 from psbench.backends.stamps import ANSWER_COLUMNS, PUSH_COLUMNS, WORKER_COLUMNS, CoordinatorStamps
+from psbench.cli import main
 from psbench.clusters.network import Network
 from psbench.clusters.step_time import LogNormal
 from psbench.core.log import EventLog, Kind
@@ -248,15 +249,44 @@ def test_a_profile_is_a_page_that_is_read_again(measured, tmp_path):
     for change, problem in {
         text.replace("psbench_profile: 1", "psbench_profile: 7"): "version 7",
         text.replace("psbench_profile: 1\n", ""): "is no profile",
-        text[: text.index("experiment:")]: "has no 'experiment'",
-        text.replace("value: ", "valu: ", 1): "value",
-        text.replace("fitted:\n", "fitted: 3\nthose:\n", 1): "cannot be read as a profile",
-        text.replace("workers: 4", "workers: 5", 1): "its cluster is not of 5 workers",
-        text.replace("  link_time:", "  links:", 1): "cannot be read as a profile",
+        text[: text.index("experiment:")]: "experiment: is required",
+        text.replace("value: ", "valu: ", 1): "fitted.*value: is required",
+        text.replace("fitted:\n", "fitted: 3\nthose:\n", 1): "fitted: must be a mapping, got 3",
+        text.replace("workers: 4", "workers: 5", 1): "is not of 5 workers",
+        text.replace("  link_time:", "  links:", 1): "cluster.link_time: is required",
+        text.replace("[16, 32]", "[16, many]", 1): "samples_of_a_worker.1: must be a whole number",
+        text[: text.index("experiment:")] + "experiment: x\n": "experiment: must be a mapping, got 'x'",
+        text[: text.index("experiment:")] + "experiment: {batch_size: many}\n": "batch_size",
+        text.replace("speed: [", "speed: [fast, ", 1): "cluster.speed.0: must be a number, got 'fast'",
+        text.replace("between_runs: 0.0", "between_runs: -1.0", 1): "between_runs: must be greater",
     }.items():
+        assert change != text, problem
         file.write_text(change)
-        with pytest.raises(ps.PsbenchError, match=problem):
+        with pytest.raises(ps.PsbenchError, match=f"{re.escape(str(file))}: .*{problem}"):
             Calibration.read(file)
+
+
+def test_a_profile_is_written_where_a_text_says(measured, tmp_path, monkeypatch):
+    """As `to_yaml` of an experiment does; the path was tried with minutes of measuring behind it."""
+    monkeypatch.chdir(tmp_path)
+    assert measured.to_yaml("x.yaml") == measured.to_yaml() == (tmp_path / "x.yaml").read_text()
+
+
+def test_a_profile_that_cannot_be_written_is_printed(measured, tmp_path, monkeypatch, capsys):
+    """The disk may be full after minutes of measuring, though it was not before."""
+    out = tmp_path / "there" / "profile.yaml"
+    out.parent.mkdir()
+
+    def measure(*_, **__):
+        out.mkdir()
+        return measured
+
+    monkeypatch.setattr("psbench.twin.probe.calibrate", measure)
+    assert main(["calibrate", "--out", str(out)]) == 2
+    said = capsys.readouterr()
+    (tmp_path / "printed.yaml").write_text(said.out)
+    assert Calibration.read(tmp_path / "printed.yaml").workers == measured.workers
+    assert "is no regular file" in said.err
 
 
 @pytest.mark.parametrize(
@@ -330,9 +360,39 @@ def test_recorded_runs_are_judged_again_and_drawn(tmp_path):
     assert len(set(headings)) == len(headings) == 5
     again = quantiles(live[0], live[0])
     assert (again["live_s"] == again["twin_s"]).all()
-    (tmp_path / "twin.json").write_text('{"version": 7, "runs": {}}')
-    with pytest.raises(ps.DataError, match="record of version 7"):
-        Recorded.read(tmp_path)
+    facts = json.loads((tmp_path / "twin.json").read_text())
+    for change, problem in {
+        '{"version": 7, "runs": {}}': "version: must be 1, got 7",
+        "3": "must be a mapping, got 3",
+        "{": "is no JSON",
+        json.dumps(facts | {"runs": {"fit": 10**8}}): "runs.fit: says 100000000 runs, and .* has 2",
+        json.dumps(facts | {"runs": {"fit": 2, "fit of 2": 1}}): "runs.fit of 2: says 1 runs, and .* has 0",
+        json.dumps(facts | {"runs": {"fit": -1}}): "runs.fit: must be greater than 0, got -1",
+        json.dumps(facts | {"runs": {"live/k-sync": 2}}): "runs: has no fit",
+        json.dumps(facts | {"runs": [2]}): "runs: must be a mapping",
+        json.dumps(facts | {"link": [1, 2, {"x": 3}]}): "link.2.*: must be",
+        json.dumps(facts | {"load": "much"}): "load: must be a number, got 'much'",
+    }.items():
+        (tmp_path / "twin.json").write_text(change)
+        with pytest.raises(ps.DataError, match=f"{tmp_path / 'twin.json'}: {problem}"):
+            Recorded.read(tmp_path)
+
+
+def test_live_runs_are_kept_as_they_come(monkeypatch, tmp_path):
+    """What fails after an hour, or Ctrl-C, leaves the runs before it."""
+    runs = iter([ps.run(PLAIN), ps.run(ASP), ps.DataError("no push"), KeyboardInterrupt()])
+
+    def run(_):
+        found = next(runs)
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    monkeypatch.setattr("psbench.twin.recording.run_experiment", run)
+    with pytest.raises(KeyboardInterrupt):
+        record(sizes=Sizes(scaled=()), folder=str(tmp_path))
+    found = Recorded.read(str(tmp_path))
+    assert {name: len(kept) for name, kept in found.runs.items()} == {"fit": 2}
 
 
 def test_live_runs_have_seeds_of_their_own(monkeypatch):

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
 
-from psbench.core.specification import problem
+from psbench.core.typed_data import typed
 from psbench.errors import DataError, UnknownName
 from psbench_papers.claim import Scale
 from psbench_papers.schema import Paper
@@ -85,12 +84,7 @@ def parse(name: str, content: dict[str, Any], table: str) -> Paper:
     DataError
     """
     rows = [{key: text for key, text in row.items() if text} for row in csv.DictReader(io.StringIO(table))]
-    try:
-        return Paper(name=name, rows=tuple(rows), **content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise DataError(f"paper {name!r}: {where}: {problem(first)}") from None
+    return typed(Paper, {"name": name, "rows": tuple(rows), **content}, f"paper {name!r}")
 
 
 def stored(name: str, scale: Scale = "quick") -> Path:

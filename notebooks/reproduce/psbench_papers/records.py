@@ -7,9 +7,12 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
-from psbench.errors import DataError
+from pydantic import ConfigDict
+
+from psbench.core.typed_data import read_json, typed
+from psbench.errors import DataError, in_short
 from psbench.system.files import atomic_write, check_writable, write_text
 from psbench_papers import measures
 from psbench_papers.cells import PaperCell
@@ -39,6 +42,8 @@ class PaperRecord:
     wall_s : float, seconds
     """
 
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid", allow_inf_nan=False)
+
     key: str
     paper: str
     experiment: str
@@ -53,6 +58,15 @@ class PaperRecord:
     digest: str
     params_digest: str | None
     wall_s: float
+
+    def __post_init__(self) -> None:
+        try:
+            spec = json.loads(self.spec)
+            names = [spec[part]["name"] for part in ("strategy", "data")]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            names = [None]
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError(f"spec is no specification of a run: {in_short(self.spec)}")
 
 
 def record_of(cell: PaperCell, run: Run, summary: Mapping[str, Any]) -> PaperRecord:
@@ -119,13 +133,11 @@ def records_in(folder: Path) -> list[PaperRecord]:
 
 
 def _read(path: Path) -> PaperRecord:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content.pop("format") != FORMAT:
-            raise ValueError("it is of another format")
-        return PaperRecord(**content)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: is not the record of a run ({error}); remove it") from None
+    content = typed(dict[str, Any], read_json(path), path)
+    found = content.pop("format", None)
+    if found != FORMAT:
+        raise DataError(f"{path}: format: must be {FORMAT}, got {in_short(found)}; remove the file")
+    return typed(PaperRecord, content, path)
 
 
 def write_records(path: Path, records: Iterable[PaperRecord]) -> None:
@@ -155,9 +167,9 @@ def read_records(path: Path) -> list[PaperRecord]:
         decoded = [
             row | {name: json.loads(row[name]) for name in ("measures", "curve", "staleness")} for row in rows
         ]
-        return [PaperRecord(**row) for row in decoded]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{path}: holds no records of runs ({error})") from None
+    return [typed(PaperRecord, row, f"{path}: row {number}") for number, row in enumerate(decoded)]
 
 
 def is_number(value: Any) -> TypeGuard[float]:

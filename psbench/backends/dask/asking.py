@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeVar
 
 from distributed import Client
 
+from psbench.backends.dask.protocol.roles import names_or_count
 from psbench.clusters.connection import ConnectionSettings
 from psbench.errors import BackendError, ServerLost
 
@@ -18,6 +20,8 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
+#: seconds between looks whether to give up
+_LOOK_S = 0.1
 _GONE = "the Dask scheduler is gone: its process was killed, or its machine is unreachable"
 
 
@@ -35,33 +39,54 @@ def ask(
     *arguments: Any,
     of: Collection[str],
     limits: ConnectionSettings,
+    go_on: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Call a function on Dask workers, and return what it returned by their addresses.
 
-    The scheduler passes the call on, and stores nothing of it. A Dask worker may take as long as
-    `answer_within_s` says.
+    The scheduler passes the calls on, one for each Dask worker, and stores nothing of them. A Dask worker may
+    take as long as `answer_within_s` says.
+
+    Parameters
+    ----------
+    go_on : callable
+        Called often; raises to give up.
 
     Raises
     ------
     Unresponsive
-        If a Dask worker does not answer.
+        If Dask workers do not answer; it has their addresses, and those of no others.
     ServerLost
         If one is gone.
     """
-    where = ", ".join(sorted(of))
+    answers: dict[str, Any] = {}
+
+    async def call(address: str) -> None:
+        answers.update(await client.run(function, *arguments, workers=[address]))
+
+    async def call_each() -> dict[str, Any]:
+        await asyncio.gather(*map(call, of))
+        return answers
+
+    def silent() -> list[str]:
+        return sorted({*of} - answers.keys())
+
+    def whom() -> str:
+        return names_or_count(silent(), len(of), "Dask workers")
+
     try:
         return _patiently(
             client,
-            lambda: client.run(function, *arguments, workers=[*of]),
-            f"a Dask worker of {where}",
+            call_each,
+            whom,
             limits.answer_within_s,
             limits,
+            go_on,
         )
     except TimeoutError:
         raise Unresponsive(
-            f"no answer within {limits.answer_within_s:g} s from a Dask worker of {where}: is it frozen? "
+            f"no answer within {limits.answer_within_s:g} s from {whom()}: is it frozen? "
             "A machine that is busy may need more: connection.answer_within_s",
-            of,
+            silent(),
         ) from None
     except OSError as error:
         if client.status != "running":
@@ -75,6 +100,7 @@ def ask_scheduler(
     *arguments: Any,
     limits: ConnectionSettings,
     is_needed: bool = True,
+    go_on: Callable[[], None] = lambda: None,
     **options: Any,
 ) -> Any:
     """Call what waits for the scheduler, and return what it returns.
@@ -88,6 +114,8 @@ def ask_scheduler(
         The scheduler may take `answer_within_s`.
     is_needed : bool
         Whether the run needs the answer; else it waits `settle_within_s`.
+    go_on : callable
+        Called often; raises to give up.
 
     Raises
     ------
@@ -98,7 +126,14 @@ def ask_scheduler(
     within_s: float = getattr(limits, name)
     call = getattr(client, question) if isinstance(question, str) else question
     try:
-        return _patiently(client, lambda: call(*arguments, **options), "the Dask scheduler", within_s, limits)
+        return _patiently(
+            client,
+            lambda: call(*arguments, **options),
+            lambda: "the Dask scheduler",
+            within_s,
+            limits,
+            go_on,
+        )
     except TimeoutError:
         raise BackendError(
             f"the Dask scheduler has not answered within {within_s:g} s (connection.{name}): is it frozen?"
@@ -107,17 +142,25 @@ def ask_scheduler(
         raise BackendError(_GONE) from None
 
 
-def tell_scheduler(client: Client, question: str, *arguments: Any) -> concurrent.futures.Future[Any]:
-    """Call a method of a client that waits for the scheduler, and do not wait; return its future."""
+def begin(
+    client: Client, call: Callable[[], Awaitable[_T]], within_s: float | None = None
+) -> concurrent.futures.Future[_T]:
+    """Begin a call in the client's event loop, which may take so long; return its future at once."""
 
-    async def call() -> Any:
-        return await getattr(client, question)(*arguments)
+    async def bounded() -> _T:
+        async with asyncio.timeout(within_s):
+            return await call()
 
-    return asyncio.run_coroutine_threadsafe(call(), client.loop.asyncio_loop)
+    return asyncio.run_coroutine_threadsafe(bounded(), client.loop.asyncio_loop)
 
 
 def _patiently(
-    client: Client, call: Callable[[], Awaitable[_T]], whom: str, within_s: float, limits: ConnectionSettings
+    client: Client,
+    call: Callable[[], Awaitable[_T]],
+    whom: Callable[[], str],
+    within_s: float,
+    limits: ConnectionSettings,
+    go_on: Callable[[], None],
 ) -> _T:
     """Await a call in the client's event loop, and say from time to time who is waited for."""
     if client.status != "running":
@@ -125,17 +168,20 @@ def _patiently(
 
     async def bounded() -> _T:
         task = asyncio.ensure_future(call())
-        waited = 0.0
-        while waited < within_s:
-            step = min(limits.say_after_s, within_s - waited)
-            done, _ = await asyncio.wait({task}, timeout=step)
-            if done:
-                return task.result()
-            waited += step
-            if waited < within_s:
-                logger.warning("waiting for %s for %.0f s", whom, waited)
-        task.cancel()
-        raise TimeoutError
+        began = time.monotonic()
+        next_line_s = limits.say_after_s
+        try:
+            while (waited := time.monotonic() - began) < within_s:
+                go_on()
+                if waited >= next_line_s:
+                    next_line_s += limits.say_after_s
+                    logger.warning("waiting for %s for %.0f s", whom(), waited)
+                done, _ = await asyncio.wait({task}, timeout=min(_LOOK_S, within_s - waited))
+                if done:
+                    return task.result()
+            raise TimeoutError
+        finally:
+            task.cancel()
 
     try:
         return client.sync(bounded)

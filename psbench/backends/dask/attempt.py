@@ -8,20 +8,22 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from concurrent.futures import Future as Pending
+from typing import Any, NamedTuple
 
 from distributed import Client, Future
 
 from psbench.backends.control import Control
 from psbench.backends.dask import tasks
-from psbench.backends.dask.asking import ask_scheduler
+from psbench.backends.dask.asking import ask_scheduler, begin
 from psbench.backends.dask.coordinator.live_run import PeerFailed
 from psbench.backends.dask.dashboard import DashboardPage
 from psbench.backends.dask.demand import Demand
-from psbench.backends.dask.keys import give_key
+from psbench.backends.dask.keys import give_key, keep_key
 from psbench.backends.dask.leaving import Leavers, ServerRetired
 from psbench.backends.dask.objects import sent
-from psbench.backends.dask.placement import Room, room_on
+from psbench.backends.dask.place_search import PlaceSearch
+from psbench.backends.dask.placement import Room
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.payloads import largest_message
@@ -40,7 +42,7 @@ from psbench.backends.dask.record import Record
 from psbench.backends.dask.shipping import Shipping
 from psbench.backends.dask.taking_back import take_back
 from psbench.backends.outcome import Outcome
-from psbench.errors import BackendError, PsbenchError, ServerLost
+from psbench.errors import BackendError, Cancelled, PsbenchError, ServerLost
 from psbench.system.start_progress import STAGES, start_progress
 from psbench.training.workload import Workload
 
@@ -50,10 +52,16 @@ logger = logging.getLogger(__name__)
 _LOOK_S = 0.03
 #: seconds in which a coordinator that waits says so, after the time to say it
 _SPOKEN_S = 1.0
-#: seconds between looks for a Dask worker that can take a role
-_ROOM_S = 0.5
 #: what a task's key may not contain of a title
 _UNNAMED = re.compile(r"[^A-Za-z0-9_.]+")
+
+
+class _HandOver(NamedTuple):
+    """The key and the data of a role on their way to the Dask worker that is to take it."""
+
+    address: str
+    task: str
+    data: Pending[Future | None]
 
 
 class Attempt:
@@ -103,9 +111,11 @@ class Attempt:
         self._page = DashboardPage(client, workload.experiment, workload.facts(), self._topic)
         self._outcome: Outcome | None = None
         self._stop_sent = False
-        self._next_look = 0.0
+        self._room = Room({}, {}, {})
+        self._hand_overs: dict[str, _HandOver] = {}
         self._warming: list[Future] = []
         self._leavers, self._demand = Leavers(client), Demand(client, self._limits)
+        self._search = PlaceSearch(client, self._limits)
 
     def start(self) -> None:
         """Start all tasks; whatever goes wrong, none is left behind."""
@@ -119,7 +129,7 @@ class Attempt:
             self._coordinator.send(msg.Ready())
             for role in self.placed:
                 if role not in self._futures:
-                    self._start_role(role)
+                    self._start(role, *self._task(role))
             self._await_scheduler()
         except BaseException:
             self._end()
@@ -146,18 +156,27 @@ class Attempt:
     # ---------------------------------------------------------------- tasks
 
     def _start(self, role: str, task: Callable[..., None], *arguments: Any) -> None:
-        # a role that is started again is another task
-        name = f"{self._topic}-{secrets.token_hex(2)}-{role.replace(' ', '-')}"
-        address = self.placed[role]
+        """Start a role before the run begins."""
+        name, address, go_on = self._name(role), self.placed[role], self.control.check
         self._leavers.watch(role, address)
-        give_key(self.client, self._key, name, address, self._limits)
+        give_key(self.client, self._key, name, address, self._limits, go_on)
+        self._submit(role, name, self._shipping.to(role, go_on), task, *arguments)
+
+    def _name(self, role: str) -> str:
+        """Return a new name for the task of a role: one that is started again is another task."""
+        return f"{self._topic}-{secrets.token_hex(2)}-{role.replace(' ', '-')}"
+
+    def _submit(
+        self, role: str, name: str, data: Future | None, task: Callable[..., None], *arguments: Any
+    ) -> None:
+        """Submit the task of a role whose Dask worker has its key and its data."""
         self._futures[role] = self.client.submit(
             task,
             self._experiment,
-            self._shipping.to(role),
+            data,
             *arguments,
             key=name,
-            workers=[address],
+            workers=[self.placed[role]],
             allow_other_workers=False,
             resources=(self._limits.resources or None) if worker_number(role) is not None else None,
             pure=False,
@@ -196,7 +215,8 @@ class Attempt:
         deadline = time.monotonic() + self._limits.settle_within_s
         missing = list(self._futures.values())
         while missing and time.monotonic() < deadline:
-            known = {str(key) for keys in self._ask_scheduler("processing").values() for key in keys}
+            under_way = self._ask_scheduler("processing", go_on=self.control.check)
+            known = {str(key) for keys in under_way.values() for key in keys}
             missing = [future for future in missing if str(future.key) not in known and not future.done()]
 
     def _await(self, role: str) -> None:
@@ -225,7 +245,7 @@ class Attempt:
         self.control.check()
         if self._futures[role].done():
             self._raise_failure(role)
-        if self.placed[role] not in self._ask_scheduler("nthreads"):
+        if self.placed[role] not in self._ask_scheduler("nthreads", go_on=self.control.check):
             raise ServerLost(
                 f"{self._what(role)} is gone: its process was killed before it could listen", role
             )
@@ -235,15 +255,14 @@ class Attempt:
                 f"(connection.listen_within_s): is Dask worker {self.placed[role]} busy?"
             )
 
-    def _start_role(self, role: str) -> None:
-        """Start a training worker, the evaluator or the replica."""
+    def _task(self, role: str) -> tuple[Any, ...]:
+        """Return the function and the arguments of a training worker, the evaluator or the replica."""
         worker = worker_number(role)
         if worker is None:
             task = tasks.replicate if role == REPLICA else tasks.evaluate
-            self._start(role, task, self._topic, self._addresses[COORDINATOR])
-        else:
-            servers = [self._addresses[name] for name in (COORDINATOR, *self._servers())]
-            self._start(role, tasks.train, self._largest, self._topic, worker, servers)
+            return task, self._topic, self._addresses[COORDINATOR]
+        servers = [self._addresses[name] for name in (COORDINATOR, *self._servers())]
+        return tasks.train, self._largest, self._topic, worker, servers
 
     # ---------------------------------------------------------------- following the run
 
@@ -266,7 +285,8 @@ class Attempt:
                 self._read(message, coordinator)
             self._pass_on_requests(coordinator)
             for role in self._leavers.of(self.placed):
-                coordinator.send(msg.RoleLeaves(role))
+                if not self.control.stopping:  # else the run ends before they must leave
+                    coordinator.send(msg.RoleLeaves(role))
             if self._missing or self._replaced or self._unmet:
                 self._look_around(coordinator)
         if self._outcome is None:
@@ -317,57 +337,81 @@ class Attempt:
         return [role for role in self._futures if role not in self._met and role not in self._said_gone]
 
     def _look_around(self, coordinator: ClientSocket) -> None:
-        """Find out which roles are gone before they have met the coordinator, and what there is room for."""
-        now = time.monotonic()
-        if now < self._next_look or self._outcome is not None:
+        """Find out which roles are gone before they have met the coordinator, and find others a place.
+
+        Nothing here waits for a Dask worker or the scheduler: the run goes on, and so do requests to it.
+        """
+        if self._outcome is not None:
             return
-        self._next_look = now + _ROOM_S
-        room = self._room()
+        now = time.monotonic()
+        for role in [role for role, each in self._hand_overs.items() if each.data.done()]:
+            self._end_hand_over(role, now)
+        room = self._search.look(self._leavers.addresses, now)
+        if room is not None:
+            self._take_room(coordinator, room, now)
+        if self._missing:
+            self._find_places(coordinator, now)
+        else:
+            self._search.end_asking()
+
+    def _take_room(self, coordinator: ClientSocket, room: Room, now: float) -> None:
+        """Take what the cluster has room for, and which Dask workers are gone."""
+        self._room, self._there = room, room.threads
+        for role, (address, _, pending) in [*self._hand_overs.items()]:
+            if not self._there or address in self._there:
+                room.use(address)
+            else:  # it is gone, or being retired
+                pending.cancel()
+                del self._hand_overs[role]
         if self._there:  # else the scheduler does not answer
             for role in self._unmet:
                 if self.placed[role] not in self._there and role not in self._replaced:
                     self._said_gone.add(role)
                     coordinator.send(msg.RoleGone(role))
-        if self._missing or self._replaced:
-            self._find_places(coordinator, room, now)
-
-    def _find_places(self, coordinator: ClientSocket, room: Room, now: float) -> None:
-        """Start the roles that are missing on Dask workers that are free; say so if there are none."""
         for role in self._replaced - self._missing.keys():
             if self.placed[role] not in self._there:  # lost once more, perhaps before it could report
                 self._missing[role] = now
+        if not self._missing:
+            self._demand.end()
+        elif self._there:
+            self._search.ask(room.free)
+            self._demand.ask(len(self._missing))
+
+    def _find_places(self, coordinator: ClientSocket, now: float) -> None:
+        """Hand the roles that are missing to Dask workers that are free and answer; say so if none is."""
         of_servers = {self.placed[name] for name in (COORDINATOR, *self._servers())}
-        for role in sorted(self._missing):  # the evaluator first
-            if address := room.take(role, of_servers if role == REPLICA else ()):
-                self._replace(role, address)
+        silent = self._room.free.keys() - self._search.answered
+        for role in sorted(self._missing.keys() - self._hand_overs.keys()):  # the evaluator first
+            if address := self._room.take(role, silent | (of_servers if role == REPLICA else set())):
+                self._hand_over(role, address)
             elif now > self._missing[role] + self.workload.experiment.recovery.wait_for_workers:
                 self._missing[role] = now
                 coordinator.send(msg.RoleLost(role))
-        if self._missing:
-            self._demand.ask(len(self._missing))
-        else:
-            self._demand.end()
 
-    def _replace(self, role: str, address: str) -> None:
-        """Start a role on another Dask worker; if that is gone or frozen, the role is still missing."""
-        self.placed[role] = address
-        try:
-            self._start_role(role)
-        except PsbenchError as error:
-            logger.info("%s could not be started: %s", role, error)
+    def _hand_over(self, role: str, address: str) -> None:
+        """Begin to send a role's key and data to another Dask worker."""
+        name, self.placed[role] = self._name(role), address
+        self._leavers.watch(role, address)
+        send = self._shipping.begin(role)
+
+        async def hand_over() -> Future | None:
+            await self.client.run(keep_key, name, self._key, workers=[address])
+            return await send()
+
+        pending = begin(self.client, hand_over, self._limits.answer_within_s)
+        self._hand_overs[role] = _HandOver(address, name, pending)
+
+    def _end_hand_over(self, role: str, now: float) -> None:
+        """Start a role on the Dask worker that has its key; if that is gone or frozen, go on looking."""
+        address, name, pending = self._hand_overs.pop(role)
+        if error := pending.exception():
+            logger.info("%s could not be started on %s: %r", role, address, error)
+            self._search.doubt(address)
             return
+        self._submit(role, name, pending.result(), *self._task(role))
         self._replaced.add(role)
         del self._missing[role]
-
-    def _room(self) -> Room:
-        """Return what there is room for on Dask workers that stay."""
-        try:
-            room = room_on(self.client, self._limits, self._leavers.addresses, is_needed=False)
-        except Exception as error:  # the scheduler may be gone
-            logger.info("no Dask worker was found: %s", error)
-            return Room({}, {}, {})
-        self._there = room.threads
-        return room
+        self._search.look_again(now)
 
     # ---------------------------------------------------------------- failing and ending
 
@@ -376,6 +420,12 @@ class Attempt:
         error = self._error_of(role)
         if isinstance(error, PeerFailed):
             raise self._of_peer(error) from None
+        if isinstance(error, Cancelled) and not self.control.stopping:  # it takes this process for gone
+            raise ServerLost(
+                f"{self._what(role)} and this process have lost each other: no sign of life for "
+                f"{self._limits.silence_s:g} s (connection.silence_s), or a broken connection; is a machine "
+                "too busy?"
+            )
         if isinstance(error, PsbenchError):
             raise error
         if error is None or type(error).__name__ == "KilledWorker":
@@ -430,6 +480,9 @@ class Attempt:
         if self._coordinator is not None:
             self._coordinator.send(msg.RequestStop(checkpoint=False))
             self._coordinator.close()
+        self._search.end()
+        for hand_over in self._hand_overs.values():
+            hand_over.data.cancel()
         self._shipping.end()
         self._demand.end()
         if self.client.status != "running":

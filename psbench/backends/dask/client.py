@@ -7,15 +7,16 @@ from collections.abc import Collection
 from distributed import Client
 
 from psbench.backends.control import Control, Observer
-from psbench.backends.dask.asking import Unresponsive, ask
+from psbench.backends.dask.asking import Unresponsive
 from psbench.backends.dask.attempt import Attempt
 from psbench.backends.dask.connecting import connected
 from psbench.backends.dask.demand import demand
 from psbench.backends.dask.leaving import ServerRetired
-from psbench.backends.dask.local_cluster import ignore_interrupts
+from psbench.backends.dask.machines import check_machines
 from psbench.backends.dask.objects import check_objects
-from psbench.backends.dask.placement import check_replica, find_room, place_with_resources, placing
-from psbench.backends.dask.protocol.roles import first_roles
+from psbench.backends.dask.placement import check_replica, find_room, place_with_resources, placing, room_on
+from psbench.backends.dask.protocol.roles import COORDINATOR, first_roles
+from psbench.backends.dask.reach import check_reach
 from psbench.backends.dask.record import Record
 from psbench.backends.dask.shipping import bare
 from psbench.backends.dask.versions import check_versions
@@ -75,7 +76,7 @@ def run_dask(
     experiment = workload.experiment
     check_objects(bare(experiment))
     record = Record(experiment, log, observer, checkpoints, start)
-    roles, _ = first_roles(experiment)
+    roles, least = first_roles(experiment)
     start_progress().expect(roles)
     with connected(experiment, len(roles), client, control.check) as connection:
         restarts, most, leaving = 0, experiment.recovery.max_restarts, set[str]()
@@ -88,9 +89,12 @@ def run_dask(
                 leaving |= retired.leaving
                 _go_on(record, retired, "on other Dask workers")
             except Unresponsive as silent:
-                if not record.has_gone_back or silent.addresses <= leaving:
+                if silent.addresses <= leaving:
                     raise
                 leaving |= silent.addresses
+                others = room_on(connection, experiment.connection, leaving, control.check)
+                if not (record.has_gone_back or others.has(roles[:least])):
+                    raise
                 record.note(f"{silent}; the run goes on without it")
             except ServerLost as lost:
                 if restarts == most:
@@ -116,6 +120,7 @@ def _placed(
     leaving: Collection[str],
 ) -> Attempt:
     """Return an attempt whose tasks are under way, on Dask workers that are free and stay."""
+    control.check()
     experiment = workload.experiment
     roles, least = first_roles(experiment)
     wait_s, limits = experiment.recovery.wait_for_workers, experiment.connection
@@ -131,15 +136,14 @@ def _placed(
             if record.has_gone_back and not isinstance(error, Cancelled):
                 raise BackendError(f"{error}; {record.last_checkpoint}") from None
             raise
-        is_local = is_own and experiment.scheduler is None and experiment.connection.scheduler_file is None
-        if is_local:
-            # Ctrl-C reaches every process of the terminal's group: it must stop the run, not kill its workers
-            ask(client, ignore_interrupts, of=room.threads, limits=limits)
+        is_local = is_own and not experiment.has_scheduler
         placed = place_with_resources(roles, room, limits.hosts)
         check_replica(placed)
         start_progress().place(placed)
         if not is_local:
-            check_versions(client, placed.values(), limits)
+            check_reach(client, [placed[COORDINATOR]], limits)
+            check_versions(client, placed.values(), limits, control.check)
+            check_machines(client, workload, placed)
         attempt = Attempt(workload, record, control, client, placed, roles)
         wanted.end()  # from here on the cluster sees the roles themselves
         attempt.start()

@@ -9,7 +9,7 @@ from typing import Any
 
 from distributed import Client, Scheduler
 
-from psbench.backends.dask.asking import tell_scheduler
+from psbench.backends.dask.asking import begin
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
 from psbench.progress import RunProgress
@@ -46,7 +46,7 @@ class DashboardPage:
         names = [composition.name for composition in experiment.strategy.compositions]
         self._of = experiment.stop, {**facts, "compositions": names}
         self._progress, self._read, self._next = RunProgress(*self._of), 0, 0.0
-        self._under_way = tell_scheduler(client, "run_on_scheduler", _add_page)
+        self._under_way = begin(client, lambda: client.run_on_scheduler(_add_page))
 
     def show(self, log: EventLog) -> None:
         """Report how far a run is that has this log, unless that was done a moment ago."""
@@ -72,7 +72,7 @@ class DashboardPage:
             return  # the scheduler is busy, or frozen, which the run survives
         if error := self._under_way.exception():  # it is gone, or has no such page
             logger.info("Dask's dashboard was not updated: %s", error)
-        self._under_way = tell_scheduler(self._client, "log_event", _TOPIC, said)
+        self._under_way = begin(self._client, lambda: self._client.log_event(_TOPIC, said))
 
 
 def _add_page(dask_scheduler: Scheduler) -> None:

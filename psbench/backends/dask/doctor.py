@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 import torch
 from distributed import Client, Future, get_worker
 
-from psbench.backends.dask.asking import ask, ask_scheduler
+from psbench.backends.dask.asking import ask
 from psbench.backends.dask.connecting import connected
 from psbench.backends.dask.keys import give_key, take_key
-from psbench.backends.dask.local_cluster import ignore_interrupts
 from psbench.backends.dask.placement import room_on
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.roles import Address, RunKey, roles_of
 from psbench.backends.dask.protocol.transport import ClientSocket
+from psbench.backends.dask.reach import check_reach
 from psbench.backends.dask.tasks import listening_socket
 from psbench.backends.dask.versions import check_versions
 from psbench.errors import BackendError
@@ -148,9 +148,6 @@ def diagnose(experiment: Experiment, client: Client | None = None) -> Diagnosis:
         If there is no cluster, or it has no worker that is free.
     """
     with connected(experiment, min(4, len(roles_of(experiment))), client) as connection:
-        if experiment.scheduler is None and client is None:
-            workers = ask_scheduler(connection, "nthreads", limits=experiment.connection)
-            ask(connection, ignore_interrupts, of=workers, limits=experiment.connection)
         return _Doctor(connection, experiment).diagnose()
 
 
@@ -165,10 +162,11 @@ class _Doctor:
 
     def diagnose(self) -> Diagnosis:
         """Look at everything, in the order in which the next depends on the one before."""
+        self._connect()
         self._compare_versions()
         self._count()
         self._look_at_allocators()
-        if not self._found.problems or not self._found.problems[0].startswith("versions"):
+        if not any(problem.startswith("versions") for problem in self._found.problems):
             self._time_steps()
             self._time_links()
         return self._found
@@ -178,6 +176,13 @@ class _Doctor:
             check_versions(self._client, self._found.workers, self._limits)
         except BackendError as error:
             self._found.problems.append(f"versions: {error}")
+
+    def _connect(self) -> None:
+        found = check_reach(self._client, self._found.workers, self._limits)
+        self._found.problems += [
+            f"unreachable: this machine cannot connect to Dask worker {worker}: {reason}"
+            for worker, reason in found.items()
+        ]
 
     def _count(self) -> None:
         needed, room = len(roles_of(self._experiment)), self._room
@@ -318,7 +323,7 @@ def _time_link(address: Address) -> Link | None:
 def _time_steps(experiment: Experiment) -> MeasuredSteps:
     """Return how long this worker's steps take, by steps of a whole share and of a quarter of it."""
     torch.set_num_threads(experiment.threads)
-    workload = Workload.build(experiment)
+    workload = Workload.build(experiment, whole_run=False)
     share = max(4, experiment.batch_size // experiment.num_workers)
     large, small = (_seconds_of_steps(workload, samples) for samples in (share, share // 4))
     whole, part = statistics.median(large), statistics.median(small)

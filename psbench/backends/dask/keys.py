@@ -6,9 +6,12 @@ worker first, by a call that is not stored; there the task takes it, once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from distributed import Client, Worker, get_worker
 
 from psbench.backends.dask.asking import ask
+from psbench.backends.dask.outliving import leave_signals
 from psbench.backends.dask.protocol.roles import RunKey
 from psbench.clusters.connection import ConnectionSettings
 from psbench.errors import BackendError
@@ -17,7 +20,14 @@ from psbench.errors import BackendError
 _WAITING = "_psbench_keys"
 
 
-def give_key(client: Client, key: RunKey, task: str, address: str, limits: ConnectionSettings) -> None:
+def give_key(
+    client: Client,
+    key: RunKey,
+    task: str,
+    address: str,
+    limits: ConnectionSettings,
+    go_on: Callable[[], None] = lambda: None,
+) -> None:
     """Have a Dask worker keep a key for a task that will be submitted.
 
     Parameters
@@ -29,16 +39,20 @@ def give_key(client: Client, key: RunKey, task: str, address: str, limits: Conne
     address : str
         Of the Dask worker.
     limits : ConnectionSettings
+    go_on : callable
+        Called often; raises to give up.
 
     Raises
     ------
     BackendError, ServerLost
         If the Dask worker does not answer, or is gone.
     """
-    ask(client, _keep, task, key, of=[address], limits=limits)
+    ask(client, keep_key, task, key, of=[address], limits=limits, go_on=go_on)
 
 
-def _keep(task: str, key: RunKey, dask_worker: Worker) -> None:
+def keep_key(task: str, key: RunKey, dask_worker: Worker) -> None:
+    """Keep a key for a task; a Dask worker calls this in its event loop."""
+    leave_signals(dask_worker)
     if not hasattr(dask_worker, _WAITING):
         setattr(dask_worker, _WAITING, {})
     getattr(dask_worker, _WAITING)[task] = key

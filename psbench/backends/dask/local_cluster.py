@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,10 +12,11 @@ from typing import Any
 
 import dask
 import psutil
-from distributed import LocalCluster, Nanny, Security, Status
+from distributed import LocalCluster, Nanny, Security, Status, Worker
 
 from psbench.errors import BackendError
 from psbench.system import fork_server, insides
+from psbench.system.signals import ignore_ending
 from psbench.system.start_progress import start_progress
 
 logger = logging.getLogger(__name__)
@@ -35,9 +35,9 @@ _starting: list[None] = []
 _restore = ExitStack()
 
 
-def ignore_interrupts() -> None:
-    """Have this process ignore Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def dask_setup(worker: Worker) -> None:
+    """Have a process of the cluster leave Ctrl-C and SIGTERM, which reach this one too, to it."""
+    ignore_ending()
 
 
 class _KillingNanny(Nanny):
@@ -87,6 +87,7 @@ def _cluster(processes: int, security: Security | None) -> LocalCluster:
         threads_per_worker=1,
         processes=True,
         worker_class=_KillingNanny,
+        preload=[__name__],  # where `dask_setup` is
         host="127.0.0.1",
         protocol=None if security is None else "tls://",
         security=security,

@@ -64,22 +64,25 @@ class Room(NamedTuple):
         is_limited = self.able is not None and worker_number(role) is not None
         possible = [each for each in (self.able if is_limited else self.free) or () if each not in barred]
         address = max(possible, key=self.free.__getitem__, default=None)
+        if address is not None:
+            self.use(address)
+        return address
+
+    def use(self, address: str) -> None:
+        """Count a thread of a Dask worker as taken, and the resources of one training worker."""
         for left in (self.free, self.able or {}):
             if address in left:
                 left[address] -= 1
                 if not left[address]:
                     del left[address]
-        return address
 
 
 def _training(roles: Sequence[str]) -> int:
     return sum(worker_number(role) is not None for role in roles)
 
 
-def _free_resources(
-    client: Client, limits: ConnectionSettings, is_needed: bool
-) -> dict[str, dict[str, float]]:
-    """Return what each Dask worker has of resources that no task uses."""
+def _free_resources() -> Callable[[Scheduler], dict[str, dict[str, float]]]:
+    """Return a function for a scheduler: what each Dask worker has of resources that no task uses."""
 
     # in here it is sent whole: a scheduler need not have psbench
     def free(dask_scheduler: Scheduler) -> dict[str, dict[str, float]]:
@@ -90,32 +93,34 @@ def _free_resources(
             for address, worker in dask_scheduler.workers.items()
         }
 
-    found: dict[str, dict[str, float]] = ask_scheduler(
-        client, "run_on_scheduler", free, limits=limits, is_needed=is_needed
-    )
-    return found
+    return free
 
 
 def room_on(
-    client: Client, limits: ConnectionSettings, without: Collection[str] = (), is_needed: bool = True
+    client: Client,
+    limits: ConnectionSettings,
+    without: Collection[str] = (),
+    go_on: Callable[[], None] = lambda: None,
 ) -> Room:
-    """Return what a cluster has room for now, but for some of its workers.
-
-    Parameters
-    ----------
-    limits : ConnectionSettings
-        Also says what each training worker uses of a Dask worker's resources.
-    is_needed : bool
-        See `ask_scheduler`.
+    """Return what a cluster has room for now, but for some of its workers; see `look_for_room`.
 
     Raises
     ------
     BackendError
         If the scheduler does not answer in time.
     """
-    found = ask_scheduler(client, "nthreads", limits=limits, is_needed=is_needed)
+    room: Room = ask_scheduler(client, look_for_room, client, limits, without, limits=limits, go_on=go_on)
+    return room
+
+
+async def look_for_room(client: Client, limits: ConnectionSettings, without: Collection[str]) -> Room:
+    """Return what a cluster has room for now, but for some of its workers, in Dask's event loop.
+
+    `limits` also says what each training worker uses of a Dask worker's resources.
+    """
+    found = await client.nthreads()
     threads = {address: count for address, count in found.items() if address not in without}
-    under_way = ask_scheduler(client, "processing", limits=limits, is_needed=is_needed)
+    under_way = await client.processing()
     tasks = {address: keys for address, keys in under_way.items() if address in threads}
     free = {address: count - len(tasks.get(address, ())) for address, count in threads.items()}
     keys = [str(key) for each in tasks.values() for key in each]
@@ -124,7 +129,7 @@ def room_on(
     able: dict[str, int] | None = None
     if limits.resources:
         able = {}
-        for address, have in _free_resources(client, limits, is_needed).items():
+        for address, have in (await client.run_on_scheduler(_free_resources())).items():
             times = min(int(have.get(name, 0) / used) for name, used in limits.resources.items())
             if most := min(times, free.get(address, 0)):
                 able[address] = most
@@ -158,7 +163,7 @@ def placing(
     began, token = time.monotonic(), secrets.token_hex(8)
     next_line_s, most_s = limits.say_after_s, max(wait_s, limits.restart_within_s)
     hold, let_go = _note_of_placement()
-    while not ask_scheduler(client, "run_on_scheduler", hold, client.id, token, limits=limits):
+    while not ask_scheduler(client, "run_on_scheduler", hold, client.id, token, limits=limits, go_on=go_on):
         go_on()
         waited = time.monotonic() - began
         if waited > most_s:
@@ -233,7 +238,7 @@ def find_room(
     where = f"the Dask cluster at {client.scheduler.address}"
     began, next_line_s = time.monotonic(), _FIRST_LINE_S
     while True:
-        room = room_on(client, limits, without)
+        room = room_on(client, limits, without, go_on)
         if room.has(roles[:least]):
             return room
         waited = time.monotonic() - began

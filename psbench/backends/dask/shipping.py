@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import numpy as np
 from distributed import Client, Future
 
@@ -43,15 +45,29 @@ class Shipping:
         self.experiment = bare(workload.experiment)
         self._sent: list[Future] = []
 
-    def to(self, role: str) -> Future | None:
-        """Send a role's process its data; return what its task takes, None where it loads it by itself."""
+    def to(self, role: str, go_on: Callable[[], None] = lambda: None) -> Future | None:
+        """Send a role's process its data; return what its task takes, None where it loads it by itself.
+
+        `go_on` is called often, and raises to give up.
+        """
         if not self._travels:
             return None
-        limits, where = self._workload.experiment.connection, [self._placed[role]]
-        data = self._for(role)
-        sent: Future = ask_scheduler(self._client, "scatter", data, limits=limits, workers=where, hash=False)
-        self._sent.append(sent)
+        limits = self._workload.experiment.connection
+        sent: Future = ask_scheduler(self._client, self.begin(role), limits=limits, go_on=go_on)
         return sent
+
+    def begin(self, role: str) -> Callable[[], Awaitable[Future | None]]:
+        """Return what sends a role's process its data, as `to` does, when awaited in Dask's event loop."""
+        where, data = [self._placed[role]], self._for(role) if self._travels else None
+
+        async def send() -> Future | None:
+            if data is None:
+                return None
+            sent: Future = await self._client.scatter(data, workers=where, hash=False)
+            self._sent.append(sent)
+            return sent
+
+        return send
 
     def end(self) -> None:
         """Let go of what was sent."""

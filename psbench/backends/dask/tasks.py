@@ -89,6 +89,7 @@ def serve(
         listening_socket(experiment, key, largest) as socket,
         ClientSocket(address, key, name, patience_of(experiment.connection)) as coordinator,
     ):
+        _count_strangers(socket, coordinator)
         _announce(topic, name, socket)
         reach = _reporter(topic, name)
 
@@ -120,6 +121,8 @@ def train(
         rings = any(each.collective or each.peer_to_peer for each in placements)
         socket = stack.enter_context(listening_socket(experiment, key, largest)) if rings else None
         first, others = clients[0], clients[1:]
+        if socket is not None:
+            _count_strangers(socket, first)
         reach = _reporter(topic, name)
 
         def work() -> None:
@@ -138,6 +141,7 @@ def replicate(experiment: Experiment, sent: Shipment | None, topic: str, address
         listening_socket(experiment, key, _REQUEST_BYTES) as socket,
         ClientSocket(address, key, REPLICA, patience_of(limits)) as coordinator,
     ):
+        _count_strangers(socket, coordinator)
         _announce(topic, REPLICA, socket)
         for stage in STAGES[1:]:
             _reporter(topic, REPLICA)(stage)
@@ -186,7 +190,7 @@ def _build(experiment: Experiment, sent: Shipment | None) -> Workload:
     """Set up this process for the arithmetic of a run, and build its workload."""
     torch.set_num_threads(experiment.threads)
     keep_freed_memory()
-    return Workload.build(experiment, sent)
+    return Workload.build(experiment, sent, whole_run=False)
 
 
 def _report(coordinator: ClientSocket, work: Callable[[], None]) -> None:
@@ -208,6 +212,11 @@ def listening_socket(experiment: Experiment, key: RunKey, largest: int) -> Serve
     limits = experiment.connection
     listening = Listening(contact, limits.port_range, largest, patience_of(limits))
     return ServerSocket(host, key, listening=listening)
+
+
+def _count_strangers(socket: ServerSocket, coordinator: ClientSocket) -> None:
+    """Report to the coordinator how many connections without the run's key a process has closed."""
+    socket.on_stranger = lambda count: coordinator.send(msg.ClosedStrangers(count))
 
 
 def _announce(topic: str, name: str, socket: ServerSocket) -> None:

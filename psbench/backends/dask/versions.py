@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 
 from distributed import Client
@@ -33,7 +33,12 @@ def versions_here() -> dict[str, str]:
     return _versions(_COMPARED)
 
 
-def check_versions(client: Client, addresses: Iterable[str], limits: ConnectionSettings) -> None:
+def check_versions(
+    client: Client,
+    addresses: Iterable[str],
+    limits: ConnectionSettings,
+    go_on: Callable[[], None] = lambda: None,
+) -> None:
     """Compare what Dask workers have installed with what is here.
 
     Raises
@@ -43,7 +48,7 @@ def check_versions(client: Client, addresses: Iterable[str], limits: ConnectionS
     """
     own, wanted = versions_here(), sorted(set(addresses))
     try:
-        theirs = ask(client, _versions, _COMPARED, of=wanted, limits=limits)
+        theirs = ask(client, _versions, _COMPARED, of=wanted, limits=limits, go_on=go_on)
     except ModuleNotFoundError as error:
         raise BackendError(f"a Dask worker has no {error.name}: install psbench there, as here") from None
     for name, version in own.items():

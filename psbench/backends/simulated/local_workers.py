@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from psbench.backends.checkpointing import named, under
+from psbench.backends.checkpointing import Since, named, repeats_steps, under
 from psbench.backends.compression import Compression
 from psbench.backends.local_steps import mean_model, obey, renew
 from psbench.backends.partition import fragments_of, partitions
@@ -33,6 +33,8 @@ from psbench.training.mixing import ModelVectors
 from psbench.training.trainer import StepTask
 
 _UNKNOWN: Mapping[str, float] = {}  # without gradients nothing is known of a step
+#: tensors and plain data of a worker in a checkpoint
+_Held: TypeAlias = tuple[dict[str, Tensor], dict[str, Any]]
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +51,8 @@ class _Worker:
     #: raised when what it has under way becomes void
     generation: int = 0
     computes_on: bool = False  # has pushed, and begins its next step at the end of this instant
-    at_release: dict[str, Any] = field(default_factory=dict)  # its position in the data then
+    at_release: _Held = field(default_factory=lambda: ({}, {}))  # what it had then, for checkpoints
+    at_push: _Held = field(default_factory=lambda: ({}, {}))  # and when it computed on beside a push
     next_chunk_s: float | None = None  # when the chunk of data that it has prefetched arrives
 
     @property
@@ -151,6 +154,7 @@ class LocalWorkers(Workers):
         self._optimizer = workload.optimizers[1]
         self._sample_bytes = workload.sample_bytes
         self._prefetch = bool(getattr(composition.communication, "prefetch", False))
+        self._repeats_steps = repeats_steps(composition)
 
     # ---------------------------------------------------------------- from the engine
 
@@ -243,20 +247,30 @@ class LocalWorkers(Workers):
     def checkpoint(
         self, worker: int, waits: bool, push: Push | None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return a worker's state: as it is if it waits, else as of its last release.
+        """Return a worker's state: current if it waits, else of its last release, or push if that arrived.
 
         One that is dropped has nothing under way that a resumed run would begin again, and is where it is.
         """
         own = self._workers.get(worker)
-        tensors, plain = self.compression.checkpoint_worker(worker, waits)
-        if own is None or (waits and own.is_idle) or worker not in self._resources.view.active:
-            plain |= self._resources.position(worker)
+        if own is None or worker not in self._resources.view.active:
+            held: _Held = {}, self._resources.position(worker)
+        elif waits and own.is_idle:
+            held = self._held(own)
+        elif own.loop.exchanging and push is None:
+            held, waits = own.at_push, True  # codecs have changed nothing since
         else:
-            plain |= own.at_release
-        if own is not None and waits and own.is_idle:
-            plain |= {"loop": own.loop.state_dict(), "lr": own.lr, "next_chunk_s": own.next_chunk_s}
-            if self._composition.own_steps and self._trainer is not None:
-                tensors |= named("model/", own.model.state_dict())
+            held, waits = own.at_release, False
+        tensors, plain = self.compression.checkpoint_worker(worker, waits)
+        return tensors | held[0], plain | held[1]
+
+    def _held(self, worker: _Worker, since: Since | None = None) -> _Held:
+        """Return what a worker holds now, as it is to be stored if it computes from now on."""
+        plain, tensors = self._resources.position(worker.number), dict[str, Tensor]()
+        if since is None or self._repeats_steps:
+            plain |= {"loop": worker.loop.state_dict(), "lr": worker.lr, "next_chunk_s": worker.next_chunk_s}
+            plain |= {} if since is None else {"since": since, "orders": {**worker.model.orders}}
+            if self._trainer is not None and (since is not None or self._composition.own_steps):
+                tensors = named("model/", worker.model.state_dict())
         return tensors, plain
 
     def restore(self, worker: int, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
@@ -269,6 +283,14 @@ class LocalWorkers(Workers):
             model = under("model/", tensors)
             if model:
                 own.model.load_state_dict(model)
+            own.model.obey(plain.get("orders", {}))
+            own.at_release = own.at_push = named("model/", model), {**plain}
+            for orders in plain.get("told", ()):
+                own.loop.on_orders(orders)
+
+    def repeat(self, worker: int, now: float) -> None:
+        """Begin the steps of a restored worker again."""
+        self._begin(self._workers[worker], now, now)
 
     def codec_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return tensors and plain data of the servers' codecs."""
@@ -296,6 +318,7 @@ class LocalWorkers(Workers):
             self._released(event, now)
         elif isinstance(event, OrdersArrival):
             worker.loop.on_orders(event.orders)
+            worker.at_release[1].setdefault("told", []).append(event.orders)
         else:
             worker.computes_on = False
             self._take_stashed(worker, stepped=False)
@@ -362,7 +385,6 @@ class LocalWorkers(Workers):
         worker, release = arrival.worker, arrival.release
         steps = release.then == "step"
         if steps:
-            worker.at_release = self._resources.position(worker.number)
             self.compression.mark_release(worker.number)
         directive = worker.loop.release(
             release.then, release.ticket, release.load, release.orders, release.allowance
@@ -372,6 +394,8 @@ class LocalWorkers(Workers):
             previous_lr, worker.lr = worker.lr, rate
             worker.model.obey(release.orders)
             renew(worker.model, arrival.vectors, worker.lr, previous_lr, release.fragment)
+        if steps and self._resources.checkpoints:
+            worker.at_release = self._held(worker, "release")
         return directive
 
     def _obey(self, worker: _Worker, directive: Directive, now: float) -> None:
@@ -401,6 +425,8 @@ class LocalWorkers(Workers):
         self._send(push, now)
         worker.computes_on = overlapping
         if overlapping:
+            if self._resources.checkpoints:
+                worker.at_push = self._held(worker, "push")
             event = ComputeOn(worker, worker.generation)
             self._queue.schedule(now, worker.number, event, late=True)
 

@@ -14,6 +14,8 @@ from psbench.backends.simulated.transfers import Transfers
 from psbench.backends.simulated.workers import Resources, Workers
 from psbench.core import actions as act
 from psbench.core.events import Push
+from psbench.core.strategy import Strategy
+from psbench.core.worker_loop import WorkerLoop
 from psbench.training.mixing import ModelVectors
 from psbench.training.trainer import StepTask
 
@@ -56,6 +58,7 @@ class PlainWorkers(Workers):
 
     Parameters
     ----------
+    composition : Strategy
     resources : Resources
     transfers : Transfers
         Knows the bytes of pushes.
@@ -63,8 +66,14 @@ class PlainWorkers(Workers):
         Residuals of the composition before, which the first pushes carry; taken over.
     """
 
-    def __init__(self, resources: Resources, transfers: Transfers, residuals: dict[int, Tensor]) -> None:
-        self._transfers = transfers
+    def __init__(
+        self,
+        composition: Strategy,
+        resources: Resources,
+        transfers: Transfers,
+        residuals: dict[int, Tensor],
+    ) -> None:
+        self._composition, self._transfers = composition, transfers
         self.without_model: set[int] = set()
         self.snapshots = Snapshots()
         self._resources, self._residuals = resources, residuals
@@ -72,21 +81,25 @@ class PlainWorkers(Workers):
         self._trainer, self._step_times = resources.trainer, resources.step_times
         self._steps = resources.steps
         self._jobs: dict[int, StepTask] = {}
+        self._repeated: dict[int, tuple[int, int]] = {}  #: tickets and versions of steps to begin again
 
     def release(self, release: act.Release, reaches_s: float, now: float) -> Push:
         """Begin a step on the server's version; returns its push, whose loss is computed on arrival."""
-        worker, version = release.worker, release.load
-        samples = self._view.workers[worker].batch_size
-        compute_s = self._step_times.next(worker, samples, reaches_s)
         if self._trainer is not None:
-            self._begin(worker, version, samples, reaches_s + compute_s)
-        num_bytes = self._transfers.bytes_of_push(-1, version)
-        return Push(-1, worker, release.ticket, version, samples, 1, num_bytes, compute_s)
+            self.snapshots.take(release.load, self._server.parameters, self._server.buffers)
+        return self._begin(release.worker, release.ticket, release.load, reaches_s)
 
-    def _begin(self, worker: int, version: int, samples: int, ends_s: float) -> None:
+    def _begin(self, worker: int, ticket: int, version: int, begins_s: float) -> Push:
+        samples = self._view.workers[worker].batch_size
+        compute_s = self._step_times.next(worker, samples, begins_s)
+        if self._trainer is not None:
+            self._compute(worker, version, samples, begins_s + compute_s)
+        num_bytes = self._transfers.bytes_of_push(-1, version)
+        return Push(-1, worker, ticket, version, samples, 1, num_bytes, compute_s)
+
+    def _compute(self, worker: int, version: int, samples: int, ends_s: float) -> None:
         assert self._trainer is not None
         assert self._steps is not None
-        self.snapshots.take(version, self._server.parameters, self._server.buffers)
         job = self._jobs[worker] = self._trainer.start(worker, samples)
         self._steps.begin(job, *self.snapshots.get(version), ends_s)
 
@@ -123,18 +136,36 @@ class PlainWorkers(Workers):
     def checkpoint(
         self, worker: int, waits: bool, push: Push | None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return a worker's state as of before the step whose push is under way."""
+        """Return a worker's state as of before the step whose push is under way, with the model it is of."""
         plain = self._resources.position(worker)
+        residual = self._residuals.get(worker)
+        tensors = {} if residual is None else {"residual": residual}
         if push is not None:
             plain["used"] -= 1
             before = plain["position"]
             if before is not None:
                 taken, steps = before.taken - push.samples, before.steps - 1
                 plain["position"] = before._replace(taken=taken, steps=steps)
-        residual = self._residuals.get(worker)
-        return ({} if residual is None else {"residual": residual}), plain
+            loop = WorkerLoop(self._composition, worker, push.samples)
+            loop.release("step", push.ticket, push.base_version, {})
+            plain |= {"since": "release", "loop": loop.state_dict(), "lr": 0.0, "next_chunk_s": None}
+            plain |= {"orders": {}}
+            if self._trainer is not None:
+                parameters, buffers = self.snapshots.get(push.base_version)
+                tensors |= {"model/parameters": parameters, "model/buffers": buffers}
+        return tensors, plain
 
     def restore(self, worker: int, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
-        """Restore a worker's residual."""
+        """Restore a worker's residual, and what the step that it is to repeat begins from."""
         if "residual" in tensors:
             self._residuals[worker] = tensors["residual"]
+        if "since" in plain:
+            loop = plain["loop"]
+            self._repeated[worker] = loop["ticket"], loop["version"]
+            if self._trainer is not None:
+                model = tensors["model/parameters"], tensors["model/buffers"]
+                self.snapshots.take(loop["version"], *model)
+
+    def repeat(self, worker: int, now: float) -> Push:
+        """Begin the step of a restored worker again."""
+        return self._begin(worker, *self._repeated.pop(worker), now)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from multiprocessing.connection import Connection
@@ -19,6 +18,7 @@ from psbench.optimization.scores import Metric
 from psbench.seeds import Streams
 from psbench.system.allocator import keep_freed_memory
 from psbench.system.parent import end_with_parent
+from psbench.system.signals import ignore_ending
 from psbench.training.evaluator import EvaluationPart, Evaluator, Scores
 from psbench.training.model import FlatModel
 from psbench.training.trainer import StepTask, Trainer
@@ -91,7 +91,7 @@ def serve(pipe: Connection, packed: bytes, tensors: tuple[Tensor, ...], memory: 
     size : int
         Parameters of the model.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the simulation, which ends this process
+    ignore_ending()  # the simulation ends this process
     end_with_parent()
     keep_freed_memory()
     built: tuple[Trainer, Evaluator] | None = None

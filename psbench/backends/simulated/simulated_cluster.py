@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappush
 from typing import Any
@@ -69,6 +69,8 @@ class SimulatedCluster:
         Called after an update, where workers make no progress without one; see `Strategy.keeps_steps`.
     on_divergence : callable
         Called with the reason where the model cannot be sent (NaN or infinity).
+    checkpoints : bool
+        Whether there will be checkpoints.
 
     Attributes
     ----------
@@ -90,6 +92,7 @@ class SimulatedCluster:
         *,
         on_update: Callable[[], None],
         on_divergence: Callable[[str], None],
+        checkpoints: bool = False,
     ) -> None:
         self._workload, self._view, self._queue = workload, view, queue
         self._on_update, self._on_divergence = on_update, on_divergence
@@ -106,7 +109,7 @@ class SimulatedCluster:
         links = None if workload.profile.link_time is None else LinkTimes(workload.profile, workload.streams)
         computing = self.trainer, self.evaluator, self.steps
         self.resources = Resources(
-            workload, view, self.server, times, *computing, corruptions, self._cores, links
+            workload, view, self.server, times, *computing, corruptions, self._cores, links, checkpoints
         )
         self.under_way: dict[int, Push] = {}
         self.payloads: dict[int, ModelVectors] = {}
@@ -153,11 +156,23 @@ class SimulatedCluster:
             reaches = transfers.answer(worker, sent if queues is None else queues.answer(0, sent))
         push = workers.release(release, reaches, now)
         if push is not None:
-            self.under_way[worker] = push
-            if self._cores is None:
-                heappush(self._heap, (reaches + push.compute_s, WORK, worker, push.ticket, push))
-            else:
-                self._queue.schedule(reaches, worker, StepBegins(worker, push.compute_s, push))
+            self._expect(push, reaches)
+
+    def repeat(self, workers: Iterable[int], now: float) -> None:
+        """Have restored workers begin the steps again that they were in the middle of."""
+        for worker in sorted(workers):
+            push = self.workers.repeat(worker, now)
+            if push is not None:
+                self._expect(push, now)
+
+    def _expect(self, push: Push, begins_s: float) -> None:
+        """Schedule the end of the step that a push is of."""
+        worker = push.worker
+        self.under_way[worker] = push
+        if self._cores is None:
+            heappush(self._heap, (begins_s + push.compute_s, WORK, worker, push.ticket, push))
+        else:
+            self._queue.schedule(begins_s, worker, StepBegins(worker, push.compute_s, push))
 
     def send(self, push: Push, now: float) -> None:
         """Send a push whose step has ended."""
@@ -358,7 +373,7 @@ class SimulatedCluster:
         self._measurements = SimulatedMeasurements(composition, resources, transfers.network.server_loads)
         self.workers: Workers
         if composition.pushes_raw_gradients:
-            self.workers = PlainWorkers(resources, transfers, residuals)
+            self.workers = PlainWorkers(composition, resources, transfers, residuals)
         else:
             kind = GossipWorkers if self._peer_to_peer else LocalWorkers
             self.workers = kind(

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from psbench.backends.checkpointing import (
-    actions_from_plain,
     actions_to_plain,
     released,
     resumed,
+    resumption,
     split_at_model,
 )
 from psbench.backends.control import Control, Observer
@@ -100,6 +100,7 @@ class Simulation:
             self.queue,
             on_update=self._schedule.after_update,
             on_divergence=lambda reason: self.end("diverged", reason),
+            checkpoints=checkpoints is not None,
         )
         self.cluster.server.measures_movement = self._rules.sees_movement
         self._gradients = self.cluster.trainer is not None
@@ -317,22 +318,25 @@ class Simulation:
     def _resume(self, start: Checkpoint) -> None:
         """Continue from a checkpoint, unless the run ends there."""
         with restoring():
-            actions = self._restore(start)
+            actions, again = self._restore(start)
         movement = self.cluster.server.movement
         reason = self._rules.after_update(self.engine.view, movement) or self._rules.at(self.now)
         if awaited := start.state.get(
             "awaited"
         ):  # live: the model of an earlier version is gone, the next one is this
             self._evaluate(max(awaited))
+        if not reason:
+            self.cluster.repeat(again, self.now)
         if not reason or self.cluster.averages_models:
             self._perform(actions)
         if reason:  # where models diverge, the last answer says first which steps the workers keep
             self.end("finished", reason)
 
-    def _restore(self, start: Checkpoint) -> list[Action]:
-        """Restore all state, and return what is to be performed first."""
+    def _restore(self, start: Checkpoint) -> tuple[list[Action], set[int]]:
+        """Restore all state, and return what is to be performed first, and who repeats steps."""
         state, engine = start.state, self.engine
         engine.load_state_dict(state["engine"])
+        start, rest, again = resumption(start, engine.view, engine.composition)
         self.cluster.restore(start)
         self.now, self._next_push = state["time_s"], state["next_push"]
         self._rules.load_state_dict(state["stop_rules"], engine.view.epoch)
@@ -341,8 +345,7 @@ class Simulation:
         for event in self.queue.restore(state["events"]):
             if isinstance(event, ev.Evaluated):
                 self.evaluation.unhandled = event
-        rest = actions_from_plain(state["rest"], engine.composition)
-        return resumed(engine, rest, self.workload.experiment.stop.epochs)
+        return resumed(engine, rest, self.workload.experiment.stop.epochs, again), again
 
     # ---------------------------------------------------------------- evaluations and the end
 

@@ -30,7 +30,7 @@ class Resources:
 
     `trainer`, `evaluator` and `steps` are None where a run computes no gradients (timing only), `corruptions`
     where all workers push what they have computed, `cores` where each worker has its own, `link_times` where
-    messages have no times of their own.
+    messages have no times of their own. Without `checkpoints` workers keep nothing of their last release.
     """
 
     workload: Workload
@@ -43,6 +43,7 @@ class Resources:
     corruptions: Corruptions | None
     cores: SharedCores | None = None
     link_times: LinkTimes | None = None
+    checkpoints: bool = False
 
     @property
     def computing(self) -> tuple[Steps, Evaluator]:
@@ -125,6 +126,10 @@ class Workers:
 
     def restore(self, worker: int, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
         """Restore what `checkpoint` returned, except its position in the data and in its step times."""
+
+    def repeat(self, worker: int, now: float) -> Push | None:
+        """Begin a restored worker's steps again; returns the push that a step becomes, if it surely does."""
+        raise NotImplementedError
 
     def codec_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return tensors and plain data of the servers' codecs; empty without any."""

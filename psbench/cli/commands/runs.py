@@ -85,7 +85,7 @@ def resume_command(
     folder = home_of(path) if out is None else out
     experiment = Experiment.from_spec(resume_spec(path), read_settings(settings), where=str(path))
     say(f"going on from {path}")
-    done, interrupted = run_with_progress(experiment, folder, overwrite=overwrite, start=path)
+    done, interrupted = run_with_progress(experiment, folder, overwrite=overwrite, start=source)
     return _end(done, interrupted, folder, as_json)
 
 

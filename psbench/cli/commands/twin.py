@@ -50,7 +50,11 @@ def calibrate_command(
         found = Calibration.of([Run.load(folder) for folder in runs or ()])
     else:
         found = calibrate(experiment, batches, with_links=links, on_step=say)
-    found.to_yaml(out)
+    try:
+        found.to_yaml(out)
+    except SpecError:
+        print(found.to_yaml())  # minutes of measuring are not lost with the file
+        raise
     for name, each in found.fitted.items():
         print(f"{name}: {each.value:.4g}, 90 % {each.low:.4g} to {each.high:.4g}, of {each.source}")
     for remark in found.remarks:
@@ -162,9 +166,7 @@ def twin_command(
     if out is not None:
         check_writable(out)
     sizes = Sizes(batches) if quick else Sizes(batches, repeats=5, seeds=20)
-    runs = record(experiment, sizes, on_step=say) if recorded is None else Recorded.read(recorded)
-    if out is not None and recorded is None:
-        runs.save(out)
+    runs = record(experiment, sizes, say, out) if recorded is None else Recorded.read(recorded)
     found = validate(runs, sizes.seeds)
     print(as_json_text(found.plain()) if as_json else found)
     if out is not None:
@@ -188,7 +190,7 @@ def diagnose_command(
     """Say of a trace who waited for whom, and which worker a collective hides that makes the others wait.
 
     A CSV has the columns worker, step, begin, end (seconds; end: ready to meet the others). Of torch: traces
-    of its profiler with `profiler.step()`, or Flight Recorder's dumps as JSON.
+    of its profiler with a `schedule` and `profiler.step()`, or Flight Recorder's dumps as JSON.
 
     \b
     Examples:

@@ -6,7 +6,6 @@ without their module being imported again.
 
 from __future__ import annotations
 
-import signal
 import time
 import traceback
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from psbench.runs.execution import run
 from psbench.runs.sweeps.cells import Cell, CellOutcome
 from psbench.system.by_value import dumps_by_value
 from psbench.system.parent import end_with_parent
+from psbench.system.signals import ignore_ending
 from psbench.training.workload import Workload
 
 #: seconds between two reports of how far a run has come
@@ -133,9 +133,10 @@ class _Reporter:
 def serve(connection: Connection) -> None:
     """Run the cells that come through a connection, one after another, until it is closed.
 
-    Ctrl-C reaches every process of a terminal's group; here it is ignored, as the process that asked decides.
+    Ctrl-C reaches every process of a terminal's group, and SIGTERM often all of a job; here both are ignored,
+    as the process that asked decides.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_ending()
     end_with_parent()
     while True:
         try:

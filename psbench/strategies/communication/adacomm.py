@@ -128,8 +128,10 @@ class AdaComm(Local):
             return []
         if self.loss == "measured":
             return self._measured_loss()
-        (total, samples), self._sent = self._sent, [0.0, 0.0]
-        self._choose(total / samples, view)
+        total, samples = self._sent
+        if samples:  # else all pushes of this version came before the last choice, which has their losses
+            self._sent = [0.0, 0.0]
+            self._choose(total / samples, view)
         return []
 
     def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:

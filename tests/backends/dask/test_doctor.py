@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from psbench.backends.dask.doctor import Diagnosis, diagnose
 from psbench.cli import main
+from psbench.errors import BackendError
 from psbench.experiment import Experiment
 from psbench.runs.execution import run
 
@@ -44,3 +48,30 @@ def test_a_cluster_is_measured_and_the_simulator_takes_it(
     assert max(cluster["speed"]) == 1.0
     simulated = run(Experiment(cluster=cluster, stop={"updates": 3}, strategy="bsp"))
     assert simulated.meta["num_workers"] == 6
+
+
+def test_a_run_and_the_doctor_say_at_once_that_no_dask_worker_is_reached(
+    scheduler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No process of the run is started; the wrong cause came after 98 s."""
+    connect = socket.create_connection
+
+    def behind_a_firewall(address: Any, timeout: Any = None, *rest: Any, **more: Any) -> Any:
+        if timeout == 0.25:
+            raise TimeoutError
+        return connect(address, timeout, *rest, **more)
+
+    monkeypatch.setattr(socket, "create_connection", behind_a_firewall)
+    experiment = Experiment(
+        strategy="bsp",
+        cluster={"workers": 2},
+        stop={"updates": 2},
+        backend="dask",
+        scheduler=scheduler,
+        connection={"connect_within_s": 0.25},
+    )
+    for begin in (run, diagnose):
+        began = time.monotonic()
+        with pytest.raises(BackendError, match="not Dask worker"):
+            begin(experiment)
+        assert time.monotonic() - began < 20

@@ -139,7 +139,7 @@ def test_the_mean_of_the_models_is_of_the_update_that_ends_the_run(strategy: Any
 
 
 @pytest.mark.parametrize("name", ["local_sgd", "diloco", "streaming_diloco"])
-def test_a_round_longer_than_the_run_ends_with_its_epochs_as_in_virtual_time(name: str) -> None:
+def test_a_round_longer_than_the_run_ends_with_its_epochs(name: str) -> None:
     """And the bytes of its evaluation are those of one round: two models a worker."""
     done = played({"name": name, "local_steps": 100_000})
     log = simulated(done.experiment)[1]

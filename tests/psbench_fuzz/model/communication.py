@@ -154,6 +154,8 @@ class _AdaComm(Rule):
         if measured:
             return self._measure()
         samples = sum(count for _, count in self.losses)
+        if not samples:  # all pushes of this version were known at the last choice
+            return []
         loss = sum(value * count for value, count in self.losses) / samples
         self.losses = []
         self._choose(loss, c)

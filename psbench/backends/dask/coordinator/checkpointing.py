@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from psbench.backends.checkpointing import (
-    actions_from_plain,
+    KEPT_WHEN_VOID,
+    Resumption,
     actions_to_plain,
     idle_workers,
     named,
@@ -25,7 +26,7 @@ from psbench.backends.dask.protocol.decoder import Json
 from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.protocol.messages import PushKey
-from psbench.backends.dask.protocol.roles import CLIENT, worker_name
+from psbench.backends.dask.protocol.roles import CLIENT, names_or_count, worker_name
 from psbench.backends.dask.server.parameter_server import as_lists
 from psbench.backends.dask.server.store import key_of
 from psbench.backends.schedule import CheckpointSchedule
@@ -40,8 +41,6 @@ from psbench.training.server import AGGREGATION, OPTIMIZER
 
 #: seconds that a checkpoint waits for the workers' parts of it when the run ends
 _PARTS_S = 2.0
-#: what stays of a worker's part when its work is void, and of its tensors the residual
-_KEPT_WHEN_VOID = {"position", "used", "num_sent"}
 _STORE = -1  # among the workers whose part of a checkpoint is missing
 
 
@@ -69,7 +68,7 @@ class CheckpointWriter:
 
     All are asked before the answer's releases are sent, and send what they had then, while training goes
     on. Steps and messages under way are in no checkpoint: a worker that computes sends its state as of its
-    last release.
+    last release, or, beside a push that was handled, as of that push.
     """
 
     def __init__(self, run: RunState) -> None:
@@ -108,7 +107,7 @@ class CheckpointWriter:
     def _whom(self) -> str:
         missing = {who for checkpoint in self._unfinished.values() for who in checkpoint.missing}
         named = ["the servers" if who == _STORE else worker_name(who) for who in sorted(missing)]
-        return f"{', '.join(named)} (a checkpoint)"
+        return f"{names_or_count(named, self._run.view.num_active, 'workers')} (a checkpoint)"
 
     def _give_up(self, position: Callable[[int], BatchPosition]) -> None:
         """Wait no longer for workers' parts."""
@@ -219,7 +218,7 @@ class WorkerPart(NamedTuple):
 
     def as_of_release(self) -> WorkerPart:
         """Return what is left of the part of a worker that waited, once it computes: that work is void."""
-        kept = {name: value for name, value in self.state.items() if name in _KEPT_WHEN_VOID}
+        kept = {name: value for name, value in self.state.items() if name in KEPT_WHEN_VOID}
         return WorkerPart(kept, {name: t for name, t in self.tensors.items() if name == "residual"})
 
 
@@ -290,18 +289,12 @@ def admit_worker(out: Outbox, worker: int, position: BatchPosition, view: Cluste
 
 
 def first_actions(
-    engine: Engine, checkpoint: Checkpoint, workers: Collection[int], epochs: float | None
+    engine: Engine, resumption: Resumption, workers: Collection[int], epochs: float | None
 ) -> list[Action]:
     """Return what a resumed run performs first: the rest of the answer, for the workers that are here."""
-    rest = actions_from_plain(checkpoint.state["rest"], engine.composition)
-    rest = [action for action in rest if not hasattr(action, "worker") or action.worker in workers]
-    actions = resumed(engine, rest, epochs)
+    rest = [action for action in resumption.rest if not hasattr(action, "worker") or action.worker in workers]
+    actions = resumed(engine, rest, epochs, resumption.again & {*workers})
     return [action for action in actions if not hasattr(action, "worker") or action.worker in workers]
-
-
-def has_releases(engine: Engine, checkpoint: Checkpoint) -> bool:
-    """Return whether releases are among what is still to be performed of the checkpoint's answer."""
-    return bool(released(actions_from_plain(checkpoint.state["rest"], engine.composition)))
 
 
 def events_to_plain(entries: Sequence[tuple[float, ev.Event]]) -> list[list[Any]]:

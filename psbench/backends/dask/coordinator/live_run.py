@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from psbench.backends.checkpointing import released, resumption
 from psbench.backends.dask.coordinator.actions import ActionPerformer
 from psbench.backends.dask.coordinator.answers import Answers
 from psbench.backends.dask.coordinator.checkpointing import (
@@ -20,7 +21,6 @@ from psbench.backends.dask.coordinator.checkpointing import (
     Start,
     events_from_plain,
     first_actions,
-    has_releases,
     resume_workers,
     store_state,
     without_part,
@@ -40,7 +40,9 @@ from psbench.backends.dask.protocol.decoder import Json, Message, MessageRefused
 from psbench.backends.dask.protocol.instructions import End, Input, Instruction, Look, Looked, Refused
 from psbench.backends.dask.protocol.roles import (
     CLIENT,
+    COORDINATOR,
     REPLICA,
+    names_or_count,
     server_name,
     servers_of,
     worker_name,
@@ -57,7 +59,6 @@ from psbench.training.workload import Workload
 
 #: seconds between looks at the client's share of the log, and at which peers are dead
 _LOG_S, _LOOK_S = 0.1, 0.25
-_RETIRED = "a server's Dask worker is being retired before training began"
 _NOT_BEGUN = "stopped by hand before training began"
 
 
@@ -197,16 +198,22 @@ class LiveRun:
         def is_over() -> bool:
             return not run.peers.missing or bool(run.ending) or run.now > self._connection.start_within_s
 
-        yield Wait(is_over, lambda: ", ".join(run.peers.missing))
+        yield Wait(is_over, self._missing)
         if run.ending:
-            raise ServerLost(_RETIRED) if self.stopping.retired else Cancelled(_NOT_BEGUN)
-        if missing := run.peers.missing:
+            if retired := self.stopping.retired:
+                raise ServerLost(f"the Dask worker of {retired} is being retired before training began")
+            raise Cancelled(_NOT_BEGUN)
+        if run.peers.missing:
             raise BackendError(
-                f"{', '.join(missing)} did not report within {self._connection.start_within_s:g} s "
+                f"{self._missing()} did not report within {self._connection.start_within_s:g} s "
                 "(connection.start_within_s): are the Dask workers busy?"
             )
         if not (run.peers.workers() or self.membership.awaits_worker):
             raise WorkerLost("every worker was lost before training began")
+
+    def _missing(self) -> str:
+        peers = self.run.peers
+        return names_or_count(peers.missing, peers.num_expected, "processes")
 
     def _begin(self) -> Script[None]:
         self.actions.use(0, None)
@@ -220,11 +227,13 @@ class LiveRun:
 
     def _resume(self, start: Start) -> Script[None]:
         """Restore what a checkpoint holds, and perform the rest of its answer, unless the run ends there."""
-        run, checkpoint = self.run, start.checkpoint
-        state, view, workers = checkpoint.state, run.view, run.peers.workers()
+        run, state = self.run, start.checkpoint.state
+        view, workers = run.view, run.peers.workers()
         run.log_stream.resume(start.rows, start.texts)
         self.pushes.next_number = state["next_push"]
         run.engine.load_state_dict(state["engine"])
+        goes_on = resumption(start.checkpoint, view, run.engine.composition)
+        checkpoint = goes_on.checkpoint
         composition = run.workload.experiment.strategy.compositions[view.in_force]
         resume_workers(run.out, workers, checkpoint, view, composition.placement.collective)
         for worker, own in state["workers"].items():
@@ -251,10 +260,10 @@ class LiveRun:
             changes = self.membership.changes_since_checkpoint(state["time_s"], lost)
             run.events.extend(changes)  # before those of the wait
             yield from self.answers.perform(
-                first_actions(run.engine, checkpoint, {*run.peers.workers()} - lost, epochs)
+                first_actions(run.engine, goes_on, {*run.peers.workers()} - lost, epochs)
             )
         else:
-            self.answers.unanswered = has_releases(run.engine, checkpoint)
+            self.answers.unanswered = bool(released(goes_on.rest))
         if reason:  # where models diverge, the last answer says first which steps the workers keep
             run.ending.finish(reason)
 
@@ -290,6 +299,7 @@ class LiveRun:
             msg.AskClock: lambda name, _: run.out.send(name, msg.Clock(run.clock_s)),
             msg.Failed: self._fail,
             msg.PeerRefused: self._lose_refused,
+            msg.ClosedStrangers: lambda name, strangers: run.strangers.count(name, strangers.count),
             **dict.fromkeys((msg.UsageReport, msg.StampsReport, msg.ServedReport), run.peers.report),
             msg.StateReply: lambda name, reply: run.store.reply(name, reply),
             msg.NumberReply: lambda name, reply: run.store.reply(name, reply),
@@ -361,7 +371,7 @@ class LiveRun:
     def _take_look(self, looked: Looked) -> None:
         """Remove peers that are dead, and then retire those that are to leave and are still there."""
         self._looks += 1
-        self.run.strangers = looked.strangers
+        self.run.strangers.count(COORDINATOR, looked.strangers)
         for name in looked.dead:
             if name not in self.run.peers.gone:
                 self.membership.lose(name)
@@ -446,10 +456,11 @@ class LiveRun:
         if self._connection.stamps:
             yield from self._await_served()
         run.log_stream.send()
+        run.strangers.report()
         facts = {
             "time_s": time_s,
             "lost_workers": sorted(gone | (run.peers.lost_workers - run.view.workers.keys())),
-            "strangers": run.strangers,
+            "strangers": run.strangers.total,
             "usage": sorted(run.peers.usage.values(), key=lambda used: used["worker"]),
             "unanswered": self.answers.unanswered or self.pushes.diverged,
         }
@@ -461,7 +472,7 @@ class LiveRun:
         run, latest, looks = self.run, self.run.clock_s + self._connection.settle_within_s, self._looks
         yield Wait(
             lambda: self._looks > looks and (run.clock_s > latest or not run.peers.without_usage),
-            lambda: ", ".join(run.peers.without_usage),
+            lambda: names_or_count(run.peers.without_usage, len(run.peers.workers()), "workers"),
         )
 
     def _await_served(self) -> Script[None]:
@@ -473,5 +484,7 @@ class LiveRun:
             run.out.send(name, msg.AskServed())
         yield Wait(
             lambda: run.clock_s > latest or run.peers.served.keys() >= set(names),
-            lambda: ", ".join(name for name in names if name not in run.peers.served),
+            lambda: names_or_count(
+                [name for name in names if name not in run.peers.served], len(names), "servers"
+            ),
         )

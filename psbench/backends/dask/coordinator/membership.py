@@ -81,8 +81,9 @@ class Membership:
         """Remove a peer whose Dask worker is being retired; False if the run needs it."""
         if name in self._peers.gone:
             return True
-        run = self._run
-        needed = worker_number(name) is None or (run.has_store and run.composition.placement.gathers)
+        run, worker = self._run, worker_number(name)
+        has_share = run.has_store and run.composition.placement.gathers
+        needed = worker is None or has_share or self._peers.workers() == [worker]
         if needed and name not in _HELPERS:
             return False
         self._run.out.send(name, msg.StopRun())

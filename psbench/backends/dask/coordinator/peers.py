@@ -74,6 +74,11 @@ class Peers:
         return tuple(name for name in self.present if name not in self._dismissed)
 
     @property
+    def num_expected(self) -> int:
+        """How many peers the run has, ready or not."""
+        return len(self._expected)
+
+    @property
     def missing(self) -> list[str]:
         """Names of those that are not ready yet."""
         return [name for name in self._expected if name not in self._ready]

@@ -8,7 +8,7 @@ run's own engine is given the event, at the time of then, as in virtual time. Ev
 from __future__ import annotations
 
 from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait
-from psbench.backends.dask.protocol.roles import worker_name
+from psbench.backends.dask.protocol.roles import names_or_count, worker_name
 from psbench.backends.dask.server.all_reduce import AllReduceStore
 from psbench.core import events as ev
 from psbench.core.actions import Apply
@@ -47,8 +47,12 @@ class Reduction:
             store.reduce(apply)
             yield Wait(
                 lambda: not store.adding_up,
-                lambda: f"{', '.join(map(worker_name, store.adding_up))} (in a ring)",
+                lambda: f"{self._adding_up(store)} (in a ring)",
             )
+
+    def _adding_up(self, store: AllReduceStore) -> str:
+        names = [*map(worker_name, store.adding_up)]
+        return names_or_count(names, self._run.view.num_active, "workers")
 
     def _updates_after(self, event: ev.Event) -> list[Apply]:
         """Return the updates that the answer to an event would have now."""

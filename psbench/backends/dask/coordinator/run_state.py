@@ -12,6 +12,7 @@ from psbench.backends.dask.coordinator.ending import Ending
 from psbench.backends.dask.coordinator.log_stream import LogStream
 from psbench.backends.dask.coordinator.peers import Peers
 from psbench.backends.dask.coordinator.replica_averaging import ReplicaAveraging
+from psbench.backends.dask.coordinator.strangers import Strangers
 from psbench.backends.dask.coordinator.timers import Timers
 from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.server.store import ParameterStore
@@ -54,8 +55,8 @@ class RunState:
         The engine's.
     training : bool
         Whether training has begun.
-    strangers : int
-        Connections that were refused because they did not begin with the run's key.
+    strangers : Strangers
+        Connections that were closed because they did not begin with the run's key.
     has_store : bool
         Whether a composition has begun.
     store : ParameterStore
@@ -78,18 +79,19 @@ class RunState:
     start_s: float = 0.0
     now: float = 0.0
     training: bool = False
-    strangers: int = 0
     has_store: bool = False
     store: ParameterStore = field(init=False)
     composition: Strategy = field(init=False)
     view: ClusterView = field(init=False)
     log_stream: LogStream = field(init=False)
     averaging: ReplicaAveraging = field(init=False)
+    strangers: Strangers = field(init=False)
 
     def __post_init__(self) -> None:
         self.view = self.engine.view
         self.log_stream = LogStream(self.out, self.log)
         self.averaging = ReplicaAveraging(self.out, self.numbers)
+        self.strangers = Strangers(self.out)
 
     def at(self, clock_s: float) -> None:
         """Take note of what the clock says."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from psbench.backends.dask.coordinator.checkpointing import CheckpointWriter
 from psbench.backends.dask.coordinator.membership import Membership
 from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait
-from psbench.backends.dask.protocol.roles import worker_name
+from psbench.backends.dask.protocol.roles import names_or_count, worker_name
 
 #: seconds that a stop waits for a version to write a checkpoint of, before it waits for the workers' parts
 _STOP_S = 1.5
@@ -76,4 +76,5 @@ class Stopping:
 
 def computing(run: RunState) -> str:
     """Return which workers compute, in words."""
-    return ", ".join(map(worker_name, run.view.computing)) or "the workers"
+    computing = [*map(worker_name, run.view.computing)]
+    return names_or_count(computing, run.view.num_active, "workers") or "the workers"

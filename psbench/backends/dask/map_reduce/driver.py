@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
-import os
+import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import count
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from distributed import Client, Future
-from distributed.scheduler import KilledWorker
 
 from psbench.backends.control import Control, Observer
-from psbench.backends.dask.asking import ask, ask_scheduler
+from psbench.backends.dask.asking import ask, ask_scheduler, begin
 from psbench.backends.dask.connecting import connected
 from psbench.backends.dask.coordinator.ending import Ending
 from psbench.backends.dask.demand import demand
 from psbench.backends.dask.map_reduce import tasks
+from psbench.backends.dask.map_reduce.places import Awaited, Places, RolesLost
 from psbench.backends.dask.objects import check_objects, sent
+from psbench.backends.dask.outliving import TASKS, leave_signals
 from psbench.backends.dask.placement import find_room, place_with_resources
-from psbench.backends.dask.protocol.roles import EVALUATOR, worker_name
+from psbench.backends.dask.protocol.roles import EVALUATOR, worker_name, worker_number
 from psbench.backends.dask.shipping import Shipping, bare
 from psbench.backends.outcome import Outcome
 from psbench.backends.pushes import why_diverged, with_stats
@@ -34,7 +37,7 @@ from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.arithmetic import Pushed
 from psbench.core.log import EventLog, Kind, plain_json
-from psbench.errors import BackendError, ParameterError, ProtocolError, WorkerLost
+from psbench.errors import BackendError, Cancelled, ParameterError, ProtocolError, WorkerLost
 from psbench.experiment import Experiment
 from psbench.system.start_progress import start_progress
 from psbench.training.workload import Workload
@@ -58,7 +61,7 @@ def run_map_reduce(
     ParameterError
         If the strategy switches, or the cluster lets workers come and go.
     BackendError, WorkerLost
-        If the scheduler does not answer, a task fails, or its process is killed.
+        If the scheduler does not answer, a task fails, or every worker is lost.
     """
     experiment = workload.experiment
     check(experiment)
@@ -76,6 +79,7 @@ def run_map_reduce(
             room = find_room(client, roles, least, wait_s, control.check, limits=limits, ask=ask_for)
         placed = place_with_resources(roles, room, limits.hosts)
         start_progress().place(placed)
+        ask(client, leave_signals, of={*placed.values()}, limits=limits, go_on=control.check)
         return _Driver(workload, log, control, observer, checkpoints, client, placed).run()
 
 
@@ -85,6 +89,11 @@ def check(experiment: Experiment) -> None:
         raise ParameterError(
             f"strategy {experiment.strategy.name!r}: the dask backend cannot switch to or from 'map_reduce', "
             "whose workers are no tasks of their own; use the simulated backend"
+        )
+    if experiment.recovery.min_workers is not None:
+        raise ParameterError(
+            "recovery.min_workers: under 'map_reduce' no worker joins later on the dask backend; leave it "
+            "out, and have lost ones replaced (recovery.replace_workers)"
         )
     aggregation = experiment.strategy.compositions[0].aggregation
     if aggregation.measures:
@@ -97,6 +106,14 @@ def check(experiment: Experiment) -> None:
         raise ParameterError(
             f"cluster {profile.name!r}: under 'map_reduce' no worker can join or fail on the dask backend"
         )
+
+
+#: parameters and buffers
+_Model: TypeAlias = tuple[np.ndarray, np.ndarray]
+
+
+class _StoppedInJob(Exception):
+    """The run is to stop, and a job is under way."""
 
 
 class _Driver:
@@ -116,6 +133,10 @@ class _Driver:
         self.workload, self.log, self.control, self.observer = workload, log, control, observer
         self.client, self.placed, self._limits = client, placed, experiment.connection
         self._shipping = Shipping(client, workload, placed)
+        self._places = Places(client, placed, self._limits, self._heed)
+        self._experiment: Any = None  # what tasks take for it
+        self._title = f"{experiment.title}-{secrets.token_hex(8)}"
+        self._incidents, self._lost = list[str](), set[int]()
         self.engine, self.server = workload.engine(log), workload.server()
         self.ending = Ending()
         self.rules = StopRules(experiment.stop, experiment.evaluate_every, experiment.patience_is_for_less)
@@ -129,16 +150,16 @@ class _Driver:
             end=self.ending.finish,
         )
         self._checkpoint_schedule = CheckpointSchedule(view, experiment.checkpoint_every)
-        self._partitions: dict[int, Future] = {}
+        self._partitions: dict[str, Future] = {}
         self._released: dict[int, act.Release] = {}
-        self._evaluations: list[tuple[int, int, float, Future]] = []
+        self._evaluations: list[tuple[int, int, float, _Model, Future]] = []
         self._evaluated = -1
-        self._ids, self._jobs = count(), count()
+        self._ids, self._jobs, self._tasks = count(), count(), count()
         self._sum: tasks.PartialSum | None = None
         self._weights: list[float] = []
         self._folder, self._checkpoints = checkpoints, [] if checkpoints is None else checkpoints.paths
         self._unanswered = False
-        self._began_s = 0.0
+        self._began_s, self._training = time.monotonic(), False
 
     @property
     def _now(self) -> float:
@@ -150,49 +171,52 @@ class _Driver:
             self._load()
             self._evaluate(0)
             self._take_evaluations(wait=True)
-            self._began_s = time.monotonic()
-            self._perform(self.engine.begin(range(self.workload.profile.num_workers)))
+            self._began_s, self._training = time.monotonic(), True
+            workers = range(self.workload.profile.num_workers)
+            self._perform(self.engine.begin(worker for worker in workers if worker not in self._lost))
             while not self.ending:
-                self._job()
-                self._attend()
+                try:
+                    self._job()
+                    self._attend()
+                except _StoppedInJob:
+                    self.ending.stop()
             return self._finish()
-        except KilledWorker as error:
-            raise WorkerLost(f"a task's process was killed, and its partition with it: {error}") from error
+        except RolesLost as error:
+            raise WorkerLost(f"{', '.join(error.roles)} is gone, its process killed or frozen") from None
         finally:
             self._let_go()
 
     def _load(self) -> None:
-        shipping, last = self._shipping, self.workload.profile.num_workers
-        experiment = sent(self.client, shipping.experiment, self.placed.values())
-        for worker in range(last + 1):  # the last is the evaluator's
-            role = worker_name(worker) if worker < last else EVALUATOR
-            self._partitions[worker] = self._submit(
-                tasks.load, experiment, shipping.to(role), min(worker, last - 1), on=role
-            )
-        for worker, partition in self._partitions.items():
-            self._result(partition, f"partition {worker}", self._limits.start_within_s)
-            start_progress().reach(worker_name(worker) if worker < last else EVALUATOR, "data read")
+        self._experiment = sent(self.client, self._shipping.experiment, self.placed.values())
+        for role in self.placed:
+            self._load_partition(role)
+        for role in self.placed:
+            self._result(self._partitions[role], f"the partition of {role}", self._limits.start_within_s)
+            start_progress().reach(role, "data read")
 
-    def _submit(self, task: Any, *arguments: Any, on: str | None = None) -> Future:
-        where = {"workers": [self.placed[on]], "allow_other_workers": False} if on else {}
-        return self.client.submit(task, *arguments, pure=False, **where)
+    def _load_partition(self, role: str) -> None:
+        """Have a role's Dask worker load its partition; the evaluator's is the last worker's."""
+        worker = worker_number(role)
+        of = self.workload.profile.num_workers - 1 if worker is None else worker
+        self._partitions[role] = self._submit(
+            tasks.load, self._experiment, self._shipping.to(role), of, on=[self.placed[role]]
+        )
 
-    def _result(self, future: Future, what: str, within_s: float = math.inf) -> Any:
-        """Wait for a task's result, however long it takes while the Dask workers answer."""
-        began = time.monotonic()
-        while True:
-            left = began + within_s - time.monotonic()
-            try:
-                return future.result(timeout=max(0.0, min(self._limits.say_after_s, left)))
-            except TimeoutError:
-                waited = time.monotonic() - began
-            if waited >= within_s:
-                raise BackendError(
-                    f"{what} was not loaded within {within_s:g} s (connection.start_within_s): are the Dask "
-                    "workers busy?"
-                )
-            logger.warning("waiting for %s for %.0f s", what, waited)
-            ask(self.client, os.getpid, of={*self.placed.values()}, limits=self._limits)
+    def _submit(self, task: Any, *arguments: Any, on: Collection[str]) -> Future:
+        """Submit a task to one of these Dask workers: another could be frozen, or lost."""
+        key = f"{TASKS}{self._title}-{task.__name__}-{next(self._tasks)}"
+        where = {"workers": [*on], "allow_other_workers": False}
+        return self.client.submit(task, *arguments, key=key, pure=False, **where)
+
+    def _result(self, future: Awaited[Any], what: str, within_s: float = math.inf) -> Any:
+        return self._places.result(future, what, within_s)
+
+    def _heed(self) -> None:
+        """Give up what is waited for if the run is to stop, but for what belongs to its end."""
+        if not self._training:
+            self.control.check()
+        elif self.control.stopping and not self.ending:
+            raise _StoppedInJob
 
     def _let_go(self) -> None:
         """Have the cluster forget the partitions, unless it is gone."""
@@ -213,26 +237,104 @@ class _Driver:
         released, self._released = self._released, {}
         if not released:
             raise ProtocolError(f"no worker is released at {self._now:.3f} s; {self.engine.view.waits()}")
-        workers, job = sorted(released), next(self._jobs)
-        pushes = [self._push(released[worker]) for worker in workers]
-        self._weights = self._planned_weights(pushes)
+        job, pushes = next(self._jobs), [self._push(released[worker]) for worker in sorted(released)]
         model = self.server.parameters.numpy(), self.server.buffers.numpy()
-        with self.client.as_current():
-            spread = self._ask("scatter", [model], broadcast=True, hash=False)[0]
-            maps = [
-                self._submit(
-                    tasks.map_step, self._partitions[w], spread, job, push.samples, weight, on=worker_name(w)
-                )
-                for w, push, weight in zip(workers, pushes, self._weights, strict=True)
-            ]
-            self._sum = self._result(self._tree(maps), f"job {job}")
-        self._arrive(pushes)
+        while not self.ending:
+            try:
+                self._sum = self._compute(job, pushes, model)
+                break
+            except RolesLost as lost:
+                self._do_without(lost.roles)
+                pushes = [push for push in pushes if push.worker not in self._lost]
+        if not self.ending:
+            self._arrive(pushes)
 
-    def _tree(self, futures: list[Future]) -> Future:
-        while len(futures) > 1:
-            pairs = [self._submit(tasks.add, *futures[i : i + 2]) for i in range(0, len(futures) - 1, 2)]
-            futures = [*pairs, *futures[2 * len(pairs) :]]
-        return futures[0]
+    def _compute(self, job: int, pushes: list[ev.Push], model: _Model) -> tasks.PartialSum:
+        """Have the shares of a mini-batch computed and added up."""
+        self._weights = self._planned_weights(pushes)
+        roles = [worker_name(push.worker) for push in pushes]
+        places = sorted({self.placed[role] for role in roles})
+
+        async def spread() -> list[list[Future]]:
+            # a broadcast of Dask's would have the next one wait for a Dask worker that is gone
+            sending = [self.client.scatter([model], workers=[place], hash=False) for place in places]
+            return await asyncio.gather(*sending)
+
+        with self.client.as_current():
+            models = self._result(begin(self.client, spread), f"the model of job {job}")
+            model_at = {place: sent for place, (sent,) in zip(places, models, strict=True)}
+            futures = [
+                self._submit(
+                    tasks.map_step,
+                    self._partitions[role],
+                    model_at[self.placed[role]],
+                    job,
+                    push.samples,
+                    weight,
+                    on=[self.placed[role]],
+                )
+                for role, push, weight in zip(roles, pushes, self._weights, strict=True)
+            ]
+            while len(futures) > 1:
+                pairs = range(0, len(futures) - 1, 2)
+                sums = [self._submit(tasks.add, *futures[i : i + 2], on=places) for i in pairs]
+                futures = [*sums, *futures[2 * len(sums) :]]
+            found: tasks.PartialSum = self._result(futures[0], f"job {job}")
+        return found
+
+    def _do_without(self, roles: Iterable[str]) -> None:
+        """Have other Dask workers load the partitions that are lost, or go on without their workers.
+
+        A worker that is replaced does its share of the job again, which is the same: between two jobs it
+        keeps nothing but its partition.
+
+        Raises
+        ------
+        WorkerLost
+            If no worker is left.
+        BackendError
+            If there is no other Dask worker for the evaluator.
+        """
+        recovery = self.workload.experiment.recovery
+        for role in roles:
+            worker = worker_number(role)
+            self._note(f"{role} was lost at {self._now:.1f} s")
+            if worker is None or recovery.replace_workers:
+                try:
+                    self._replace(role)
+                    continue
+                except BackendError as error:
+                    if worker is None or isinstance(error, Cancelled):
+                        raise
+                    logger.info("%s is not replaced: %s", role, error)
+            del self.placed[role], self._partitions[role]
+            self._lost.add(worker)
+            self._released.pop(worker, None)
+            if self._training:
+                self._perform(self.engine.handle(ev.Leave(worker, "lost"), self._now))
+        if not any(worker_number(role) is not None for role in self.placed):
+            raise WorkerLost(f"every worker is gone at {self._now:.3f} s; none is left to train")
+
+    def _replace(self, role: str) -> None:
+        """Load a partition on another Dask worker."""
+        limits, wait_s = self._limits, self.workload.experiment.recovery.wait_for_workers
+        away = {*self.placed.values()} | self._places.bad
+        with demand(self.client, limits) as wanted:
+            room = find_room(self.client, [role], 1, wait_s, self._heed, away, limits=limits, ask=wanted.ask)
+        self.placed[role] = self._places.answering(room, role)
+        ask(self.client, leave_signals, of=[self.placed[role]], limits=limits, go_on=self._heed)
+        self._load_partition(role)
+        if role == EVALUATOR:
+            self._evaluations = [
+                (number, version, epoch, model, self._submit_evaluation(model))
+                for number, version, epoch, model, _ in self._evaluations
+            ]
+        self._note(f"{role} has joined on another Dask worker at {self._now:.1f} s")
+
+    def _note(self, incident: str) -> None:
+        self._incidents.append(incident)
+        self.control.said = incident
+        logger.warning("%s", incident)
 
     def _push(self, release: act.Release) -> ev.Push:
         view, composition = self.engine.view, self.engine.composition
@@ -312,15 +414,22 @@ class _Driver:
         view = self.engine.view
         self._evaluated = view.version
         model = self.server.parameters.numpy().copy(), self.server.buffers.numpy().copy()
-        partition = self._partitions[self.workload.profile.num_workers]
-        future = self._submit(tasks.evaluate, partition, model, on=EVALUATOR)
-        self._evaluations.append((number, view.version, view.epoch, future))
+        future = self._submit_evaluation(model)
+        self._evaluations.append((number, view.version, view.epoch, model, future))
+
+    def _submit_evaluation(self, model: _Model) -> Future:
+        return self._submit(tasks.evaluate, self._partitions[EVALUATOR], model, on=[self.placed[EVALUATOR]])
 
     def _take_evaluations(self, wait: bool) -> None:
         """Take the evaluations that are done, in order."""
-        while self._evaluations and (wait or self._evaluations[0][3].done()):
-            number, version, epoch, future = self._evaluations.pop(0)
-            values = {"epoch": epoch} | self._result(future, "evaluation")
+        while self._evaluations and (wait or self._evaluations[0][-1].done()):
+            try:
+                found = self._result(self._evaluations[0][-1], "evaluation")
+            except RolesLost as lost:
+                self._do_without(lost.roles)
+                continue
+            number, version, epoch, *_ = self._evaluations.pop(0)
+            values = {"epoch": epoch} | found
             if number > 0 and not self.ending:
                 self._perform(self.engine.handle(ev.Evaluated(number, version, values), self._now))
                 if reason := self.rules.after_evaluation(values):
@@ -340,17 +449,22 @@ class _Driver:
     def _finish(self) -> Outcome:
         time_s = min(self._now, self.rules.deadline_s)
         usage = [
-            self._submit(tasks.used, self._partitions[worker], on=worker_name(worker))
-            for worker in range(self.workload.profile.num_workers)
+            self._submit(tasks.used, self._partitions[role], on=[self.placed[role]])
+            for role in self.placed
+            if role != EVALUATOR
         ]
         if self._evaluated != self.engine.view.version and self.ending.status != "diverged":
             self._evaluate(-1)
-        self._take_evaluations(wait=True)
+        try:
+            self._take_evaluations(wait=True)
+            used = [self._result(future, "usage") for future in usage]
+        except (RolesLost, BackendError) as error:  # the model is here: it is kept
+            self._note(f"not all of the end was evaluated: {error}")
+            used = []
         if self.observer is not None:
             self.observer(self.log)
-        facts = {"time_s": time_s, "checkpoints": self._checkpoints, "lost_workers": []}
-        facts |= {"usage": [self._result(future, "usage") for future in usage]}
-        facts["unanswered"] = self._unanswered
+        facts = {"time_s": time_s, "checkpoints": self._checkpoints, "lost_workers": sorted(self._lost)}
+        facts |= {"usage": used, "incidents": self._incidents, "unanswered": self._unanswered}
         return Outcome(
             self.ending.status, self.ending.reason, self.server.parameters, self.server.buffers, facts
         )

@@ -47,7 +47,7 @@ class PartialSum:
 def load(experiment: Experiment, sent: Shipment | None, worker: int) -> DataPartition:
     """Load a partition; done once."""
     torch.set_num_threads(experiment.threads)
-    return DataPartition(Workload.build(experiment, sent), worker)
+    return DataPartition(Workload.build(experiment, sent, whole_run=False), worker)
 
 
 def map_step(

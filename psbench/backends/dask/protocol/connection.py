@@ -2,6 +2,9 @@
 
 A frame is a head of fixed size, a body, and the bytes of a tensor. What the system does not take at once is
 queued, and sent by a thread that all connections of a process share (`sender`).
+
+Before the peer's greeting was checked (`meet`) a frame may be no larger than a greeting and has no payload,
+and neither bytes nor heartbeats are signs of life.
 """
 
 from __future__ import annotations
@@ -31,8 +34,8 @@ _BUFFER = 1 << 16
 _SPIN_S = 2e-4
 #: buffers that are read and dropped at the end
 _UNREAD = 1 << 10
-#: bytes of the largest body that is received of a peer
-LARGEST_BODY = 1 << 28
+#: bytes of the largest body that is received of a peer, and of the largest greeting
+_LARGEST_BODY, _GREETING = 1 << 28, 1 << 12
 #: the kind of a sign of life, which no message has
 _HEARTBEAT = 255
 
@@ -43,18 +46,15 @@ class Connection:
     Parameters
     ----------
     end : socket
-    largest_body : int
-        Bytes; a frame that announces more is refused, and so is any payload while this is below
-        `LARGEST_BODY`: that is how much a stranger may say.
-    silence_s : float, seconds
-        How long the peer may be silent.
-    first_word_s : float or None, seconds
-        The same before its first word; None if that is no exception.
+    greeting_s : float, seconds
+        Time for the peer's whole greeting.
 
     Attributes
     ----------
     gone : bool
         Whether nothing more will come.
+    is_met : bool
+        Whether the peer's greeting was checked.
     name : str or None
         Of the peer; for the holder of the connection.
     binding : bytes
@@ -66,9 +66,7 @@ class Connection:
     def __init__(
         self,
         end: socket.socket,
-        largest_body: int = LARGEST_BODY,
-        silence_s: float = math.inf,
-        first_word_s: float | None = None,
+        greeting_s: float = math.inf,
     ) -> None:
         end.setblocking(False)
         if end.family != getattr(socket, "AF_UNIX", None):
@@ -78,11 +76,10 @@ class Connection:
         self._transmit: Callable[[list[memoryview | bytes]], int] = end.sendmsg
         self._poller = select.poll()
         self._poller.register(self._number, select.POLLIN)
-        self.largest_body = largest_body
-        self.largest_payload = 1 << 40  # entries: at least a byte each
-        self.gone = False
+        self.gone = self.is_met = False
         self.name: str | None = None
-        self._buffer = bytearray(_BUFFER)
+        self._largest_body, self._largest_payload = _GREETING, 0
+        self._buffer = bytearray(HEAD.size + _GREETING)
         self._view = memoryview(self._buffer)
         self._start = self._stop = 0  # what has been read and not taken yet
         self._head: tuple[int, bytes] | None = None  # kind and body of a frame whose payload is arriving
@@ -91,13 +88,27 @@ class Connection:
         self._lock = threading.Lock()
         self._queue: deque[memoryview | bytes] = deque()
         self._closed = False
-        self._sent_s = time.monotonic()
-        self._silence_s = silence_s
-        self._heard_s = self._sent_s + (0.0 if first_word_s is None else first_word_s - silence_s)
+        self._sent_s = self._heard_s = time.monotonic()
+        self._silence_s = greeting_s
 
     def fileno(self) -> int:
         """Return the number of the socket, for pollers."""
         return self._number
+
+    def meet(self, silence_s: float, largest_payload: int = 1 << 40) -> None:
+        """Receive messages from now on: the peer's greeting was checked.
+
+        Parameters
+        ----------
+        silence_s : float, seconds
+            Time without a sign of life after which the peer is gone.
+        largest_payload : int
+            Entries (at least a byte each) of the largest payload; a frame that announces more is refused.
+        """
+        self.is_met = True
+        self._silence_s, self._heard_s = silence_s, time.monotonic()
+        self._largest_body, self._largest_payload = _LARGEST_BODY, largest_payload
+        self._make_room(_BUFFER)
 
     # ---------------------------------------------------------------- reading
 
@@ -105,6 +116,11 @@ class Connection:
     def has_bytes(self) -> bool:
         """Whether there are bytes that were received and not taken yet."""
         return self._stop > self._start
+
+    @property
+    def has_unseen_bytes(self) -> bool:
+        """Whether there are bytes that no poller sees and that are not in the buffer."""
+        return False
 
     @property
     def is_silent(self) -> bool:
@@ -132,18 +148,26 @@ class Connection:
     def next_frame(self) -> Frame | None:
         """Return the next frame, or None until all of it has come.
 
+        A call reads one buffer, or a payload as far as it is there: no peer keeps the reader from the others.
+
         Raises
         ------
         MessageRefused
             If what comes is no frame; nothing can be read any more then.
         """
-        while True:
-            frame = self._take()
-            if frame is None:
-                if not self._fill():
-                    return None
-            elif frame.kind != _HEARTBEAT:
-                return frame
+        may_read = True
+        while (frame := self._take_message()) is None:
+            if not (may_read and self._fill()):
+                self.gone |= not self.is_met and self.is_silent
+                return None
+            may_read = self._head is not None
+        return frame
+
+    def _take_message(self) -> Frame | None:
+        """Return the next frame that was read and is no heartbeat; before the greeting none is skipped."""
+        while (frame := self._take()) is not None and frame.kind == _HEARTBEAT and self.is_met:
+            pass
+        return frame
 
     def _take(self) -> Frame | None:
         """Return a frame from what has been read, if it is whole."""
@@ -178,11 +202,11 @@ class Connection:
         return frame
 
     def _check(self, size: int, entries: int) -> None:
-        if size > self.largest_body:
+        if size > self._largest_body:
             raise MessageRefused(f"its body would have {size:,} bytes")
-        if entries and self.largest_body < LARGEST_BODY:
+        if entries and not self.is_met:
             raise MessageRefused("a stranger sends a payload")
-        if entries > self.largest_payload:
+        if entries > self._largest_payload:
             raise MessageRefused(f"its head says {entries} entries, more than any message has")
 
     def _make_room(self, size: int) -> None:
@@ -210,7 +234,8 @@ class Connection:
         except OSError:
             count = 0
         self.gone = not count
-        self._heard_s = time.monotonic()
+        if self.is_met:
+            self._heard_s = time.monotonic()
         if self._head is None:
             self._stop += count
         else:
@@ -307,7 +332,8 @@ class Connection:
             self._queue.clear()
             with suppress(OSError):
                 self._end.shutdown(socket.SHUT_WR)
-                for _ in range(_UNREAD):  # a socket that is closed unread may take back what it has sent
+                # a socket that is closed unread may take back what it has sent; a stranger was sent nothing
+                for _ in range(_UNREAD if self.is_met else 1):
                     if not self._end.recv(_BUFFER):
                         break
             self._end.close()

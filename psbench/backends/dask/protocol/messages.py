@@ -74,6 +74,12 @@ class PeerRefused(Message, kind=12):
     reason: str
 
 
+class ClosedStrangers(Message, kind=16):
+    """How many unknown connections a server, a worker or the replica has closed so far."""
+
+    count: int
+
+
 class StopRun(Message, kind=13):
     """The run is over."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -12,6 +13,8 @@ COORDINATOR = "coordinator"
 CLIENT = "client"
 EVALUATOR = "evaluator"
 REPLICA = "replica"
+#: more names than this are counted in a sentence, not listed
+_LISTED = 6
 
 
 class Address(NamedTuple):
@@ -37,6 +40,19 @@ def worker_name(worker: int) -> str:
     'worker 3'
     """
     return f"worker {worker}"
+
+
+def names_or_count(names: Sequence[str], total: int, kind: str) -> str:
+    """Return names for a sentence: all of them, or their number and the first one if they are many.
+
+    >>> names_or_count(["worker 3", "worker 5"], 130, "workers")
+    'worker 3, worker 5'
+    >>> names_or_count([worker_name(worker) for worker in range(70, 128)], 130, "workers")
+    '58 of 130 workers, worker 70 first'
+    """
+    if len(names) <= _LISTED:
+        return ", ".join(names)
+    return f"{len(names)} of {total} {kind}, {names[0]} first"
 
 
 def server_name(number: int) -> str:

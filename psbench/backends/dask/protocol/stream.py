@@ -9,6 +9,9 @@ The run's key never travels. A server's address has a number drawn for it, and a
 of its own, its name, and the HMAC of all three under the key; a number of a client that came before is
 refused, so what was overheard opens nothing. The server answers with the HMAC of the client's number, without
 which the client takes nothing from it. On an encrypted connection both HMACs are of its `binding` too.
+
+An unknown connection may send a greeting and nothing else, within `silence_s` from when it was accepted. The
+number of unknown connections is bounded, so that known peers keep their descriptors.
 """
 
 from __future__ import annotations
@@ -16,16 +19,20 @@ from __future__ import annotations
 import errno
 import hmac
 import ipaddress
+import logging
+import math
+import resource
 import secrets
 import selectors
 import socket
 import sys
 import time
-from collections import deque
+from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from psbench.backends.dask.protocol.connection import LARGEST_BODY, Connection
+from psbench.backends.dask.protocol.connection import Connection
 from psbench.backends.dask.protocol.decoder import MessageRefused
 from psbench.backends.dask.protocol.messages import Hello
 from psbench.backends.dask.protocol.roles import Address
@@ -33,14 +40,26 @@ from psbench.backends.dask.protocol.sender import SENDER
 from psbench.backends.dask.protocol.tls import SecureConnection, client_context, server_context
 from psbench.backends.dask.protocol.wire import LINGER_S, Closing, Frame, Listening, PeerPatience
 
+logger = logging.getLogger(__name__)
+
 #: bytes of a number that is drawn, and of an HMAC
 _NUMBER, _HMAC = 16, 32
-#: bytes of the largest greeting of a stranger
-_GREETING = 1 << 12
 #: the kind of a server's answer to a greeting, which no message has
 _WELCOME = 254
 #: connections that may wait to be accepted
 _BACKLOG = 1024
+#: most connections that have not greeted yet, and their most as a share of the process's descriptors
+_MOST_UNKNOWN, _SHARE_UNKNOWN = 256, 0.25
+#: seconds that an unknown connection has, even if others want its place
+_GRACE_S = 1.0
+#: seconds without accepting if there is no descriptor for another connection (asyncio waits as long)
+_NO_DESCRIPTOR_S = 1.0
+#: the errors that say so
+_EXHAUSTED = errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM
+#: reads of known connections between two looks at all of them
+_READS = 64
+#: seconds between two looks that count at most as time in which a greeting could have been read
+_READING_S = 0.5
 _ANYWHERE, _PATIENCE = Listening(), PeerPatience()
 #: schemes of addresses: of servers that encrypt, and of those that do not
 _ENCRYPTED, _PLAIN = "tls", "stream"
@@ -108,6 +127,13 @@ def _listen(host: str, listening: Listening) -> socket.socket:
     raise listening.none_free(host)
 
 
+def _most_unknown() -> int:
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if descriptors == resource.RLIM_INFINITY:
+        return _MOST_UNKNOWN
+    return min(_MOST_UNKNOWN, max(1, int(descriptors * _SHARE_UNKNOWN)))
+
+
 def is_loopback(host: str) -> bool:
     """Return whether an address can be reached from this machine only.
 
@@ -138,8 +164,12 @@ class StreamServer(Closing):
     ----------
     address : Address
     strangers : int
-        Connections that did not begin with a proof of the run's key; they are dropped.
+        Connections that did not begin with a proof of the run's key, in time; they are dropped.
+    on_stranger : callable or None
+        Called with that number whenever it has grown.
     """
+
+    on_stranger: Callable[[int], None] | None = None
 
     def __init__(
         self, host: str, key: bytes, encrypted: bool = False, listening: Listening = _ANYWHERE
@@ -153,11 +183,16 @@ class StreamServer(Closing):
         self._selector: Any = selectors.DefaultSelector()
         for end in self._listening:
             end.setblocking(False)
-            self._selector.register(end, selectors.EVENT_READ, None)
+        self._accepts_at_s = 0.0  # not before; inf: it accepts now
+        self._accept_again()
         self._routes: dict[str, Connection] = {}
         self._connections: set[Connection] = set()
+        self._unknown: dict[Connection, float] = {}  # not greeted yet: when accepted, in seconds of reading
+        self._most_unknown = _most_unknown()
+        self._reading_s, self._read_s = 0.0, time.monotonic()
         self._used: set[bytes] = set()  # numbers of clients
-        self._ready: deque[Connection] = deque()  # those that may have a frame
+        self._ready: OrderedDict[Connection, None] = OrderedDict()  # those that may have a frame
+        self._reads = 0  # until the next look at all connections
         self._silence_s = listening.patience.silence_s
         self._look_s = time.monotonic() + self._silence_s
         self.strangers = 0
@@ -189,39 +224,88 @@ class StreamServer(Closing):
         MessageRefused
             If it is none; its sender is forgotten.
         """
-        deadline = time.monotonic() + timeout_s
+        now = time.monotonic()
+        deadline = now + timeout_s
+        has_looked = False
         while True:
-            while self._ready:
-                found = self._read(self._ready.popleft())
+            while self._ready and self._reads:
+                self._reads -= 1
+                found = self._read(self._ready.popitem(last=False)[0])
                 if found is not None:
                     return found
-            events = self._selector.select(timeout_s)
-            for each, _ in events:
-                if each.data is None:
-                    self._accept(each.fileobj)
-                else:
-                    self._ready.append(each.data)
-            now = time.monotonic()
-            if now > self._look_s:
-                self._drop_silent(now)
-            timeout_s = deadline - now
-            if not events or (timeout_s <= 0 and not self._ready):
+            if has_looked and now >= deadline:
                 return None
+            self._look(0.0 if self._ready else max(0.0, min(deadline, self._accepts_at_s) - now))
+            has_looked, now = True, self._read_s
+
+    def _look(self, timeout_s: float) -> None:
+        """Wait at most that long for something to read; accept connections, and drop those that are late."""
+        for each, _ in self._selector.select(timeout_s):
+            if each.data is None:
+                self._accept(each.fileobj)
+            else:
+                self._ready[each.data] = None
+        self._reads = _READS
+        now = time.monotonic()
+        # a process may compute for longer than its peers have for a greeting
+        self._reading_s += min(now - self._read_s, _READING_S)
+        self._read_s = now
+        while self._oldest_unknown_s > self._silence_s:
+            self._refuse(next(iter(self._unknown)))
+        if now > self._look_s:
+            self._drop_silent(now)
+        if now >= self._accepts_at_s:
+            self._accept_again()
+
+    @property
+    def _oldest_unknown_s(self) -> float:
+        """How long the oldest unknown connection could have greeted; below 0 if there is none."""
+        return self._reading_s - next(iter(self._unknown.values()), math.inf)
 
     def _accept(self, listening: socket.socket) -> None:
+        if self._accepts_at_s < math.inf:  # another of its sockets has found out that there is no place
+            return
+        if len(self._unknown) >= self._most_unknown:
+            if self._oldest_unknown_s < _GRACE_S:
+                self._accept_later(_GRACE_S - self._oldest_unknown_s)
+                return
+            self._refuse(next(iter(self._unknown)))
         try:
             end, _ = listening.accept()
+        except OSError as error:  # else it is gone already
+            if error.errno in _EXHAUSTED:
+                self._make_do(error)
+            return
+        try:
             connection = self._connection(end)
-        except OSError:  # it is gone already
+        except OSError:
+            end.close()
             return
         self._connections.add(connection)
+        self._unknown[connection] = self._reading_s
         self._selector.register(connection, selectors.EVENT_READ, connection)
-        self._ready.append(connection)  # its greeting is here, more often than not
+        self._ready[connection] = None  # its greeting is here, more often than not
+
+    def _make_do(self, error: OSError) -> None:
+        """Close an unknown connection, or accept none for a while: there is no descriptor left."""
+        if self._unknown:
+            self._refuse(next(iter(self._unknown)))
+        else:
+            logger.warning("no connection can be accepted: %s", error)
+            self._accept_later(_NO_DESCRIPTOR_S)
+
+    def _accept_later(self, in_s: float) -> None:
+        self._accepts_at_s = time.monotonic() + in_s
+        for end in self._listening:
+            self._selector.unregister(end)
+
+    def _accept_again(self) -> None:
+        self._accepts_at_s = math.inf
+        for end in self._listening:
+            self._selector.register(end, selectors.EVENT_READ, None)
 
     def _connection(self, end: socket.socket) -> Connection:
-        if self._context is None:
-            return Connection(end, _GREETING, self._silence_s)
-        return SecureConnection(end, self._context, largest_body=_GREETING, silence_s=self._silence_s)
+        return Connection(end) if self._context is None else SecureConnection(end, self._context)
 
     def _read(self, connection: Connection) -> tuple[str, Frame] | None:
         if connection not in self._connections:
@@ -229,17 +313,21 @@ class StreamServer(Closing):
         try:
             frame = connection.next_frame()
         except MessageRefused as error:
-            self._drop(connection)
             if connection.name is None:
-                self.strangers += 1
+                self._refuse(connection)
                 return None
+            self._drop(connection)
             raise MessageRefused(error.reason, connection.name) from None
         if frame is None:
-            if connection.gone:
+            if connection.has_unseen_bytes:
+                self._ready[connection] = None
+            elif connection.gone and connection.name is None:
+                self._refuse(connection)
+            elif connection.gone:
                 self._drop(connection)
             return None
         if connection.has_bytes:
-            self._ready.append(connection)
+            self._ready[connection] = None
         if connection.name is not None:
             return connection.name, frame
         return self._admit(connection, frame)
@@ -250,16 +338,19 @@ class StreamServer(Closing):
         proof = _tag(self._key, self._number, number, body, connection.binding)
         name = self._name_in(frame.kind, number, body) if hmac.compare_digest(tag, proof) else None
         if name is None:
-            self.strangers += 1
-            self._drop(connection)
+            self._refuse(connection)
             return None
         self._used.add(number)
         self.forget(name)  # of a process that is dead: another has taken its place
-        connection.name, connection.largest_body = name, LARGEST_BODY
-        connection.largest_payload = self._largest
+        connection.name = name
+        connection.meet(self._silence_s, self._largest)
+        del self._unknown[connection]
         self._routes[name] = connection
-        SENDER.add(connection)
+        # before all else, heartbeats too
         connection.send(Frame(_WELCOME, _tag(self._key, number, connection.binding), None))
+        SENDER.add(connection)
+        if connection.has_queue:
+            SENDER.wake()
         return name, Frame(Hello.kind, body, None)
 
     def _name_in(self, kind: int, number: bytes, body: bytes) -> str | None:
@@ -282,8 +373,15 @@ class StreamServer(Closing):
         if connection is not None:
             self._drop(connection)
 
+    def _refuse(self, stranger: Connection) -> None:
+        self._drop(stranger)
+        self.strangers += 1
+        if self.on_stranger is not None:
+            self.on_stranger(self.strangers)
+
     def _drop(self, connection: Connection, linger_s: float = 0.0) -> None:
         self._connections.discard(connection)
+        self._unknown.pop(connection, None)
         self._selector.unregister(connection)
         SENDER.remove(connection)
         connection.close(linger_s)
@@ -291,12 +389,12 @@ class StreamServer(Closing):
             del self._routes[connection.name]
 
     def _drop_silent(self, now_s: float) -> None:
-        """Drop who gave no sign of life for long, strangers included."""
+        """Drop known peers that gave no sign of life for long."""
         self._look_s = now_s + self._silence_s / 4
-        for connection in [*self._connections]:
+        for connection in [*self._routes.values()]:
             connection.look()
             if connection.has_bytes:
-                self._ready.append(connection)
+                self._ready[connection] = None
             elif connection.gone:
                 self._drop(connection)
 
@@ -326,22 +424,20 @@ class StreamClient(Closing):
     def __init__(self, address: Address, key: bytes, name: str, patience: PeerPatience = _PATIENCE) -> None:
         encrypted, host, port, self._server = _place(address)
         self._key, self._name, self._number = key, name, secrets.token_bytes(_NUMBER)
-        self._welcome: bytes | None = _tag(key, self._number)  # until it has come
+        self._silence_s = patience.silence_s
+        self._welcome = _tag(key, self._number)
         try:
             end = _connect(host, port, self._server, patience.silence_s, not encrypted)
         except OSError:  # no process listens any more: this connection is lost from the beginning
             self._connection = Connection(socket.socket(_family(host)))
             self._connection.close(0)
             return
-        silence_s, first_word_s = patience
         if encrypted:
             context = client_context(key)
-            self._connection = SecureConnection(
-                end, context, self._greeting, silence_s=silence_s, first_word_s=first_word_s
-            )
+            self._connection = SecureConnection(end, context, self._greeting, patience.first_word_s)
             self._connection.flush()
         else:
-            self._connection = Connection(end, silence_s=silence_s, first_word_s=first_word_s)
+            self._connection = Connection(end, patience.first_word_s)
             self._connection.send(self._greeting(b""))
         SENDER.add(self._connection)
         if self._connection.has_queue:
@@ -383,23 +479,22 @@ class StreamClient(Closing):
         ready = connection.has_bytes
         while ready or (not connection.gone and connection.wait(timeout_s)):
             frame = connection.next_frame()
-            if frame is not None and self._welcome is None:
+            if frame is not None and connection.is_met:
                 return frame
             if frame is not None:
                 self._check_welcome(frame)
-            elif time.monotonic() >= deadline:
-                break
-            ready = frame is not None and connection.has_bytes
             timeout_s = deadline - time.monotonic()
+            if frame is None and timeout_s <= 0:
+                break
+            ready = connection.has_bytes if frame is not None else connection.has_unseen_bytes
         return None
 
     def _check_welcome(self, frame: Frame) -> None:
         """Take nothing from a server before it has shown that it has the key."""
-        assert self._welcome is not None
         if frame.kind != _WELCOME or not hmac.compare_digest(frame.body, self._welcome):
             self.close(0)
             raise MessageRefused("the server does not know the run's key")
-        self._welcome = None
+        self._connection.meet(self._silence_s)
 
     def send_frame(self, frame: Frame) -> None:
         """Send a frame, or drop it if the connection is lost; a large payload must not change later."""

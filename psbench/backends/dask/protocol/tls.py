@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import hmac
+import math
 import secrets
 import select
 import socket
@@ -17,7 +18,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-from psbench.backends.dask.protocol.connection import HEAD, LARGEST_BODY, Connection
+from psbench.backends.dask.protocol.connection import HEAD, Connection
 from psbench.backends.dask.protocol.decoder import MessageRefused
 from psbench.backends.dask.protocol.wire import Frame
 
@@ -96,7 +97,7 @@ class SecureConnection(Connection):
     context : ssl.SSLContext
     greet : callable or None
         A client's: returns its first frame from the connection's `binding`. None for a server.
-    largest_body, silence_s, first_word_s
+    greeting_s
         See `Connection`.
     """
 
@@ -105,12 +106,9 @@ class SecureConnection(Connection):
         end: socket.socket,
         context: ssl.SSLContext,
         greet: Callable[[bytes], Frame] | None = None,
-        *,
-        largest_body: int = LARGEST_BODY,
-        silence_s: float,
-        first_word_s: float | None = None,
+        greeting_s: float = math.inf,
     ) -> None:
-        super().__init__(end, largest_body, silence_s, first_word_s)
+        super().__init__(end, greeting_s)
         self._end = self._tls = context.wrap_socket(
             end, server_side=greet is None, do_handshake_on_connect=False
         )
@@ -124,8 +122,13 @@ class SecureConnection(Connection):
 
     @property
     def has_bytes(self) -> bool:
-        """See `Connection`; what has been decrypted no poller sees."""
-        return self._stop > self._start or bool(self._refused or self._tls.pending())
+        """See `Connection`."""
+        return self._stop > self._start or self.has_unseen_bytes
+
+    @property
+    def has_unseen_bytes(self) -> bool:
+        """See `Connection`: what has been decrypted no poller sees."""
+        return bool(self._refused or self._tls.pending())
 
     @property
     def waits_for(self) -> int:

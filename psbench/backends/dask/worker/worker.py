@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from psbench.backends.checkpointing import named, under
+from psbench.backends.checkpointing import Since, named, repeats_steps, under
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Json, Message
+from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.messages import EntryRanges, ReleaseMessage
 from psbench.backends.dask.protocol.roles import Address
 from psbench.backends.dask.protocol.transport import Abandoned, ClientSocket, ServerSocket, Stopped
@@ -32,6 +34,9 @@ from psbench.training.batches import BatchPosition
 from psbench.training.corruption import Corruptions
 from psbench.training.local_model import LocalModel, StepStatistics, numbers_of
 from psbench.training.workload import Workload
+
+#: tensors and plain data
+_Part: TypeAlias = tuple[StateDict, dict[str, Any]]
 
 
 class Worker:
@@ -80,7 +85,10 @@ class Worker:
         self.exchange: WorkerExchange
         self.model: LocalModel
         self._ranges: EntryRanges | None = None  # of the servers, if they are not as the placement says
-        self._released_at: BatchPosition | None = None  # in the data, at the last release
+        #: its part of a checkpoint as of its last release, and as of its last push that it computed on beside
+        self._at_release: _Part | None = None
+        self._at_push: _Part | None = None
+        self._repeats = False  # steps of before a checkpoint, once training starts
         self._overlapped: ReleaseMessage | None = None  # that came while the worker computed on
         self._halted = False
         self._model_tag: int | None = None  # of a request for the model after the next release
@@ -147,10 +155,10 @@ class Worker:
 
     # ---------------------------------------------------------------- from one release to the next
 
-    def _work_from(self, release: ReleaseMessage) -> None:
-        """Do what the loop decides, from a release until the next is needed."""
-        directive: Directive | None = self._take(release)
-        if release.halts:
+    def _work_from(self, release: ReleaseMessage | None) -> None:
+        """Do what the loop decides, from a release, or a checkpoint, until the next release is needed."""
+        directive: Directive | None = "continue" if release is None else self._take(release)
+        if release is not None and release.halts:
             return
         goes_on = directive == "continue" or self._obey(directive)
         while goes_on:
@@ -165,10 +173,10 @@ class Worker:
             release.then, release.ticket, release.version, release.orders, release.allowance
         )
         if release.then == "step":
-            self._released_at = self.trainer.position(self.worker)
             self.exchange.mark_release()
             self._renew(release)
             self.exchange.began(release.version)
+            self._at_release = self._part("release")
         return directive
 
     def _renew(self, release: ReleaseMessage) -> None:
@@ -269,12 +277,15 @@ class Worker:
         if self._corruptions is not None:
             payload = self._corruptions.of(self.worker, push.ticket, payload, push.fragment)
         self.exchange.push(push, payload, self.model.buffers)
+        if overlapping:
+            self._at_push = self._part("push")
         if self._noting is not None:
             self._noting.sent(push.ticket)
 
     # ---------------------------------------------------------------- messages of the coordinator
 
-    def _await_release(self) -> ReleaseMessage:
+    def _await_release(self) -> ReleaseMessage | None:
+        """Wait for the next release; None for training that starts in the middle of this worker's steps."""
         while True:
             message = self.mailbox.next(LOOK_S)
             if isinstance(message, ReleaseMessage):
@@ -285,6 +296,9 @@ class Worker:
                 return message
             if message is not None:
                 self._handle(message)
+            if self._repeats and isinstance(message, msg.StartTraining):
+                self._repeats = False
+                return None
 
     def _handle(self, message: Message) -> None:
         handler = self._handlers.get(type(message))
@@ -306,6 +320,8 @@ class Worker:
     def _take_orders(self, order: msg.NewOrders) -> None:
         if self.loop is not None:
             self.loop.on_orders(order.orders)
+            if self._at_release is not None:
+                self._at_release[1].setdefault("told", []).append(order.orders)
 
     def _change_speed(self, order: msg.ChangeSpeed) -> None:
         self._machine.by_hand = order.factor
@@ -327,17 +343,29 @@ class Worker:
         self.mailbox.send(msg.WorkerModel(tag, tensors))
 
     def _send_state(self, order: msg.SendWorkerState) -> None:
-        """Send this worker's part of a checkpoint: as it is if it waits, else as of its last release."""
-        now = self.trainer.position(self.worker)
-        position = now if order.waits else self._released_at or now
-        tensors, plain = self.exchange.checkpoint(order.waits)
-        plain |= {"position": position, "used": position.steps}
-        if order.waits and self.loop is not None:
+        """Send this worker's part of a checkpoint: current if it waits, else of its last release or push."""
+        is_exchanging, is_current = self.loop is not None and self.loop.exchanging, True
+        if order.waits and not is_exchanging:
+            part = self._part()
+        elif self._at_push is not None and is_exchanging and (order.waits or self._overlapped is not None):
+            part = self._at_push  # its answer is here, or still to be sent: the push was handled
+        else:
+            part, is_current = self._at_release or self._part(), False
+        tensors, plain = self.exchange.checkpoint(is_current)
+        tensors |= part[0] | ({} if self._corruptions is None else self._corruptions.tensors(self.worker))
+        self.mailbox.send(msg.WorkerState(order.tag, Json(plain | part[1]), tensors))
+
+    def _part(self, since: Since | None = None) -> _Part:
+        """Return what this worker holds now, as it is to be stored if it computes from now on."""
+        position = self.trainer.position(self.worker)
+        plain: dict[str, Any] = {"position": position, "used": position.steps}
+        tensors: StateDict = {}
+        if self.loop is not None and (since is None or repeats_steps(self.composition)):
             plain |= {"loop": self.loop.state_dict(), "lr": self.lr, "next_chunk_s": None}
-            if self.composition.own_steps:  # all others are sent the model again
-                tensors |= named("model/", self.model.state_dict())
-        tensors |= {} if self._corruptions is None else self._corruptions.tensors(self.worker)
-        self.mailbox.send(msg.WorkerState(order.tag, Json(plain), tensors))
+            plain |= {} if since is None else {"since": since, "orders": {**self.model.orders}}
+            if since is not None or self.composition.own_steps:  # all others are sent the model again
+                tensors = named("model/", self.model.state_dict())
+        return tensors, plain
 
     # ---------------------------------------------------------------- compositions
 
@@ -364,7 +392,8 @@ class Worker:
 
     def _restart(self, residual: Tensor | None) -> None:
         """Forget what was concluded and computed since the last push."""
-        self.loop = self._overlapped = self._released_at = None
+        self.loop = self._overlapped = self._at_release = self._at_push = None
+        self._repeats = False
         self.model = LocalModel(self.composition, self._optimizer, self._fragments())
         common = self.mailbox, self._clock, residual
         if self.composition.placement.collective:
@@ -410,3 +439,9 @@ class Worker:
         model = under("model/", order.tensors)
         if model:
             self.model.load_state_dict(model)
+        if "since" in plain and self.loop is not None:
+            self._repeats = True
+            self.model.obey(plain["orders"])
+            self._at_release = self._at_push = named("model/", model), {**plain}
+            for orders in plain.get("told", ()):
+                self.loop.on_orders(orders)

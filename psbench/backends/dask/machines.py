@@ -1,0 +1,55 @@
+"""Whether the machines of a Dask cluster hold the processes that are placed there."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
+from distributed import Client
+from distributed.comm import get_address_host
+
+from psbench.backends.dask.asking import ask
+from psbench.backends.dask.protocol.roles import COORDINATOR, REPLICA, servers_of, worker_number
+from psbench.errors import BackendError
+from psbench.system.limits import SHARE, machine_memory, size
+from psbench.training.memory import vectors_of
+from psbench.training.workload import Workload
+
+
+def check_machines(client: Client, workload: Workload, placed: Mapping[str, str]) -> None:
+    """Refuse a placement by which a machine would need more memory than it has.
+
+    An estimate from below: the vectors as long as the model that each process holds (`held_by_processes`).
+
+    Raises
+    ------
+    BackendError
+        Naming the machine and its roles.
+    """
+    experiment = workload.experiment
+    found = ask(client, machine_memory, of={*placed.values()}, limits=experiment.connection)
+    machines: dict[str, list[str]] = defaultdict(list)
+    for role, address in placed.items():
+        machines[found[address][0]].append(role)
+    for roles in machines.values():
+        available = max(found[placed[role]][1] for role in roles)
+        counts = Counter(_kind(role, workload) for role in roles)
+        needed = int(vectors_of(experiment, counts) * workload.model_bytes)
+        if needed > SHARE * available:
+            host = get_address_host(placed[roles[0]])
+            what = f"{len(roles)} processes of the run ({roles[0]}" + (", ...)" if len(roles) > 1 else ")")
+            raise BackendError(
+                f"{host}: {what} would need about {size(needed)} of memory there, and {size(available)} are "
+                "available; spread them over more machines (connection.hosts: spread), or use more servers, "
+                "fewer workers or a smaller model"
+            )
+
+
+def _kind(role: str, workload: Workload) -> str:
+    """Return the field of `Held` for a role."""
+    if worker_number(role) is not None:
+        return "worker"
+    if role == REPLICA:
+        return "replica"
+    has_servers = any(map(servers_of, workload.experiment.strategy.compositions))
+    return "server" if role.startswith("server ") or (role == COORDINATOR and has_servers) else "other"

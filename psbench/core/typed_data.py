@@ -1,0 +1,60 @@
+"""Plain data of files, checked against a type before anything is made of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from psbench.core.specification import problem
+from psbench.errors import DataError, in_short
+
+_T = TypeVar("_T")
+
+
+class FileData(BaseModel):
+    """A mapping of a file: its keys are known, and its numbers finite."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def typed(kind: type[_T], plain: Any, where: str | Path) -> _T:
+    """Return plain data as a value of a type.
+
+    Raises
+    ------
+    DataError
+        With the file (`where`) and the place in it, if it is none.
+
+    >>> typed(int, "x", "numbers.json")
+    Traceback (most recent call last):
+    psbench.errors.DataError: numbers.json: must be a whole number, got 'x'
+    """
+    try:
+        return TypeAdapter(kind).validate_python(plain)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        path = ".".join(map(str, first["loc"]))
+        place = f"{where}: {path}" if path else str(where)
+        got = "" if first["type"] == "missing" else f", got {in_short(first['input'])}"
+        raise DataError(f"{place}: {problem(first)}{got}") from None
+
+
+def read_json(path: Path) -> Any:
+    """Return what a JSON file holds.
+
+    Raises
+    ------
+    DataError
+        If it cannot be read or is none.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: {getattr(error, 'strerror', None) or 'is no text'}") from None
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}: is no JSON, or cut off, at line {error.lineno}") from None
+    except (ValueError, RecursionError):  # a number of 5,000 digits, a list in a list in a list
+        raise DataError(f"{path}: its numbers or lists have no end") from None
