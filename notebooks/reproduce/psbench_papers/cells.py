@@ -141,29 +141,24 @@ def best(paper: Paper, scale: Scale, seeds: int | None, factors: dict[str, float
 
 
 def sensitivity(paper: Paper, scale: Scale, table: str | None = None) -> list[PaperCell]:
-    """Return runs with all assumed numbers of a set-up drawn together, seed 0.
-
-    They are of the sensitive rows, and of the rows of claims that compare runs without gradients.
+    """Return the runs of the sensitive rows with all assumed numbers of a set-up drawn together, seed 0.
 
     Each is multiplied by a factor whose logarithm is uniform between those of its least and its greatest; the
     factors of a draw are the same for all experiments of the paper. A run that ends after some seconds gets
     longer by the greatest factor: nothing costs more than that, so it arrives where it did as assumed.
     Beyond scale quick only runs without gradients are made so many times.
     """
-    claimed = {
-        name for claim in paper.claims if claim.kind in ("claim", "conditional") for name in claim.rows
-    }
-    names: dict[str, None] = {}
-    for row in rows_of(paper, scale, table):
-        if row.row not in {*paper.sensitive, *claimed} or not runs_at(paper, row, scale):
-            continue
-        timed = all(experiment_of(paper, name, scale, 0).timing_only for name in row.experiments)
-        trained = row.row in paper.sensitive and scale in ("smoke", "quick")
-        if trained or (timed and paper.assumes(row)):
-            names |= dict.fromkeys(row.experiments)
+    rows = {row.row for row in rows_of(paper, scale, table)}
+    names = [
+        name
+        for row in paper.rows
+        if row.row in paper.sensitive and row.row in rows and runs_at(paper, row, scale)
+        for name in row.experiments
+        if scale in ("smoke", "quick") or experiment_of(paper, name, scale, 0).timing_only
+    ]
     cells = [
         _cell(paper, name, scale, 0, "sensitivity", label, _drawn(paper, name, scale, number))
-        for name in names
+        for name in dict.fromkeys(names)
         for number, label in enumerate(DRAWS)
     ]
     return _unique(cells)

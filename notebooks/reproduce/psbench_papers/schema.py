@@ -253,7 +253,7 @@ class Paper(_Data):
     setups: dict[str, SetUp]
     experiments: dict[str, Planned]
     guesses: tuple[Guess, ...]
-    #: rows of runs with gradients for which assumed numbers are drawn; for those without they always are
+    #: rows for which all assumed numbers are drawn together; of others that they affect no size counts
     sensitive: tuple[str, ...] = ()
     #: factors of the rate that every experiment of a tuned set-up tries
     rates: tuple[float, ...] = (0.5, 1.0, 2.0)
