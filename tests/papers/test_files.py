@@ -292,6 +292,18 @@ def test_the_measurements_show_the_stored_results():
     assert counts_line(found) in " ".join(readme.split())
 
 
+def test_the_notebook_shows_the_counts_of_the_claims_page():
+    """Its table has been made with the stored results and the verdicts of today, as README's sentence has."""
+    notebook = json.loads(
+        (Path(__file__).parents[2] / "notebooks/15_reproduce.ipynb").read_text(encoding="utf-8")
+    )
+    cell = next(c for c in notebook["cells"] if "each.counts() for" in "".join(c["source"]))
+    shown = "".join(cell["outputs"][0]["data"]["text/html"])
+    assert re.findall(r"<th>([^<]+)</th>", shown)[: len(VERDICTS)] == [*VERDICTS]
+    counts = [stored_reproduction(name).counts().values() for name in NAMES]
+    assert re.findall(r"<td>(\d+)</td>", shown) == [str(count) for each in counts for count in each]
+
+
 def toy(claims, numbers, tried=()):
     """Return a paper of two strategies, whose validation accuracies are given, with trials of rates."""
     bsp, asp = ({"setup": "a", "spec": {"strategy": name}} for name in ("bsp", "asp"))
