@@ -13,11 +13,11 @@ from torch import Tensor
 
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.state import CheckpointState
-from psbench.core.log import EventLog, Kind
 from psbench.core.specification import problem
 from psbench.core.stop import Stop
 from psbench.errors import DataError, SpecError, in_short
 from psbench.experiment import Experiment
+from psbench.training.local_model import EPOCH
 from psbench.training.server import AGGREGATION, OPTIMIZER
 from psbench.training.workload import Workload
 
@@ -139,25 +139,6 @@ def done_in(state: Mapping[str, Any]) -> dict[str, float]:
     return {"epochs": epochs, "updates": view["version"], "seconds": state["time_s"]}
 
 
-def check_log(path: Path, log: EventLog, num_workers: int) -> None:
-    """Refuse rows of a log that no run writes.
-
-    Raises
-    ------
-    DataError
-    """
-    rows = log.rows()
-    wrong = (
-        (~(rows["time_s"] >= 0), "a time that is negative or no number"),
-        (rows["kind"] > max(Kind), "an unknown kind of event"),
-        (rows["worker"] >= num_workers, f"a worker beyond {num_workers - 1}"),
-        (rows["text"] >= len(log.texts), "a text that is not there"),
-    )
-    for faults, what in wrong:
-        if faults.any():
-            raise DataError(f"{path}: row {int(faults.argmax())} of its log has {what}")
-
-
 def check_against(path: Path, checkpoint: Checkpoint, workload: Workload) -> None:
     """Refuse tensors that are not those of the model, and a state that the engine cannot restore.
 
@@ -194,7 +175,7 @@ def _check_tensors(path: Path, tensors: Mapping[str, Tensor], workload: Workload
 
 def _check_tensor(path: Path, name: str, tensor: Tensor, model: tuple[int, ...]) -> None:
     expected = {"log": torch.uint8, "samples": torch.int64}.get(name.rpartition("/")[2], torch.float32)
-    if not tensor.dim() and (name.startswith(AGGREGATION) or "/state/" in name):
+    if not tensor.dim() and (name.startswith(AGGREGATION) or "/state/" in name or name.endswith(EPOCH)):
         expected = torch.float64
     if tensor.dtype != expected:
         raise DataError(f"{path}: tensor {name!r} has numbers of type {tensor.dtype}, expected {expected}")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, get_args, get_origin
+from types import UnionType
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from psbench.errors import ParameterError, UnknownName, in_short
+from psbench.terminal import is_shown
 
 
 def parameter(
@@ -69,12 +71,14 @@ class Specification(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _refuse_text(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse strings and booleans where a number is expected; pydantic would convert them."""
+    def _refuse_before(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse texts and booleans for numbers, which pydantic converts, and names that steer terminals."""
         wanted = cls.model_fields[info.field_name or ""].annotation
         numeric = set(get_args(wanted) or [wanted]) <= {int, float, type(None)}
         if numeric and isinstance(value, (str, bool)):
             raise PydanticCustomError("float_type", "must be a number")
+        if info.field_name == "name" and isinstance(value, str) and not is_shown(value):
+            raise PydanticCustomError("name", "must be one line of text, without control characters")
         return value
 
 
@@ -125,13 +129,21 @@ def choices_of(annotation: Any, info: FieldInfo) -> list[Any]:
     return declared if isinstance(declared, list) else []
 
 
+def _kinds(info: FieldInfo) -> tuple[Any, ...]:
+    """Return the types of a field, `X | None` as two."""
+    is_union = get_origin(info.annotation) in (Union, UnionType)
+    return get_args(info.annotation) if is_union else (info.annotation,)
+
+
 def allowed_values(info: FieldInfo) -> str:
     """Return the allowed values in words.
 
     >>> allowed_values(parameter(1, "", ge=1, lt=9))
     '>= 1, < 9'
     """
-    if choices := choices_of(info.annotation, info):
+    choices = [each for kind in _kinds(info) for each in choices_of(kind, info)]
+    if choices:
+        choices = ["null", *choices] if type(None) in _kinds(info) else choices
         return " | ".join(map(str, choices)) if len(choices) > 1 else ""
     return ", ".join(f"{_SIGNS[name]} {limit:g}" for name, limit in limits_of(info).items())
 

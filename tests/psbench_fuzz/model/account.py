@@ -202,7 +202,12 @@ class Account:
         if now.decides_own_rounds:
             made.allowance = member.allowance = self.share_of_epochs(member)
         if voted or now.own_steps:
-            made = replace(made, aggregate=aggregate, epoch=self.communication.rate_epoch(c))
+            made = replace(made, aggregate=aggregate)
+        if steps and (voted or now.own_steps):
+            step = self.communication.rate_epochs_per_step(c)
+            ahead = self._ahead(member) / c.dataset_size if step else 0.0
+            epoch = self.communication.rate_epoch(c) + ahead
+            made = replace(made, epoch=epoch, epochs_per_step=step)
         member.status, member.ticket, member.base_version = Status.COMPUTING, made.ticket, load
         member.overlapping, member.hold_reason, member.voted_samples = False, "", 0
         if self.move is not None and steps:
@@ -213,6 +218,19 @@ class Account:
         else:
             self.send(made, kept)
         self.counted = self.counted and bool(c.voted)
+
+    def _ahead(self, member: Any) -> int:
+        """Return the samples of a worker's schedule beyond those counted: of pushes and votes that wait.
+
+        Without a server it is where all would be with as many exchanges as the worker has made.
+        """
+        c = self.cluster
+        if self.composition.consistency.by_neighbours:
+            here = [c.workers[worker] for worker in c.active]
+            return sum((member.version - other.version) * other.batch_size for other in here)
+        if member.status is Status.VOTED:
+            return sum(c.workers[worker].voted_samples for worker in c.voted if worker != member.id)
+        return sum(push.samples for push in c.pending.values())
 
     def share_of_epochs(self, member: Member) -> int:
         """Return the samples that a worker may take until it pushes: DESIGN.md, "A budget of epochs binds".
