@@ -2,12 +2,13 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from psbench_papers.estimates import RunMeasure, estimate
+from psbench_papers.estimates import RunMeasure, estimate, fewest_seeds
 from psbench_papers.verdict import ALPHA
 
 
@@ -46,8 +47,14 @@ def test_the_ratio_of_deviations_has_the_f_test():
     # the power of equality: the share of ratios, where there is no difference, that pass both tests
     drawn = [replace(found, ratio=math.sqrt(f)) for f in stats.f.ppf((np.arange(2000) + 0.5) / 2000, 4, 4)]
     passed = [max(each.above(1 / 4), each.below(4.0)) <= ALPHA for each in drawn]
-    assert found.equal_power(4.0, ALPHA) == pytest.approx(np.mean(passed), abs=1e-3)
-    assert found.equal_power(1.1, ALPHA) == 0.0
+    assert found.within_power(1 / 4, 1.0, 4.0, ALPHA) == pytest.approx(np.mean(passed), abs=1e-3)
+    assert found.within_power(1 / 1.1, 1.0, 1.1, ALPHA) == 0.0
+    passed = [
+        max(replace(e, ratio=e.ratio / 3).above(1 / 20), replace(e, ratio=e.ratio / 3).below(1.0))
+        for e in drawn
+    ]
+    told = found.within_power(1 / 20, 1 / 3, 1.0, ALPHA)
+    assert told == pytest.approx(np.mean(np.array(passed) <= ALPHA), abs=1e-3)
     smaller = [replace(each, ratio=each.ratio / 5).below(1.0) <= ALPHA for each in drawn]
     assert found.power(1 / 5, ALPHA) == pytest.approx(np.mean(smaller), abs=1e-3)
     assert (found.above(0.0), found.power(0.0, ALPHA), found.power(1.0, ALPHA)) == (1.0, 0.0, 0.0)
@@ -82,6 +89,24 @@ def test_half_of_the_runs_that_arrive_are_enough():
     assert (found.mean, found.never, found.bounds) == (pytest.approx(12 / 2.5), 0, 2)
 
 
+def test_runs_with_several_limits_are_cut_at_the_shortest():
+    """The ratio of the areas under scipy's Kaplan-Meier curves, to the shortest limit that a run came to."""
+    runs = [*measured(4.0, 5.0, given=40.0), *measured(None, given=9.0)]
+    baseline = [*measured(8.0, 16.0, given=40.0), *measured(None, given=25.0)]
+    found = estimate("speed_up", runs, baseline)
+
+    def area(times, ended, end):
+        curve = stats.ecdf(stats.CensoredData.right_censored(times, np.logical_not(ended))).sf
+        edges = [0.0, *curve.quantiles[curve.quantiles < end], end]
+        return sum((b - a) * curve.evaluate(a) for a, b in pairwise(edges))
+
+    ended = [True, True, False]
+    assert found.mean == pytest.approx(area([8, 16, 25], ended, 9) / area([4, 5, 9], ended, 9))
+    assert found.mean == pytest.approx((8 + 9 + 9) / (4 + 5 + 9))  # and not (8 + 16 + 25) / (4 + 5 + 9)
+    turned = estimate("speed_up", baseline, runs)
+    assert turned.mean == pytest.approx(1 / found.mean)  # whichever side the shortest limit is on
+
+
 def test_times_beyond_the_shortest_censored_run_are_cut():
     """A run that was given longer is not compared for longer."""
     runs = [*measured(4.0, 30.0, given=40.0)]
@@ -111,24 +136,54 @@ def test_runs_that_say_nothing_give_no_estimate(form, runs, baseline):
 def test_equal_runs_are_no_evidence_for_either_side():
     found = estimate("ratio", measured(3.0, 4.0, 5.0), measured(3.0, 4.0, 5.0))
     assert (found.above(1.0), found.below(1.0)) == (1.0, 1.0)
-    assert found.power(2.0, ALPHA) == found.equal_power(1.1, ALPHA) == 1.0  # nothing varies
-    rounded = estimate("difference", measured(1e6, 1e6 + 1e-7), measured(0.0, 0.0))
+    assert found.power(2.0, ALPHA) == found.within_power(1 / 1.1, 1.0, 1.1, ALPHA) == 1.0  # nothing varies
+    rounded = estimate("difference", measured(1e6, 1e6 + 1e-7, 1e6), measured(0.0, 0.0, 0.0))
     assert rounded.error == 0.0
-    assert found.above(0.9) == 0.0
+    assert found.above(0.9) == rounded.above(0.9) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("runs", "baseline"),
+    [
+        (measured(3.0, 3.0), measured(6.0, 6.0)),
+        (measured(3.0, 4.0), measured(6.0, 8.0)),
+        (measured(3.0, 3.0, given=9.0), measured(None, None, given=9.0)),
+    ],
+)
+def test_two_seeds_that_agree_by_chance_give_no_p(runs, baseline):
+    """They have no spread to judge by; scipy's t-test of two equal values is no better than of one."""
+    found = estimate("speed_up", runs, baseline)
+    assert found.error == 0.0
+    assert {found.above(1.0), found.below(1.0), found.above(1.9), found.below(2.1)} == {1.0}
+    assert found.power(2.0, ALPHA) == found.within_power(0.5, 1.0, 2.0, ALPHA) == 0.0
+    assert all(map(math.isnan, found.limit(0.95)))
+
+
+def test_an_estimate_moves_on_its_own_scale():
+    ours = estimate("ratio", measured(2.0, 2.5), measured(4.0, 4.1))
+    start, end = (estimate("ratio", measured(value), measured(1.0)) for value in (2.0, 3.0))
+    moved = ours.moved(start, end)
+    assert (moved.mean, moved.low, moved.high) == pytest.approx(
+        (1.5 * ours.mean, 1.5 * ours.low, 1.5 * ours.high)
+    )
+    ours = estimate("difference", measured(2.0, 2.5), measured(4.0, 4.1))
+    start, end = (estimate("difference", measured(value), measured(1.0)) for value in (2.0, 3.0))
+    assert ours.moved(start, end).mean == pytest.approx(ours.mean + 1)
 
 
 def test_two_seeds_are_the_fewest_and_say_how_many_would_be_enough():
     found = estimate("difference", measured(1.0, 1.4), measured(0.0, 0.1))
     assert found.limit(0.95)[0] < found.mean < found.limit(0.95)[1]
-    assert found.equal_power(100.0, 0.05) > 0
+    assert found.within_power(-100.0, 0.0, 100.0, 0.05) > 0
     shift = 0.6 / (0.3 / 2)  # pairs of 1.0 and 1.3, whose mean has an error of half of what they differ by
     assert found.power(0.6, 0.05) == pytest.approx(stats.nct.sf(stats.t.ppf(0.95, 1), 1, shift))
-    enough = found.seeds_for(lambda other: other.power(0.5, 0.05))
+    enough = fewest_seeds([found], lambda others: others[0].power(0.5, 0.05))
     assert enough is not None
     assert found.with_seeds(enough).power(0.5, 0.05) >= 0.8 > found.with_seeds(enough - 1).power(0.5, 0.05)
-    assert found.seeds_for(lambda other: other.power(100.0, 0.05)) == 2
+    assert fewest_seeds([found], lambda others: others[0].power(100.0, 0.05)) == 2
     assert found.above(0.0) < 0.05
     three = estimate("difference", measured(1.0, 1.4, 1.1), measured(0.0, 0.1, 0.2))
     assert (three.freedom, three.with_seeds(5).freedom) == (2, 4)
     one = estimate("difference", measured(1.0), measured(0.0))
-    assert (one.equal_power(100.0, 0.05), one.seeds_for(lambda _: 1.0)) == (0.0, None)
+    assert one.within_power(-100.0, 0.0, 100.0, 0.05) == 0.0
+    assert fewest_seeds([found, one], lambda _: 1.0) is None

@@ -13,18 +13,19 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from scipy import stats
 
 from psbench.errors import DataError, SpecError, UnknownName
 from psbench.experiment import Experiment
 from psbench.runs.execution import run
 from psbench_papers import cells
+from psbench_papers.claim import SCALES
 from psbench_papers.closed_forms import FORMULAS
 from psbench_papers.figures import figures
 from psbench_papers.library import FILES, NAMES, load, parse, stored
 from psbench_papers.measures import TARGETS, measure
 from psbench_papers.outcome import Reproduction, RowOutcome
 from psbench_papers.page import _compared, _paper, _percent, _seeds, write_page
-from psbench_papers.schema import SCALES
 from psbench_papers.session import plan, stored_reproduction
 from psbench_papers.text import (
     counts_line,
@@ -35,7 +36,7 @@ from psbench_papers.text import (
     summary,
     verdict_words,
 )
-from psbench_papers.verdict import VERDICTS
+from psbench_papers.verdict import ALPHA, VERDICTS, bounds
 
 PAPERS = [load(name) for name in NAMES]
 names = pytest.mark.parametrize("paper", PAPERS, ids=NAMES)
@@ -291,24 +292,183 @@ def test_the_measurements_show_the_stored_results():
     assert counts_line(found) in " ".join(readme.split())
 
 
-def test_equality_counts_where_a_loss_could_be_found():
-    """A problem that asynchronous training learns as well shows nothing of the switch."""
-    found = stored_reproduction("sync_switch")
-    claims = {each.claim.name: each for each in found.claims}
-    assert claims["too-little-loses-cifar100"].verdict == "contradicted"
-    insensitive = claims["as-accurate-cifar100"]
-    assert (insensitive.verdict, insensitive.insensitive) == ("inconclusive", True)
-    assert claims["too-little-loses"].verdict == "confirmed in direction"
-    assert (claims["as-accurate-sixteen"].verdict, claims["as-accurate-sixteen"].insensitive) == (
-        "confirmed",
-        False,
+def test_the_notebook_shows_the_counts_of_the_claims_page():
+    """Its table has been made with the stored results and the verdicts of today, as README's sentence has."""
+    notebook = json.loads(
+        (Path(__file__).parents[2] / "notebooks/15_reproduce.ipynb").read_text(encoding="utf-8")
     )
-    kept = {key: r for key, r in found.records.items() if r.experiment not in ("r32_asp", "r32_2")}
-    for other in (replace(found, records=kept), replace(found, table="ResNet-32, 16 workers")):
-        (alone,) = (c for c in other.claims if c.claim.name == "as-accurate-sixteen")
-        assert (alone.verdict, alone.insensitive) == ("inconclusive", True)  # its control was not run
+    cell = next(c for c in notebook["cells"] if "each.counts() for" in "".join(c["source"]))
+    shown = "".join(cell["outputs"][0]["data"]["text/html"])
+    assert re.findall(r"<th>([^<]+)</th>", shown)[: len(VERDICTS)] == [*VERDICTS]
+    counts = [stored_reproduction(name).counts().values() for name in NAMES]
+    assert re.findall(r"<td>(\d+)</td>", shown) == [str(count) for each in counts for count in each]
+
+
+def toy(claims, numbers, tried=()):
+    """Return a paper of two strategies, whose validation accuracies are given, with trials of rates."""
+    bsp, asp = ({"setup": "a", "spec": {"strategy": name}} for name in ("bsp", "asp"))
+    plain = [{key: value for key, value in each.items() if key not in ("value", "of")} for each in claims]
+    content = CONTENT | {"experiments": {"bsp": bsp, "asp": asp}, "claims": plain}
+    lines = [
+        f"T{n},{each['rows'][0]},p,{each['value']},,points,,asp,bsp,{each['of']},difference,,\n"
+        for n, each in enumerate(claims)
+    ]
+    paper = parse("toy", content, HEAD + "".join(lines))
+    records = {
+        (name, role, label, seed): SimpleNamespace(
+            **{"experiment": name, "seed": seed, "role": role, "label": label, "status": "finished"},
+            spec=json.dumps({"strategy": {"name": name}}),
+            measures=measures,
+            params_digest=name,
+        )
+        for name, role, label, runs in [*numbers, *tried]
+        for seed, measures in enumerate(runs)
+    }
+    return Reproduction(paper, "quick", None, records)
+
+
+def accuracies(name, *values, role="result", label=""):
+    return name, role, label, [{"val_accuracy": a, "train_accuracy": b} for a, b in values]
+
+
+LOSES = {"name": "loses", "says": "One loses accuracy in validation.", "rows": ["v"], "value": -5}
+SAME = {
+    "name": "same",
+    "says": "Both train equally well.",
+    "rows": ["t"],
+    "value": 0,
+    "test": "same",
+    "margin": 1.0,
+}
+BASE = accuracies("bsp", (0.90, 0.90), (0.91, 0.91), (0.92, 0.92), (0.90, 0.90))
+
+
+def found_of(*claims, loss=0.05):
+    of = ("val_accuracy", "train_accuracy")
+    given = [each | {"of": name} for each, name in zip(claims, of, strict=False)]
+    worse = accuracies(
+        "asp",
+        *(
+            (r["val_accuracy"] - loss + s, r["train_accuracy"] + s)
+            for r, s in zip(BASE[3], SHIFTS, strict=True)
+        ),
+    )
+    return {each.claim.name: each for each in toy(given, [BASE, worse]).claims}
+
+
+SHIFTS = (0.001, -0.001, 0.0005, 0.0)
+
+
+def test_equality_counts_where_a_loss_could_be_found():
+    """What asynchronous training learns as well shows nothing of equality, nor that a loss is not there."""
+    beside = SAME | {"control": "loses"}
+    found = found_of(LOSES, beside)
+    assert (found["loses"].verdict, found["same"].verdict) == ("confirmed", "confirmed")
+    found = found_of(LOSES, beside, loss=0.0)
+    assert (found["loses"].verdict, found["same"].verdict) == ("inconclusive", "inconclusive")
+    assert "nor was the loss" in found["same"].because[0]
+    alone = found_of(LOSES, SAME)["same"]  # no control was named
+    assert (alone.verdict, alone.because) == (
+        "inconclusive",
+        ("No difference was found, and there is no claim of a loss that shows that there can be one.",),
+    )
+    lost = SAME | {"name": "small", "value": -3, "test": "effect", "control": "loses"}
+    del lost["margin"]
+    found = found_of(LOSES, lost)
+    assert (found["loses"].verdict, found["small"].verdict) == ("confirmed", "not found")
+    assert found_of(LOSES, lost, loss=0.0)["small"].verdict == "inconclusive"
     with pytest.raises(DataError, match="control 'none' is none of"):
         parse("toy", CONTENT | {"claims": [CLAIM | {"control": "none"}]}, HEAD + LINE)
+
+
+def test_what_a_setup_cannot_test_has_no_verdict_at_that_size():
+    """Whichever way its runs turn out, and it is no control either."""
+    why = "All strategies fit every sample."
+    for scale, verdict in (("quick", "not testable here"), ("full", "confirmed")):
+        for loss in (0.05, -0.05):
+            found = found_of(LOSES | {"untestable": {scale: why}}, SAME | {"control": "loses"}, loss=loss)
+            expected = verdict if loss > 0 or scale == "quick" else "contradicted"
+            assert found["loses"].verdict == expected
+            assert found["loses"].because == ((why,) if scale == "quick" else ())
+            assert found["same"].verdict == ("confirmed" if expected == "confirmed" else "inconclusive")
+    with pytest.raises(DataError, match=r"claims\.0\.untestable\.huge"):
+        parse("toy", CONTENT | {"claims": [CLAIM | {"untestable": {"huge": why}}]}, HEAD + LINE)
+
+
+@pytest.mark.parametrize(
+    ("best", "verdict"), [("0.5", "inconclusive"), ("1", "confirmed"), ("2", "inconclusive")]
+)
+@pytest.mark.parametrize("tuned", ["bsp", "asp"])
+def test_a_claim_at_the_edge_of_the_rates_says_so_and_is_never_confirmed(best, verdict, tuned):
+    tried = [
+        accuracies(tuned, (0.9 if rate == best else 0.8, 0.5), role="tuning", label=rate)
+        for rate in ("0.5", "1", "2")
+    ]
+    own = [
+        BASE,
+        accuracies("asp", *((r["val_accuracy"] - 0.05 + s, 0) for r, s in zip(BASE[3], SHIFTS, strict=True))),
+    ]
+    again = [(name, "best", best, runs) for name, _, _, runs in own]
+    for rates in ("best", "common"):
+        claims = [LOSES | {"of": "val_accuracy", "rates": rates}]
+        (claim,) = toy(claims, [*own, *again], tried).claims
+        assert claim.verdict == (verdict if rates == "best" else "confirmed")
+        assert any(tuned in said and "edge" in said for said in claim.because) == (
+            claim.verdict != "confirmed"
+        )
+
+
+def test_one_table_is_judged_by_the_family_of_the_paper():
+    """A claim of a table alone is tested as strictly as among all claims of its paper."""
+    claims = [
+        LOSES | {"name": f"c{n}", "rows": [f"r{n}"], "says": f"One loses accuracy, for the {n}th time."}
+        for n in range(9)
+    ]
+    of = [
+        "val_accuracy",
+        "train_accuracy",
+        "train_loss",
+        "val_loss",
+        "time_s",
+        "epochs",
+        "updates",
+        "steps",
+        "busy",
+    ]
+    noisy = (-0.05, -0.02, -0.06, -0.015)
+    p = stats.ttest_1samp(noisy, 0, alternative="less").pvalue
+    assert ALPHA / 9 < p < ALPHA
+    runs = [("bsp", "result", "", [dict.fromkeys(of, 0.0)] * 4)]
+    runs += [("asp", "result", "", [dict.fromkeys(of, 0.0) | {"val_accuracy": value} for value in noisy])]
+    whole = toy([each | {"of": measure} for each, measure in zip(claims, of, strict=True)], runs)
+    alone = replace(whole, table="T0")
+    assert (whole.claims[0].verdict, [each.verdict for each in alone.claims]) == (
+        "inconclusive",
+        ["inconclusive"],
+    )
+    assert whole.claims[0].test.agrees == pytest.approx(p)
+    assert alone.claims[0].power == whole.claims[0].power
+
+
+@names
+def test_a_size_that_assumed_numbers_affect_is_confirmed_over_their_draws(paper):
+    """Nine in ten keep it, counted from the stored runs themselves."""
+    found = stored_reproduction(paper.name)
+    for claim in found.claims:
+        rows = [row for row in claim.rows if row.assumes and row.ours is not None]
+        if claim.claim.kind in ("claim", "conditional") and rows and claim.verdict == "confirmed":
+            assert all(row.draws for row in rows), claim.claim.name
+            assert min(_kept(found, claim.claim, row.published) for row in rows) >= 11, claim.claim.name
+
+
+def _kept(found, claim, row):
+    """Return in how many draws the number, from the records alone, has the printed size."""
+    drawn = [record for record in found.records.values() if record.role == "sensitivity"]
+    of = {(record.experiment, record.label): record.measures[row.measure] for record in drawn}
+    low, high = bounds(claim, row)
+    pairs = [[of[name, label] for name in row.experiments] for label in cells.DRAWS]
+    ratios = [pair[0] / pair[1] if row.form == "ratio" else pair[-1] / pair[0] for pair in pairs if all(pair)]
+    return sum(low <= ratio <= high for ratio in ratios)
 
 
 def test_the_report_says_every_claim_with_its_verdict_and_needs_no_jargon(tmp_path):

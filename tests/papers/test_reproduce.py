@@ -182,6 +182,10 @@ def test_best_rates_are_those_of_the_best_trial(rounds):
         record.experiment: 1.0
     }
     nothing = replace(trial("2", None), measures={})
+    for best, edges in (("0.5", {record.experiment}), ("1", set()), ("2", {record.experiment})):
+        trials = [replace(trial(rate, 0.9 if rate == best else 0.8), key=rate) for rate in ("0.5", "1", "2")]
+        found = replace(rounds[1], records={each.key: each for each in trials})
+        assert found.edges == edges
     assert best_rates([trial("0.5", 0.1), nothing]) == {record.experiment: 0.5}
 
 

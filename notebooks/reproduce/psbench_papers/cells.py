@@ -15,8 +15,9 @@ import numpy as np
 from psbench.errors import DoubtfulComposition, SpecError, UnknownName
 from psbench.experiment import LIVE, Experiment
 from psbench.seeds import Streams
+from psbench_papers.claim import Scale
 from psbench_papers.cost import cost
-from psbench_papers.schema import Paper, PublishedNumber, Scale
+from psbench_papers.schema import Paper, PublishedNumber
 
 #: result: compared; tuning: tries a rate; best: repeats the results at the best rate; sensitivity: all
 #: assumed numbers drawn together

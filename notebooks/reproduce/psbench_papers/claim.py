@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self, TypeAlias
+from typing import Literal, Self, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+#: medium is for claims about accuracy, on CIFAR-10 and in hours; most set-ups have none
+Scale: TypeAlias = Literal["smoke", "quick", "medium", "full"]
+SCALES: tuple[Scale, ...] = get_args(Scale)
 
 #: claim: printed in the paper. conditional: the same, given a number or a reading that is said. check: an
 #: identity or a closed form that our runs must have. input: numbers that were used to set up the runs.
@@ -38,8 +42,10 @@ class Claim(BaseModel):
     rates : "common" or "best"
         Whether all strategies have one learning rate, or each its best of those that were tried.
     control : str
-        Of "same": the claim of an effect that has to be found here, too. Where no strategy loses anything,
-        equality shows nothing of one.
+        The claim of an effect that has to be found here, too, before accuracies or losses are called the
+        same, or an effect on them is said not to be there. Where nothing can be lost, neither says anything.
+    untestable : mapping of scale to str
+        Why the set-up of a scale cannot test it, whatever its runs come to.
     found : str
         What was found on looking; it may explain a verdict and never makes one.
     """
@@ -55,6 +61,7 @@ class Claim(BaseModel):
     given: str = ""
     rates: Literal["common", "best"] = "common"
     control: str = ""
+    untestable: dict[Scale, str] = Field(default_factory=dict)
     found: str = ""
 
     @model_validator(mode="after")

@@ -18,9 +18,9 @@ from psbench.system.files import check_writable
 
 if TYPE_CHECKING:
     from psbench.runs.sweeps.execution import Progress
+    from psbench_papers.claim import Scale
     from psbench_papers.outcome import Reproduction
     from psbench_papers.records import PaperRecord
-    from psbench_papers.schema import Scale
 
 _OUT = Path("runs/papers")
 _Paper = Annotated[

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from psbench.experiment import Experiment
-from psbench_papers.schema import Scale, SetUp
+from psbench_papers.claim import Scale
+from psbench_papers.schema import SetUp
 
 #: milliseconds of a core for the gradient of an image of 32 x 32 pixels in batches of 16: cnn, alexnet and
 #: resnet20 measured (runs of 8 workers, one thread), the others theirs times the ratio of multiplications

@@ -20,9 +20,9 @@ from psbench_papers.schema import NEUTRAL, Form
 
 #: the level of printed intervals
 CONFIDENCE = 0.95
-#: what `seeds_for` plans for
-_POWER = 0.8
-_MOST_SEEDS = 2000
+#: the power that is enough, which `fewest_seeds` plans for
+ENOUGH = 0.8
+MOST_SEEDS = 2000
 
 
 @dataclass(frozen=True)
@@ -82,15 +82,16 @@ class Estimate(ABC):
         """
 
     @abstractmethod
-    def equal_power(self, half: float, level: float) -> float:
-        """Return the chance to find a true difference of zero within `half` of zero.
-
-        `half` is a factor above 1 for ratios.
-        """
+    def within_power(self, low: float, value: float, high: float, level: float) -> float:
+        """Return the chance to find a true `value` between `low` and `high`, by both one-sided tests."""
 
     @abstractmethod
     def with_seeds(self, seeds: int) -> Estimate:
         """Return the estimate with the same noise and another number of seeds."""
+
+    @abstractmethod
+    def moved(self, start: Estimate, end: Estimate) -> Estimate:
+        """Return the estimate moved, on its own scale, by as much as `end` differs from `start`."""
 
     @property
     def low(self) -> float:
@@ -107,13 +108,14 @@ class Estimate(ABC):
         """Whether any run ended before its target."""
         return bool(self.never or self.bounds)
 
-    def seeds_for(self, power: Callable[[Estimate], float]) -> int | None:
-        """Return the fewest seeds with a power of 80 %; None if 2,000 have less, or from one seed."""
-        if self.seeds < 2:  # which says nothing about noise
-            return None
-        seeds = range(2, _MOST_SEEDS + 1)
-        enough = bisect_left(seeds, _POWER, key=lambda n: power(self.with_seeds(n)))
-        return seeds[enough] if enough < len(seeds) else None
+
+def fewest_seeds(found: Sequence[Estimate], power: Callable[[Sequence[Estimate]], float]) -> int | None:
+    """Return the fewest seeds with a power of 80 %; None if 2,000 have less, or from one seed."""
+    if any(each.seeds < 2 for each in found):  # which says nothing about noise
+        return None
+    seeds = range(2, MOST_SEEDS + 1)
+    enough = bisect_left(seeds, ENOUGH, key=lambda n: power([each.with_seeds(n) for each in found]))
+    return seeds[enough] if enough < len(seeds) else None
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ class MeanEstimate(Estimate):
 
     def limit(self, level: float) -> tuple[float, float]:
         """See the base."""
-        if self.seeds < 2:
+        if self._tells_nothing:
             return math.nan, math.nan
         half = float(special.stdtrit(self.freedom, (1 + level) / 2)) * self.error
         return self._back(self.centre - half), self._back(self.centre + half)
@@ -158,7 +160,7 @@ class MeanEstimate(Estimate):
     def power(self, effect: float, level: float) -> float:
         """See the base: the noncentral t distribution."""
         shift = abs(self._scaled(effect))  # what is neutral is 0 on either scale
-        if self.seeds < 2 or not math.isfinite(self.error) or not shift:
+        if self._tells_nothing or not math.isfinite(self.error) or not shift:
             return 0.0
         if self.error == 0:
             return 1.0
@@ -166,15 +168,25 @@ class MeanEstimate(Estimate):
         found = 1.0 - float(special.nctdtr(self.freedom, shift / self.error, limit))
         return 1.0 if math.isnan(found) else found  # the distribution has no value far out, where it is 1
 
-    def equal_power(self, half: float, level: float) -> float:
-        """See the base: both one-sided tests, at a difference of zero."""
-        if self.seeds < 2 or not math.isfinite(self.error):
+    def within_power(self, low: float, value: float, high: float, level: float) -> float:
+        """See the base; the noise counts as known."""
+        if self._tells_nothing or not math.isfinite(self.error):
             return 0.0
-        width = math.log(half) if self.log else half
         if self.error == 0:
             return 1.0
-        room = width / self.error + float(special.stdtrit(self.freedom, level))
-        return max(0.0, 2 * float(special.stdtr(self.freedom, room)) - 1)
+        least = float(special.stdtrit(self.freedom, level))
+        above, below = (self._scaled(high) - self._scaled(value), self._scaled(low) - self._scaled(value))
+        ends = special.stdtr(self.freedom, [above / self.error + least, below / self.error - least])
+        return max(0.0, float(ends[0] - ends[1]))
+
+    def moved(self, start: Estimate, end: Estimate) -> Estimate:
+        """See the base."""
+        return replace(self, centre=self.centre + self._scaled(end.mean) - self._scaled(start.mean))
+
+    @property
+    def _tells_nothing(self) -> bool:
+        """Whether there is no spread to judge by: one seed has none, and two may be alike by chance."""
+        return self.seeds < 2 or (self.seeds == 2 and self.error == 0)
 
     def with_seeds(self, seeds: int) -> MeanEstimate:
         """See the base."""
@@ -183,7 +195,7 @@ class MeanEstimate(Estimate):
         return replace(self, seeds=seeds, freedom=self.freedom * scale, error=error, ranks=None)
 
     def _tail(self, distance: float, value: float, side: int) -> float:
-        if self.seeds < 2 or math.isnan(distance) or math.isnan(self.error):
+        if self._tells_nothing or math.isnan(distance) or math.isnan(self.error):
             return 1.0
         if self.error == 0:
             found = 0.0 if distance > 0 else 1.0
@@ -236,11 +248,16 @@ class SpreadEstimate(Estimate):
         n, size = self.seeds - 1, max(effect, 1 / effect) ** 2  # equal seeds: symmetric
         return float(special.fdtrc(n, n, special.fdtri(n, n, 1 - level) / size))
 
-    def equal_power(self, half: float, level: float) -> float:
+    def within_power(self, low: float, value: float, high: float, level: float) -> float:
         """See the base."""
         n = self.seeds - 1
-        most = half**2 * float(special.fdtri(n, n, level))  # at this ratio it is just below the upper bound
-        return max(0.0, float(special.fdtr(n, n, most) - special.fdtr(n, n, 1 / most))) if most > 1 else 0.0
+        limit = float(special.fdtri(n, n, level))  # a squared ratio this far below a bound is just below it
+        ends = special.fdtr(n, n, [(high / value) ** 2 * limit, (low / value) ** 2 / limit])
+        return max(0.0, float(ends[0] - ends[1]))
+
+    def moved(self, start: Estimate, end: Estimate) -> Estimate:
+        """See the base."""
+        return replace(self, ratio=self.ratio * end.mean / start.mean)
 
     def with_seeds(self, seeds: int) -> SpreadEstimate:
         """See the base."""

@@ -13,7 +13,8 @@ import yaml
 
 from psbench.core.typed_data import typed
 from psbench.errors import DataError, UnknownName
-from psbench_papers.schema import Paper, Scale
+from psbench_papers.claim import Scale
+from psbench_papers.schema import Paper
 
 #: in the order in which `--all` runs them
 NAMES = (

@@ -23,6 +23,11 @@ TARGETS = {
     "updates_to_target": "updates",
     "pushes_to_target": "pushes",
 }
+#: measures of how good a model is
+QUALITY = (
+    *("val_accuracy", "best_val_accuracy", "train_accuracy"),
+    *("val_loss", "train_loss", "val_perplexity"),
+)
 #: points of a learning curve that are kept
 _POINTS = 60
 

@@ -13,23 +13,30 @@ from typing import Any
 import numpy as np
 
 from psbench_papers.cells import DRAWS, PaperCell, experiment_of, results, rows_of, runs_at, seeds_of
-from psbench_papers.claim import JUDGED, Claim, ClaimKind
+from psbench_papers.claim import JUDGED, Claim, ClaimKind, Scale
 from psbench_papers.closed_forms import evaluate
 from psbench_papers.estimates import Estimate, estimate
-from psbench_papers.measures import TARGETS, measured
+from psbench_papers.measures import QUALITY, TARGETS, measured
 from psbench_papers.records import PaperRecord, is_number
-from psbench_papers.schema import Form, Paper, PublishedNumber, Scale
+from psbench_papers.schema import Form, Paper, PublishedNumber
 from psbench_papers.verdict import (
+    ALPHA,
     VERDICTS,
     ClaimTest,
+    RowTest,
     Verdict,
+    at_edge,
     controlled,
+    drawn,
     examine,
     judge,
+    levels,
     power,
     separated_there,
     suspicious,
     together,
+    undrawn,
+    was_missed,
 )
 
 #: strategies that are plain synchronous training
@@ -52,6 +59,12 @@ class RowOutcome:
         The p-value of the paper's own deviations.
     flags : tuple of str
         What a reader has to know before believing the number.
+    assumes : bool
+        Whether assumed numbers affect it.
+    draws : tuple of Estimate or None
+        Ours moved by what each draw of the assumed numbers changes; None where a draw gives no number.
+    edges : tuple of str
+        Experiments whose best rate is the least or the greatest of those tried.
     """
 
     paper: str
@@ -61,6 +74,9 @@ class RowOutcome:
     theory: float | None = None
     there: float | None = None
     flags: tuple[str, ...] = ()
+    assumes: bool = False
+    draws: tuple[Estimate | None, ...] = ()
+    edges: tuple[str, ...] = ()
 
     def at(self, rates: str) -> Estimate | None:
         """Return our number at the common rate, or at best rates where they were tried."""
@@ -100,11 +116,11 @@ class ClaimOutcome:
     verdict : Verdict
         For inputs and evidence, which are not judged, "not run" or "inconclusive" mean nothing.
     power : float or None
-        The chance that its weakest row had, see `verdict.power`.
+        The chance that this verdict had, see `verdict.power`.
     seeds : int or None
-        How many seeds would give that row a chance of 80 %.
-    insensitive : bool
-        Whether equality was shown and counts for nothing, as the effect of its control was not found.
+        How many seeds would give a chance of 80 %.
+    because : tuple of str
+        Sentences that say why the tests alone do not make the verdict.
     """
 
     paper: str
@@ -114,7 +130,7 @@ class ClaimOutcome:
     test: ClaimTest | None = None
     power: float | None = None
     seeds: int | None = None
-    insensitive: bool = False
+    because: tuple[str, ...] = ()
 
     @property
     def left_out(self) -> list[str]:
@@ -129,7 +145,11 @@ class ClaimOutcome:
             **{"kind": self.claim.kind, "given": self.claim.given or None, "test": self.claim.test},
             **{"verdict": self.verdict if self.claim.kind in JUDGED else None, "p": p, "power": self.power},
             **{"seeds_for_80_percent": self.seeds, "rows": list(self.claim.rows)},
-            **{"rows_not_run": self.left_out, "found": self.claim.found or None},
+            **{
+                "rows_not_run": self.left_out,
+                "because": list(self.because),
+                "found": self.claim.found or None,
+            },
         }
 
 
@@ -186,20 +206,33 @@ class Reproduction:
 
     @cached_property
     def claims(self) -> list[ClaimOutcome]:
-        """One for each claim whose rows were asked for.
+        """One for each claim of which a row was asked for; the others of its rows were not run.
 
-        Holm's correction is over the claims of the paper; our own checks are no part of them.
+        Holm's correction is over all claims of the paper that have a row at this scale, whatever was asked
+        for or could be run; our own checks are no part of them.
         """
         rows = {outcome.published.row: outcome for outcome in self.outcomes}
-        groups = [(claim, tuple(rows[n] for n in claim.rows if n in rows)) for claim in self.paper.claims]
-        asked = [
-            ClaimOutcome(self.paper.name, claim, "not run", group, _tested(claim, group))
-            for claim, group in groups
-            if group
-        ]
-        families = ([each for each in asked if (each.claim.kind == "check") == own] for own in (False, True))
-        judged = {each.claim.name: each for family in families for each in _judged(family)}
+        asked = [self._asked(claim, rows) for claim in self.paper.claims if rows.keys() & {*claim.rows}]
+        judged = {
+            each.claim.name: _settled(each, self.scale)
+            for own in (False, True)
+            for each in _judged([c for c in asked if (c.claim.kind == "check") == own], self._family(own))
+        }
         return [_controlled(judged[each.claim.name], judged) for each in asked]
+
+    def _family(self, own: bool) -> int:
+        """Return how many claims of the paper, or checks of our own, have a row at this scale."""
+        rows = {row.row for row in self.paper.rows if runs_at(self.paper, row, self.scale)}
+        judged = [claim for claim in self.paper.claims if claim.kind in JUDGED and rows & {*claim.rows}]
+        return sum((claim.kind == "check") == own for claim in judged)
+
+    def _asked(self, claim: Claim, rows: Mapping[str, RowOutcome]) -> ClaimOutcome:
+        printed = {row.row: row for row in self.paper.rows}
+        group = tuple(
+            rows.get(name) or RowOutcome(self.paper.name, printed[name], flags=("of another table",))
+            for name in claim.rows
+        )
+        return ClaimOutcome(self.paper.name, claim, "not run", group, _tested(claim, group))
 
     def counts(self, kind: ClaimKind = "claim") -> dict[Verdict, int]:
         """Return how many claims of a kind have each verdict."""
@@ -256,7 +289,32 @@ class Reproduction:
             theory=self._theory(row),
             there=there,
             flags=tuple(self._flags(row, ours)),
+            assumes=self.paper.assumes(row),
+            draws=tuple(self._draws(row, ours)),
+            edges=tuple(name for name in row.experiments if name in self.edges),
         )
+
+    @cached_property
+    def edges(self) -> frozenset[str]:
+        """The tuned experiments whose best factor of the rate is the least or the greatest tried."""
+        tried: dict[str, list[float]] = {}
+        for record in self.records.values():
+            if record.role == "tuning":
+                tried.setdefault(record.experiment, []).append(float(record.label))
+        return frozenset(
+            name for name, grid in tried.items() if self.rates.get(name) in (min(grid), max(grid))
+        )
+
+    def _draws(self, row: PublishedNumber, ours: Estimate) -> Iterable[Estimate | None]:
+        """Yield ours as each draw of the assumed numbers moves it; nothing where none were drawn."""
+        drawn_for = [{r.label for r in self.runs(name, "sensitivity")} for name in row.experiments]
+        if not self.paper.assumes(row) or not set.intersection(*drawn_for):
+            return
+        asked = (row.form, row.measure, row.experiments)
+        start = self.estimate(*asked, seed=0)
+        for label in DRAWS:
+            end = self.estimate(*asked, "sensitivity", label=label)
+            yield ours.moved(start, end) if start is not None and end is not None else None
 
     def unfinished(self) -> list[PaperCell]:
         """Return the results that are planned and have no record."""
@@ -337,23 +395,12 @@ class Reproduction:
 
     @cached_property
     def sensitivities(self) -> list[Sensitivity]:
-        """How the sensitive rows move when all assumed numbers are drawn together."""
-        rows = {row.row: row for row in self.paper.rows}
-        found = [self._moved(rows[name]) for name in self.paper.sensitive]
-        return [each for each in found if each is not None]
-
-    def _moved(self, row: PublishedNumber) -> Sensitivity | None:
-        asked = (row.form, row.measure, row.experiments)
-        ours = self.estimate(*asked, seed=0)
-        moved = [
-            found.mean
-            for label in DRAWS
-            if (found := self.estimate(*asked, "sensitivity", label=label)) is not None
+        """How rows move when all assumed numbers are drawn together, where every draw gives a number."""
+        return [
+            _moved(outcome.published, outcome.ours, [each.mean for each in outcome.draws if each is not None])
+            for outcome in self.outcomes
+            if outcome.ours is not None and outcome.draws and None not in outcome.draws
         ]
-        if ours is None or len(moved) < len(DRAWS):
-            return None
-        low, high = np.quantile(moved, [0.05, 0.95])
-        return Sensitivity(row.row, float(row.value), ours.mean, float(low), float(high), len(moved))
 
     def lr_of(self, experiment: str) -> float:
         """Return the common rate of an experiment."""
@@ -365,43 +412,78 @@ def _pairs(claim: Claim, rows: Sequence[RowOutcome]) -> list[tuple[PublishedNumb
     return [(row.published, ours) for row in rows if (ours := row.at(claim.rates)) is not None]
 
 
+def _moved(row: PublishedNumber, ours: Estimate, draws: Sequence[float]) -> Sensitivity:
+    low, high = np.quantile(draws, [0.05, 0.95])
+    return Sensitivity(row.row, float(row.value), ours.mean, float(low), float(high), len(draws))
+
+
 def _tested(claim: Claim, rows: Sequence[RowOutcome]) -> ClaimTest | None:
     """Return the test of a claim; None where it is not judged, or none of its rows was run."""
-    pairs = _pairs(claim, rows) if claim.kind in JUDGED else []
-    if not pairs:
+    run = [row for row in rows if row.at(claim.rates) is not None]
+    if claim.kind not in JUDGED or not run:
         return None
-    return together([examine(claim, *pair) for pair in pairs], [separated_there(row) for row, _ in pairs])
+    return together([_row_test(claim, row) for row in run], [separated_there(row.published) for row in run])
 
 
-def _judged(family: Sequence[ClaimOutcome]) -> list[ClaimOutcome]:
-    """Return claims with verdict and power, Holm's correction being over those of them that were tested."""
+def _row_test(claim: Claim, row: RowOutcome) -> RowTest:
+    """Return a row's tests, with the assumed numbers that affect it drawn; a check of ours is of no paper."""
+    ((theirs, ours),) = _pairs(claim, [row])
+    test = examine(claim, theirs, ours)
+    if not row.assumes or claim.kind == "check":
+        return test
+    if not row.draws:
+        return undrawn(claim, test)
+    return drawn(test, [None if each is None else examine(claim, theirs, each) for each in row.draws])
+
+
+def _judged(family: Sequence[ClaimOutcome], size: int) -> list[ClaimOutcome]:
+    """Return claims with verdict and power, of a family of claims of this size."""
     tests = [each.test for each in family if each.test is not None]
-    verdicts = iter(judge(tests))
-    return [
-        each if each.test is None else _with_power(replace(each, verdict=next(verdicts)), len(tests))
-        for each in family
-    ]
+    found = iter(zip(judge(tests, size), levels([t.agrees for t in tests], ALPHA, size), strict=True))
+    return [each if each.test is None else _with_power(each, each.test, *next(found)) for each in family]
 
 
-def _with_power(found: ClaimOutcome, claims: int) -> ClaimOutcome:
-    """Return a claim with the power of its weakest row."""
-    powers = [power(found.claim, *pair, claims) for pair in _pairs(found.claim, found.rows)]
-    chances = [chance for chance, _ in powers if chance is not None]
-    seeds = [needed for _, needed in powers if needed is not None]
-    return replace(
-        found,
-        power=min(chances, default=None),
-        seeds=max(seeds) if len(seeds) == len(powers) else None,
-    )
+def _with_power(found: ClaimOutcome, test: ClaimTest, verdict: Verdict, level: float) -> ClaimOutcome:
+    """Return a claim with its verdict and the power of that; "not found" takes enough of it."""
+    pairs = _pairs(found.claim, found.rows)
+    if verdict == "not found" and not was_missed(found.claim, pairs, test, level):
+        verdict = "inconclusive"
+    chance, seeds = power(found.claim, pairs, level, verdict)
+    return replace(found, verdict=verdict, power=chance, seeds=seeds)
+
+
+def _settled(found: ClaimOutcome, scale: Scale) -> ClaimOutcome:
+    """Return a claim with what keeps its tests from deciding: the set-up, or a rate at the edge of a grid."""
+    if found.test is None:
+        return found
+    verdict, said = found.verdict, []
+    if scale in found.claim.untestable:
+        verdict = "not testable here"
+        said.append(found.claim.untestable[scale])
+    if found.claim.kind != "check" and any(row.assumes and row.ours and not row.draws for row in found.rows):
+        said.append("Assumed numbers affect it and were not drawn: no size counts.")
+    edges = ", ".join(dict.fromkeys(name for row in found.rows for name in row.edges))
+    if edges and found.claim.rates == "best":
+        verdict = at_edge(verdict)
+        said.append(f"The best rate lies at the edge of those tried, a better one may lie beyond: {edges}.")
+    return replace(found, verdict=verdict, because=tuple(said))
 
 
 def _controlled(found: ClaimOutcome, judged: Mapping[str, ClaimOutcome]) -> ClaimOutcome:
-    """Return a claim beside its control, which counts as not found where it was not run."""
+    """Return a claim beside its control, which counts as not found where it was not run or there is none."""
+    of_models = any(row.published.measure in QUALITY for row in found.rows)
+    if not found.claim.control and (found.claim.kind == "check" or not of_models):
+        return found  # an identity of ours, or a time, which no data can saturate
     control = judged.get(found.claim.control)
-    verdict = controlled(found.verdict, control.verdict if control else "not run")
-    if not found.claim.control or verdict == found.verdict:
+    verdict = controlled(found.claim, found.verdict, control.verdict if control else "not run")
+    if verdict == found.verdict:
         return found
-    return replace(found, verdict=verdict, insensitive=True)
+    said = (
+        f"No difference was found, nor was the loss that shows that there can be one: {control.claim.name}."
+        if control
+        else "No difference was found, and there is no claim of a loss that shows that there can be one."
+    )
+    return replace(found, verdict=verdict, because=(*found.because, said))
 
 
 def best_rates(records: Iterable[PaperRecord]) -> dict[str, float]:

@@ -39,21 +39,26 @@ _RULES = (
     "factor that is said. Confirmed in direction: the direction is significant, the size is not, or "
     "none was printed. Exceeds: the effect is significantly larger than printed, or better than "
     "'the same'.",
-    "Inconclusive: our interval holds both. Contradicted: in at least one row the effect is significantly "
-    "the other way round, whatever the others say; or it is not found, and significantly smaller than the "
-    "printed size allows. Underpowered there: the deviations that the paper prints do not separate the "
-    "two (p > 0.05), and neither do our runs.",
+    "Contradicted: in at least one row the effect is significantly the other way round, whatever the "
+    "others say. Not found: in at least one row it is significantly smaller than the printed size allows, "
+    "our interval holds 'no effect', and the power was 80 % or more. Inconclusive: none of these. "
+    "Underpowered there: the deviations that the paper prints do not separate the two (p > 0.05), and "
+    "neither do our runs. Not testable here: the set-up at this size cannot show it, for the reason that "
+    "is said, whatever its runs come to.",
     "Ratios are tested as logarithms, run by run with the same seed (Student's t); of deviations "
     "with the F test. 'The same' takes an equivalence test: the whole interval lies within the "
-    "margin; and where a control is named, its effect has to be found as well. Each side is tested "
-    "at 2.5 %, with Holm's correction over the claims of a paper, so a claim may be inconclusive "
-    "although its 95 % interval excludes 'no effect'. All rows of a claim have to hold.",
+    "margin. That accuracies or losses are the same, or an effect on them not found, counts only beside a "
+    "control, an effect on them that is found. Each side is tested at 2.5 %, with Holm's correction over "
+    "the claims of the paper (when one table is judged, too), so a claim may be inconclusive although its "
+    "95 % interval excludes 'no effect'. All rows of a claim have to hold.",
+    "Numbers that had to be assumed are drawn together: a finding has to be made with nine of ten draws. "
+    "Where they affect a row and were not drawn, no size counts.",
     "A run that ended before its target is censored: its ratio is that of the mean times up to the "
     "end of the shortest such run, and a direction takes the log-rank test as well. Such a ratio "
     "has no size to confirm.",
-    "Power is the chance to find the printed direction if the printed size is true (or equality if "
-    "there is no difference) with as many seeds and this noise, at the strictest level of Holm's "
-    "correction.",
+    "Power is the chance of the verdict if the paper is right, with as many seeds and this noise, at the "
+    "level at which the claim was tested: for 'confirmed' that all rows have the printed size (or are the "
+    "same), for the others that they have the printed direction.",
     "Counted apart are conditional claims, which suppose a printed number or one of two readings; "
     "checks of our own (identities and closed forms, which say that the simulator works and nothing "
     "about the paper); inputs, from which runs were set up; and evidence, which is shown and not "
@@ -61,7 +66,8 @@ _RULES = (
 )
 _RATES = (
     "Rates were tried with a seed that no result uses, equally often for every strategy; 'at best "
-    "rates' is each strategy at its best one, 'ours' all at the common rate."
+    "rates' is each strategy at its best one, 'ours' all at the common rate. Where the best is the least "
+    "or the greatest that was tried, a claim about best rates is inconclusive."
 )
 _SUSPICION = (
     "What learns more from a sample than plain synchronous training (Welch's t-test, p < 0.05) is "
@@ -202,12 +208,11 @@ def _why(found: ClaimOutcome) -> str:
     if found.test is None:
         return "None of its rows was run."
     said = [
+        *found.because,
         f"The evidence for it has p {_p(found.test.agrees)}, that against it p {_p(found.test.opposes)}.",
         _margin(found),
     ]
-    if found.insensitive:
-        said.append("They are the same, but no loss was found where the paper has one: that shows nothing.")
-    if found.verdict == "contradicted" and found.test.short < found.test.opposes:
+    if found.verdict == "not found":
         said.append(f"That an effect, if there is one, is smaller than that has p {_p(found.test.short)}.")
     if found.test.there is not None:
         said.append(f"The deviations that are printed give p {_p(found.test.there)}.")

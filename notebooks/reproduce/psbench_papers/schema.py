@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable
 from decimal import Decimal
-from typing import Any, Literal, Self, TypeAlias, get_args
+from typing import Any, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from psbench_papers.claim import JUDGED, Claim
-
-#: medium is for claims about accuracy, on CIFAR-10 and in hours; most set-ups have none
-Scale: TypeAlias = Literal["smoke", "quick", "medium", "full"]
-SCALES: tuple[Scale, ...] = get_args(Scale)
+from psbench_papers.claim import JUDGED, SCALES, Claim, Scale
 
 #: how two experiments, or one, make the number that is compared; the neutral value says "no effect"
 Form: TypeAlias = Literal["value", "speed_up", "ratio", "difference", "sd_ratio"]
@@ -257,7 +253,7 @@ class Paper(_Data):
     setups: dict[str, SetUp]
     experiments: dict[str, Planned]
     guesses: tuple[Guess, ...]
-    #: rows that are looked at when all assumed numbers are drawn together
+    #: rows for which all assumed numbers are drawn together; of others that they affect no size counts
     sensitive: tuple[str, ...] = ()
     #: factors of the rate that every experiment of a tuned set-up tries
     rates: tuple[float, ...] = (0.5, 1.0, 2.0)
@@ -270,6 +266,11 @@ class Paper(_Data):
         """Return whether an experiment is run at a scale."""
         planned = self.experiments[experiment]
         return scale in planned.scales and scale in self.setups[planned.setup].differs
+
+    def assumes(self, row: PublishedNumber) -> bool:
+        """Return whether assumed numbers affect a row."""
+        guessed = {setup for guess in self.guesses for setup in guess.setups}
+        return any(self.experiments[name].setup in guessed for name in row.experiments)
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Self:

@@ -15,11 +15,12 @@ from psbench.runs.execution import run
 from psbench.runs.sweeps.execution import Progress
 from psbench_papers import cells as planning
 from psbench_papers.cells import PaperCell, duration
+from psbench_papers.claim import Scale
 from psbench_papers.library import load, stored
 from psbench_papers.outcome import Reproduction, best_rates
 from psbench_papers.records import PaperRecord, Store, read_records
 from psbench_papers.running import run_cells
-from psbench_papers.schema import Paper, Scale
+from psbench_papers.schema import Paper
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from psbench_papers.cells import duration, forecast, runs_at
-from psbench_papers.claim import JUDGED, ClaimKind
+from psbench_papers.claim import JUDGED, SCALES, ClaimKind
 from psbench_papers.estimates import Estimate
 from psbench_papers.outcome import ClaimOutcome, Reproduction, RowOutcome
-from psbench_papers.schema import SCALES
 from psbench_papers.verdict import VERDICTS
 
 CLAIM_HEADINGS = ("claim", "theirs", "ours, with its 95 % interval", "verdict")
@@ -36,11 +35,15 @@ def claim_cells(claims: Sequence[ClaimOutcome]) -> list[list[str]]:
 
 
 def claim_lines(claims: Sequence[ClaimOutcome]) -> list[str]:
-    """Return two lines for each claim: the verdict and the claim, then theirs and ours."""
+    """Return lines for each claim: verdict and claim, theirs and ours, and what else makes the verdict."""
     return [
         line
-        for says, printed, here, verdict in claim_cells(claims)
-        for line in (f"{verdict}: {says}", f"    theirs: {printed} | ours: {here}")
+        for each, (says, printed, here, verdict) in zip(claims, claim_cells(claims), strict=True)
+        for line in (
+            f"{verdict}: {says}",
+            f"    theirs: {printed} | ours: {here}",
+            *(f"    {reason}" for reason in each.because),
+        )
     ]
 
 

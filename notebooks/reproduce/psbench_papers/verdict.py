@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, field, replace
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from scipy import special, stats
 
 from psbench_papers.claim import Claim
-from psbench_papers.estimates import Estimate
+from psbench_papers.estimates import ENOUGH, Estimate, fewest_seeds
 from psbench_papers.schema import NEUTRAL, PublishedNumber
 
 Verdict: TypeAlias = Literal[
@@ -22,8 +22,10 @@ Verdict: TypeAlias = Literal[
     "confirmed in direction",
     "exceeds",
     "inconclusive",
+    "not found",
     "contradicted",
     "underpowered there",
+    "not testable here",
     "not run",
 ]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -33,6 +35,8 @@ _EFFECTS: tuple[Verdict, ...] = ("confirmed", "confirmed in direction", "exceeds
 
 #: of each one-sided test over all claims of a paper: half of the usual 5 %
 ALPHA = 0.025
+#: share of the draws of assumed numbers in which a finding has to be made
+_DRAWS = 0.9
 #: two-sided level at which the paper's own deviations separate two methods
 _SEPARATED = 0.05
 #: share of the printed effect by which ours may be smaller or larger
@@ -65,6 +69,11 @@ class RowTest:
     beyond: float | None = None
     short: float | None = None
 
+    @property
+    def missing(self) -> float:
+        """The p-value of "it is too small", 1 where the interval does not hold "no effect" on its side."""
+        return 1.0 if self.short is None or self.agrees <= ALPHA else self.short
+
 
 @dataclass(frozen=True)
 class ClaimTest:
@@ -79,7 +88,7 @@ class ClaimTest:
     sized, beyond : float or None
         The largest, where every row has one.
     short : float
-        That at least one falls short of its size.
+        That at least one is not there: it falls short of its size, and its own interval holds "no effect".
     there : float or None
         The largest p-value of the printed deviations, where there are any: above 0.05 the paper's own runs do
         not show all of the claim.
@@ -91,6 +100,7 @@ class ClaimTest:
     beyond: float | None
     short: float = 1.0
     there: float | None = None
+    rows: tuple[RowTest, ...] = field(default=(), repr=False)
 
 
 def examine(claim: Claim, theirs: PublishedNumber, ours: Estimate) -> RowTest:
@@ -177,9 +187,37 @@ def together(tests: Sequence[RowTest], there: Sequence[float | None] = ()) -> Cl
         opposes=min(1.0, len(tests) * min(test.opposes for test in tests)),
         sized=_largest([test.sized for test in tests]),
         beyond=_largest([test.beyond for test in tests]),
-        short=min(1.0, len(tests) * min(1.0 if test.short is None else test.short for test in tests)),
+        short=min(1.0, len(tests) * min(test.missing for test in tests)),
         there=max(known) if known else None,
+        rows=tuple(tests),
     )
+
+
+def drawn(test: RowTest, draws: Sequence[RowTest | None]) -> RowTest:
+    """Return a row's tests with the assumed numbers drawn: each is the worst but for one draw in ten.
+
+    A draw without a number, None, shows nothing.
+
+    Examples
+    --------
+    >>> drawn(RowTest(0.01, 1.0, 0.01), [RowTest(0.02, 1.0, 0.02)] * 10 + [RowTest(0.5, 1.0, 0.6)] * 2)
+    RowTest(agrees=0.5, opposes=1.0, sized=0.6, beyond=None, short=None)
+    """
+    kept = math.ceil(_DRAWS * len(draws))
+    found = [
+        None if own is None else max(own, sorted(1.0 if p is None else p for p in each)[kept - 1])
+        for own, *each in zip(
+            *map(astuple, [test, *(RowTest(1.0, 1.0) if draw is None else draw for draw in draws)]),
+            strict=True,
+        )
+    ]
+    return RowTest(found[0] or 0.0, found[1] or 0.0, *found[2:])
+
+
+def undrawn(claim: Claim, test: RowTest) -> RowTest:
+    """Return the tests of a row that assumed numbers affect and were not drawn for: no size counts."""
+    agrees = test.agrees if claim.test == "effect" else 1.0
+    return replace(test, agrees=agrees, sized=None, beyond=None, short=None)
 
 
 def _largest(values: Sequence[float | None]) -> float | None:
@@ -187,19 +225,20 @@ def _largest(values: Sequence[float | None]) -> float | None:
     return max(known) if len(known) == len(values) else None
 
 
-def judge(tests: Sequence[ClaimTest]) -> list[Verdict]:
-    """Return the verdicts on all claims of a paper that were run.
+def judge(tests: Sequence[ClaimTest], family: int | None = None) -> list[Verdict]:
+    """Return the verdicts on claims of a paper that were run.
 
-    A finding counts if it is significant at 2.5 % on its side after Holm's correction over the claims; its
-    size is then tested at the level that it was found at. What is significantly the other way round is
-    contradicted, whatever else is true of it; so is an effect that is not found where the printed one would
-    have been: ours is significantly smaller. Where the paper's own deviations do not show the effect, ours
-    may show its direction, and no size counts.
+    A finding counts if it is significant at 2.5 % on its side after Holm's correction over the `family`
+    claims of the paper, by default those that were run; its size is then tested at the level that it was
+    found at. What is significantly the other way round is contradicted, whatever else is true of it. An
+    effect is not found if ours is significantly smaller than the printed one, and not there even without
+    the correction. Where the paper's own deviations do not show the effect, ours may show its direction, and
+    no size counts.
     """
-    found = holm([test.agrees for test in tests], ALPHA)
-    opposed = holm([test.opposes for test in tests], ALPHA)
-    better = holm([1.0 if test.beyond is None else test.beyond for test in tests], ALPHA)
-    short = holm([test.short for test in tests], ALPHA)
+    found = holm([test.agrees for test in tests], ALPHA, family)
+    opposed = holm([test.opposes for test in tests], ALPHA, family)
+    better = holm([1.0 if test.beyond is None else test.beyond for test in tests], ALPHA, family)
+    short = holm([test.short for test in tests], ALPHA, family)
     return [_verdict(*each) for each in zip(tests, found, opposed, better, short, strict=True)]
 
 
@@ -214,7 +253,7 @@ def _verdict(
             return "exceeds"  # outside of "the same", on the good side
         if not shown_there:
             return "underpowered there"
-        return "inconclusive" if short is None else "contradicted"
+        return "inconclusive" if short is None else "not found"
     if shown_there and test.sized is not None and test.sized <= found:
         return "confirmed"
     if shown_there and test.beyond is not None and test.beyond <= found:
@@ -222,19 +261,27 @@ def _verdict(
     return "confirmed in direction"
 
 
-def controlled(verdict: Verdict, control: Verdict) -> Verdict:
-    """Return the verdict on an equality beside that on the effect which shows that a loss could be found.
+def controlled(claim: Claim, verdict: Verdict, control: Verdict) -> Verdict:
+    """Return the verdict on "no difference" beside that on an effect, which shows that losses are found."""
+    none = verdict == "not found" or (verdict == "confirmed" and claim.test == "same")
+    return "inconclusive" if none and control not in _EFFECTS else verdict
+
+
+def at_edge(verdict: Verdict) -> Verdict:
+    """Return the verdict on strategies of which one would have had a better rate than those tried.
 
     Examples
     --------
-    >>> controlled("confirmed", "contradicted"), controlled("confirmed", "confirmed in direction")
-    ('inconclusive', 'confirmed')
+    >>> at_edge("confirmed"), at_edge("contradicted"), at_edge("not run")
+    ('inconclusive', 'inconclusive', 'not run')
     """
-    return "inconclusive" if verdict == "confirmed" and control not in _EFFECTS else verdict
+    return "inconclusive" if verdict in (*_EFFECTS, "not found", "contradicted") else verdict
 
 
-def holm(values: Sequence[float], level: float) -> list[float | None]:
+def holm(values: Sequence[float], level: float, family: int | None = None) -> list[float | None]:
     """Return the level at which each p-value is significant by Holm's step-down test; None where it is not.
+
+    `family` is the number of tests with those that were not made, by default all of `values`.
 
     Examples
     --------
@@ -246,12 +293,26 @@ def holm(values: Sequence[float], level: float) -> list[float | None]:
     [0.05]
     """
     found: list[float | None] = [None] * len(values)
+    tests = len(values) if family is None else family
     for rank, place in enumerate(sorted(range(len(values)), key=lambda i: values[i])):
-        allowed = level / (len(values) - rank)
+        allowed = level / (tests - rank)
         if values[place] > allowed:
             break
         found[place] = allowed
     return found
+
+
+def levels(values: Sequence[float], level: float, family: int | None = None) -> list[float]:
+    """Return the largest p-value with which each test would be significant, the others being as they are.
+
+    Examples
+    --------
+    >>> levels([0.9, 0.001, 0.02], 0.06)
+    [0.06, 0.03, 0.03]
+    """
+    tests = len(values) if family is None else family
+    others = ([*values[:place], 1.0, *values[place + 1 :]] for place in range(len(values)))
+    return [level / (tests - sum(p is not None for p in holm(each, level, tests))) for each in others]
 
 
 def separated_there(theirs: PublishedNumber) -> float | None:
@@ -273,30 +334,46 @@ def separated_there(theirs: PublishedNumber) -> float | None:
 
 
 def power(
-    claim: Claim, theirs: PublishedNumber, ours: Estimate, claims: int
+    claim: Claim, pairs: Sequence[tuple[PublishedNumber, Estimate]], level: float, verdict: Verdict
 ) -> tuple[float | None, int | None]:
-    """Return the chance that a row's test succeeds if the paper is right, and how many seeds make it 80 %.
+    """Return the chance of a verdict if the paper is right, and how many seeds make it 80 %.
 
-    For an effect, that its direction is found if it has the printed size; None and None if no size was
-    printed. For "the same", that it is found if there is no difference. With our seeds and our noise, at the
-    strictest level of Holm's correction. The seeds are None if 2,000 are too few.
+    For "confirmed", that all rows have the printed size, or are the same, or the number; for other verdicts
+    on an effect, that all have its direction. With our seeds, our noise, and the level at which the claim is
+    tested. Rows may depend on each other, so it is at least this: the chances that single rows fail are
+    added. None and None where no size was printed. The seeds are None if 2,000 are too few.
     """
-    level = ALPHA / claims
-    if claim.test == "same":
-        half = claim.margin / theirs.factor if theirs.form == "difference" else claim.margin
 
-        def chance(found: Estimate) -> float:
-            return found.equal_power(half, level)
+    def chance(found: Sequence[Estimate]) -> float:
+        rows = zip(pairs, found, strict=True)
+        return max(0.0, 1 - sum(1 - row_power(claim, row, each, level, verdict) for (row, _), each in rows))
 
-    elif claim.test == "number" or theirs.relation != "=":
+    if not pairs or any(row.relation != "=" for row, _ in pairs):
         return None, None
-    else:
-        effect = float(theirs.value) / theirs.factor
+    ours = [found for _, found in pairs]
+    return chance(ours), fewest_seeds(ours, chance)
 
-        def chance(found: Estimate) -> float:
-            return found.power(effect, level)
 
-    return chance(ours), ours.seeds_for(chance)
+def row_power(claim: Claim, theirs: PublishedNumber, ours: Estimate, level: float, verdict: Verdict) -> float:
+    """Return the chance of a verdict in one row, see `power`."""
+    effect = float(theirs.value) / theirs.factor
+    if claim.test == "effect" and verdict != "confirmed":
+        return ours.power(effect, level)
+    low, high = bounds(claim, theirs)
+    truth = NEUTRAL[theirs.form] or 0.0 if claim.test == "same" else effect
+    return ours.within_power(low, truth, high, level)
+
+
+def was_missed(
+    claim: Claim, pairs: Sequence[tuple[PublishedNumber, Estimate]], test: ClaimTest, level: float
+) -> bool:
+    """Return whether a row that is not found would have been, with a power that is enough."""
+    rows = zip(pairs, test.rows, strict=True)
+    return any(
+        row_power(claim, theirs, ours, level, "not found") >= ENOUGH
+        for (theirs, ours), row in rows
+        if row.missing * len(pairs) <= ALPHA
+    )
 
 
 def suspicious(runs: Sequence[float], synchronous: Sequence[float], *, less_is_better: bool) -> float | None:
