@@ -182,7 +182,7 @@ class Worker:
     def _renew(self, release: ReleaseMessage) -> None:
         """Take the model or aggregate that comes with a release."""
         before = self.lr
-        if self.composition.own_steps:
+        if self.composition.computes_on_workers:
             self.lr = self._optimizer.rate(release.epoch) * release.orders.get("lr_scale", 1.0)
         vectors: Sequence[Tensor] = ()  # after a vote, or if this version is here already
         if release.aggregate:
