@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Literal, Protocol, get_args
 
 from psbench.core.aggregation import Aggregation, PayloadKind, ReplyKind
-from psbench.core.called_hooks import never_called
 from psbench.core.own_steps import OwnSteps
 from psbench.core.parts import Communication, Consistency, Placement, Stragglers
 from psbench.errors import UnknownName
@@ -52,7 +51,7 @@ def misfits(strategy: Composition) -> list[str]:
         found += _misfits_of_several_vectors(strategy)
     if type(strategy.communication).fragments is not Communication.fragments:
         found += _misfits_of_fragments(strategy)
-    return [*found, *never_called(strategy)]
+    return found
 
 
 def _misfits_of_pairs(strategy: Composition) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, TypeAlias
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from psbench.core.arithmetic import ToAll
-from psbench.core.called_hooks import has_own_half, has_own_policy, overrides
+from psbench.core.called_hooks import has_own_half, has_own_policy, never_called, overrides
 from psbench.core.compatibility import doubts, misfits, usual_lr_scaling
 from psbench.core.part import Part, make_part
 from psbench.core.parts import (
@@ -107,7 +107,7 @@ class Strategy(Specification):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        for reason in misfits(self):
+        for reason in (*misfits(self), *never_called(self)):
             raise ParameterError(f"strategy {self.name!r}: {reason}")
         return self
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from psbench.core import Apply, Consistency, Engine, Kind, Part, Release, Strate
 from psbench.core.events import Join, Leave
 from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
 from psbench.errors import Deadlock, ParameterError, ProtocolError, PsbenchError, UnansweredWorker
-from psbench.strategies import make_strategy
+from psbench.strategies import CATALOGUE, make_strategy
 from psbench.testing.invariants import BrokenContract, Invariants
 from psbench.testing.random_cluster import fitting_sizes, random_cluster
 from psbench.testing.scripted_cluster import ScriptedCluster, Undeclared
@@ -61,6 +61,7 @@ def check_strategy(strategy: Any, *, clusters: int = 30, events: int = 80, seed:
     >>> check_strategy("asp", clusters=2)
     """
     made = _as_strategy(strategy)
+    is_half = made is not strategy and isinstance(strategy, (Part, type))
     _check_plain_data(made)
     for number in range(seed, seed + clusters):
         _check_run(made, number, events)
@@ -70,7 +71,7 @@ def check_strategy(strategy: Any, *, clusters: int = 30, events: int = 80, seed:
         _check_resumes(made, number, events)
     _check_commits(made, seed)
     _check_singly(made, seed, events)
-    _check_arithmetic(made, seed, events)
+    _check_arithmetic(made, seed, events, is_half)
     for variant in variants(made):
         for number in range(seed, seed + min(_CLUSTERS_AT_ENDS, clusters)):
             _check_run(variant, number, events)
@@ -92,6 +93,7 @@ _OTHERS: tuple[dict[str, str], ...] = (
     {"consistency": "asp", "communication": "answered_sgd"},
     {"consistency": "asp", "aggregation": "heloco"},
     {"aggregation": "accumulated"},
+    {"communication": "local_sgd", "aggregation": "eager_outer"},
     {"placement": "all_reduce"},
     _GOSSIP,
     _GOSSIP | {"aggregation": "pair_average", "consistency": "asp"},
@@ -109,12 +111,23 @@ def _as_strategy(value: Any) -> AnyStrategy:
         first, second = make_strategy("bsp"), make_strategy("asp")
         return SwitchingStrategy(name=value.name, first=first, second=second, rule=value)
     refusals = []
-    for others in ({}, _GOSSIP) if isinstance(value, Consistency) else _OTHERS:
+    for others in ({}, _GOSSIP) if isinstance(value, Consistency) else (*_OTHERS, *_published()):
         try:
-            return Strategy(**{"name": value.name, "consistency": "bsp"} | others | {value.domain: value})
+            return Strategy(**{"consistency": "bsp"} | others | {"name": value.name, value.domain: value})
         except ParameterError as error:
             refusals.append(error)
-    raise refusals[0]
+    part = f"{value.domain} {value.name!r}"
+    raise ParameterError(
+        f"{part} cannot be checked by itself, as it fits none of the parts that it was tried with "
+        f"({refusals[0]}); check the whole strategy: check_strategy({{{value.domain!r}: {value.name!r}, ...}})"
+    )
+
+
+def _published() -> Iterator[dict[str, Any]]:
+    """Yield the parts of the published strategies, beside which one may fit that fits no default."""
+    for name in CATALOGUE:
+        for composition in make_strategy(name).compositions:
+            yield {part.domain: part for part in composition.parts}
 
 
 def _check_plain_data(strategy: AnyStrategy) -> None:
@@ -265,25 +278,33 @@ def _check_singly(strategy: AnyStrategy, seed: int, events: int) -> None:
     )
 
 
-def _check_arithmetic(strategy: AnyStrategy, seed: int, events: int) -> None:
+def _check_arithmetic(strategy: AnyStrategy, seed: int, events: int, is_half: bool) -> None:
     """Try what the user's own parts compute; that of psbench's is tested, and takes torch to try."""
     if isinstance(strategy, SwitchingStrategy):
         return
-    updates = _is_own(strategy.aggregation, "update", "update_buffers", "exchange", "left_out")
-    works = _is_own(strategy.communication, "begin", "step", "keep", "payload", "receive")
+    updates, works = _is_own(strategy.aggregation), _is_own(strategy.communication)
     if not (updates or works):
         return
+    from psbench.testing import probes
     from psbench.testing.arithmetic import check_half, check_update
+    from psbench.testing.commits import probed_commits
 
     actions = [action for *_, answer in _played(strategy, seed, events).history for action in answer]
+    size = _largest(strategy)
     if updates:
         check_update(strategy, [action for action in actions if isinstance(action, Apply)])
+        probes.check_commits(strategy, probed_commits(strategy, size, events))
     if works:
         check_half(strategy, [action for action in actions if isinstance(action, Release)])
+        probes.check_adoption(strategy)
+    if not (is_half and strategy.aggregation.reply != "model"):  # the other half may take an answer otherwise
+        cluster = ScriptedCluster(strategy, [1.0 + 0.1 * worker for worker in range(size)], epochs=20)
+        cluster.run(events=events)
+        probes.check_descent(strategy, cluster)
 
 
-def _is_own(part: Part, *methods: str) -> bool:
-    return any(not getattr(type(part), name).__module__.startswith("psbench.") for name in methods)
+def _is_own(part: Part) -> bool:
+    return not type(part).__module__.startswith("psbench.")
 
 
 # -------------------------------------------------------------------- tools
