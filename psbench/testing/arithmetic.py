@@ -15,7 +15,7 @@ from psbench.core.arithmetic import ToAll
 from psbench.errors import ProtocolError
 from psbench.optimization.optimizer import SGD
 from psbench.seeds import Streams
-from psbench.testing.invariants import BrokenContract
+from psbench.testing.invariants import BrokenContract, MisfitOrBroken
 from psbench.testing.scripted_cluster import LAYOUT
 from psbench.training.local_model import LocalModel
 from psbench.training.server import Server
@@ -358,7 +358,7 @@ def named(where: str) -> Iterator[None]:
     except ProtocolError as error:
         raise BrokenContract(f"{where}: {error}") from error
     except KeyError as error:
-        raise BrokenContract(
+        raise MisfitOrBroken(
             f"{where}: there is no {error.args[0]!r}. A number is given to Apply(pushes, weights, "
             "{'name': number}) by on_commit; a vector of the state begins with state.vector(name)"
         ) from error

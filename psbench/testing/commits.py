@@ -16,14 +16,27 @@ from psbench.testing.scripted_cluster import ScriptedCluster
 _COMMITS = 8
 
 
+def check_finite(where: str, actions: Sequence[Action]) -> None:
+    """Check that weights and numbers of commits are finite.
+
+    Raises
+    ------
+    BrokenContract
+    """
+    for apply in (action for action in actions if isinstance(action, Apply)):
+        weights = {f"weight of push {p.id}": w for p, w in zip(apply.pushes, apply.weights, strict=True)}
+        for what, value in (weights | {f"number {n!r}": v for n, v in apply.numbers.items()}).items():
+            if not math.isfinite(value):
+                raise BrokenContract(f"{where}: on_commit: the {what} is {value}; does it divide by 0?")
+
+
 def probed_commits(strategy: Strategy, num_workers: int, events: int) -> list[Apply]:
     """Return the commits of a run without losses, each of several pushes also with unequal samples.
 
     Raises
     ------
     BrokenContract
-        If a weight or number is not finite, or if an equal part decides otherwise on the same pushes, or
-        under a barrier on the same pushes in another order.
+        If an equal part decides otherwise on the same pushes, or under a barrier in another order.
     """
     part, found = strategy.aggregation, list[Apply]()
 
@@ -68,11 +81,6 @@ class _Decisions:
         return [each for each in answer if isinstance(each, Apply)]
 
     def compare(self, apply: Apply, *, any_order: bool) -> None:
-        numbers = {f"number {name!r}": value for name, value in apply.numbers.items()}
-        weights = {f"weight of push {p.id}": w for p, w in zip(apply.pushes, apply.weights, strict=False)}
-        for what, value in (weights | numbers).items():
-            if not math.isfinite(value):
-                raise BrokenContract(f"{self._who}: the {what} is {value}. Most likely it divides by 0")
         if not self._agrees(apply, apply.pushes):
             raise BrokenContract(
                 f"{self._who}: a fresh part with the same state decides otherwise on the same pushes. Most "

@@ -119,7 +119,7 @@ class Server:
             self.movement = _movement(before, self.parameters)
 
     def _checked(self, answer: Tensor | None) -> Tensor | None:
-        """Return what workers are sent in the place of the model, which the part must have given if any is."""
+        """Return what workers are sent in the place of the model, as the part has declared it."""
         part = self.aggregation
         if answer is None and part.reply != "model":
             raise ProtocolError(

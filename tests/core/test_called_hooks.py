@@ -244,7 +244,7 @@ def test_a_payload_is_computed_wherever_workers_push(placement, part, moves):
 def test_the_payload_of_a_live_run_is_that_of_virtual_time():
     strategy = {"consistency": "bsp", "communication": "vain_signs_of_its_own"}
     settings = {"cluster": {"workers": 2, "step_time": "constant"}, "stop": {"updates": 12}, "batch_size": 8}
-    rate = {"name": "sgd", "lr": 0.1, "schedule": {"name": "exponential", "decay": 0.5}}
+    rate = {"name": "sgd", "lr": 0.1, "schedule": {"name": "linear", "epochs": 2.0}}
     made = toy_experiment(strategy, optimizer=rate, **settings)
     live = ThreadedRun(made).run()
     assert live.error is None
