@@ -73,8 +73,8 @@ def _check_each_counts(who: str, strategy: Strategy, apply: Apply) -> None:
         if weight and all(_equal(usual, other) for other in others):
             raise BrokenContract(
                 f"{who}: of {len(apply.pushes)} pushes, number {place} changes nothing, whatever it "
-                f"carries, although its weight is {weight:g}. Take all of `pushes`, as step.sum(pushes) does; "
-                "a robust part declares `withstands_nan`"
+                f"carries, although its weight is {weight:g}. Take all of `pushes`, as step.sum(pushes) "
+                "does; a robust part declares `withstands_nan`"
             )
 
 
