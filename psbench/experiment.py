@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self, cast
 from pydantic import BaseModel, Field, ValidationInfo, field_validator, model_validator
 
 from psbench.backend import backend_names, backend_of
-from psbench.clusters import Cluster, make_cluster
+from psbench.clusters import Cluster, Custom, make_cluster
 from psbench.clusters.connection import ConnectionSettings
 from psbench.clusters.recovery import Recovery
 from psbench.clusters.scheduler import check_address
@@ -28,7 +28,7 @@ from psbench.errors import DoubtfulComposition, ParameterError, UnknownName, in_
 from psbench.models import Model, as_model
 from psbench.optimization import direction, layerwise, muon, suitability  # noqa: F401  (their optimizers have names)
 from psbench.optimization.losses import Loss
-from psbench.optimization.optimizer import Optimizer
+from psbench.optimization.optimizer import SGD, Optimizer
 from psbench.optimization.own_functions import as_loss, as_metrics
 from psbench.optimization.schedule import Plateau
 from psbench.optimization.scores import Metric
@@ -423,17 +423,31 @@ class Experiment(Specification):
         """Make an experiment from plain data, with some dotted paths set to other values.
 
         A path below a field that `spec` does not give changes the default; its `name` replaces the default,
-        whose other parameters are not the new one's.
+        whose other parameters are not the new one's. `cluster.workers` alone means a custom cluster.
         """
-        values = dict(spec)
-        for path, value in sorted((settings or {}).items(), key=_names_first):
+        values, settings = dict(spec), settings or {}
+        if values.get("cluster") is None and "cluster.workers" in settings and "cluster.name" not in settings:
+            values["cluster"] = {}  # the default's workers are fixed: so many equal ones are meant
+        for path, value in sorted(settings.items(), key=_names_first):
             field, _, below = path.partition(".")
             if below and values.get(field) is None:
                 values[field] = {} if below == "name" else cls().spec().get(field)
             set_path(values, path, value)
         for unknown in (name for name in values if name not in cls.model_fields and name != "switch_at_s"):
+            within = next((part for part in _SECTIONS if unknown in _SECTIONS[part]), None)
+            if within is not None:
+                raise ParameterError(f"{where}: {unknown}: is a field of {within}; give {within}.{unknown}")
             raise UnknownName(f"field of {where}", str(unknown), cls.model_fields)
         return cls(**values)
+
+
+#: fields that are looked for at the top, by where they are
+_SECTIONS = {
+    "stop": Stop.model_fields,
+    "optimizer": SGD.model_fields,
+    "cluster": Custom.model_fields,
+    "strategy": ("codec", "codec_down", "consistency", "aggregation", "communication", "placement"),
+}
 
 
 def _names_first(setting: tuple[str, Any]) -> int:

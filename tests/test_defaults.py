@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema
 
-from psbench.cli.catalogue import KINDS, entries
+from psbench.cli.catalogue import KINDS, entries, entry_of
 from psbench.clusters.connection import ConnectionSettings
 from psbench.clusters.recovery import Recovery
 from psbench.core.part import REGISTRY
@@ -65,6 +65,13 @@ def defaults() -> dict[str, Any]:
 def test_defaults_are_changed_deliberately() -> None:
     """After a change that is meant, `python tests/test_defaults.py` writes them anew."""
     assert json.loads(json.dumps(defaults())) == json.loads(GOLDEN.read_text())
+
+
+def test_a_field_that_may_be_left_out_shows_what_it_takes():
+    shown = {each["name"]: each["range"] for each in entry_of("optimizers", "sgd")["parameters"]}
+    assert shown["decay"] == "null | matrices"
+    assert set(shown["schedule"].split(" | ")) == {"null", *REGISTRY["schedule"]}
+    assert shown["clip"] == "null | norm: > 0 | value: > 0"
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from psbench.clusters import make_cluster
 from psbench.core.part import REGISTRY
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import SwitchingStrategy
@@ -288,3 +289,31 @@ def test_yaml_may_not_make_objects(tmp_path):
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:8786", "tls://host.example:8786", "tcp://[::1]:8786"])
 def test_addresses_of_schedulers(address):
     assert Experiment(backend="dask", scheduler=address).scheduler == address
+
+
+def test_workers_without_a_name_are_so_many_equal_ones():
+    made = Experiment.from_spec({"strategy": "bsp"}, {"cluster.workers": 4, "cluster.latency_s": 0.5})
+    assert made.cluster == make_cluster({"workers": 4, "latency_s": 0.5})
+    assert (made.cluster.name, made.num_workers) == ("custom", 4)
+    changed = Experiment.from_spec({"strategy": "bsp"}, {"cluster.latency_s": 0.5})
+    assert changed.cluster.name == Experiment().cluster.name  # one field of the default's
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY["cluster"]))
+def test_workers_of_a_cluster_whose_number_is_fixed_are_refused(name):
+    settings = {"cluster": name, "cluster.workers": 4}
+    if "workers" in REGISTRY["cluster"][name].model_fields:
+        assert Experiment.from_spec({"strategy": "bsp"}, settings).num_workers == 4
+        return
+    count = len(make_cluster(name).machines())
+    with pytest.raises(ParameterError, match=f"'{name}': workers: its {count} workers are fixed.*'custom'"):
+        Experiment.from_spec({"strategy": "bsp"}, settings)
+
+
+@pytest.mark.parametrize(
+    "path", ["stop.epochs", "optimizer.lr", "optimizer.momentum", "cluster.workers", "strategy.codec"]
+)
+def test_a_field_one_level_too_high_is_named_with_its_place(path):
+    name = path.partition(".")[2]
+    with pytest.raises(ParameterError, match=f"{name}: is a field of .*; give {path}"):
+        Experiment.from_spec({}, {name: 2})

@@ -34,10 +34,10 @@ def first_answer(worker_half, aggregation):
     """What a worker is at after one step of 1 from 2, and an answer of 8."""
     parts = {"consistency": "asp", "communication": worker_half, "aggregation": aggregation}
     worker = LocalModel(unchecked(**parts), SGD(lr=1.0, momentum=0.0))
-    worker.load(torch.tensor([2.0]), torch.zeros(0), 1.0)
-    worker.stepped(StepResult(torch.tensor([1.0]), torch.zeros(0), 0.0), 4, 1.0)
+    worker.load(torch.tensor([2.0]), torch.zeros(0))
+    worker.stepped(StepResult(torch.tensor([1.0]), torch.zeros(0), 0.0), 4, 0.0)
     worker.payload()
-    worker.receive(torch.tensor([8.0]), 1.0)
+    worker.receive(torch.tensor([8.0]))
     return worker.parameters.item()
 
 
@@ -129,7 +129,7 @@ def test_codecs_of_whole_vectors():
 def test_vectors_that_are_not_given():
     """Local SGD gives a vector, and the push is to be taken from a mapping."""
     model = LocalModel(of_pushes("vectors_that_are_not_given"), SGD())
-    model.load(torch.ones(3), torch.zeros(0), 0.1)
+    model.load(torch.ones(3), torch.zeros(0))
     with pytest.raises((IndexError, TypeError)):
         model.payload()
 

@@ -15,9 +15,7 @@ from psbench.training.local_model import LocalModel
 from psbench.training.mixing import ModelVectors
 
 
-def renew(
-    model: LocalModel, vectors: Sequence[Tensor], lr: float, previous_lr: float, fragment: int = -1
-) -> None:
+def renew(model: LocalModel, vectors: Sequence[Tensor], fragment: int = -1) -> None:
     """Bring a worker's model up to date with a release that tells it to step.
 
     Parameters
@@ -25,19 +23,15 @@ def renew(
     vectors : sequence of tensor
         What the release carries: the last commit's aggregate; parameters and buffers; or nothing (after a
         vote, or to a worker that holds the current version), and then the last step is kept.
-    lr : float
-        The rate of the steps to come.
-    previous_lr : float
-        The rate of the steps so far.
     fragment : int
         The entries that the parameters are of; -1: all.
     """
     if len(vectors) == 1:
-        model.receive(vectors[0], lr)
+        model.receive(vectors[0])
     elif vectors:
-        model.load(vectors[0], vectors[1], lr, fragment)
+        model.load(vectors[0], vectors[1], fragment)
     else:
-        model.keep(previous_lr)
+        model.keep()
 
 
 def obey(

@@ -18,6 +18,7 @@ from psbench.core.specification import problem
 from psbench.core.stop import Stop
 from psbench.errors import DataError, SpecError, in_short
 from psbench.experiment import Experiment
+from psbench.training.local_model import EPOCH
 from psbench.training.server import AGGREGATION, OPTIMIZER
 from psbench.training.workload import Workload
 
@@ -194,7 +195,7 @@ def _check_tensors(path: Path, tensors: Mapping[str, Tensor], workload: Workload
 
 def _check_tensor(path: Path, name: str, tensor: Tensor, model: tuple[int, ...]) -> None:
     expected = {"log": torch.uint8, "samples": torch.int64}.get(name.rpartition("/")[2], torch.float32)
-    if not tensor.dim() and (name.startswith(AGGREGATION) or "/state/" in name):
+    if not tensor.dim() and (name.startswith(AGGREGATION) or "/state/" in name or name.endswith(EPOCH)):
         expected = torch.float64
     if tensor.dtype != expected:
         raise DataError(f"{path}: tensor {name!r} has numbers of type {tensor.dtype}, expected {expected}")

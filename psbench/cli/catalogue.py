@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from psbench.core.part import REGISTRY, Part
-from psbench.core.specification import allowed_values
+from psbench.core.specification import Specification, allowed_values
 from psbench.core.strategy import DOMAINS, Strategy
 from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.errors import UnknownName
@@ -141,10 +141,25 @@ def _parameter(name: str, info: FieldInfo, default: Any) -> dict[str, Any]:
         "name": name,
         "default": None if default is PydanticUndefined else _plain(default),
         "unit": extra.get("unit", ""),
-        "range": allowed_values(info),
+        "range": allowed_values(info) or _names_allowed(info),
         "summary": info.description or "",
         "source": extra.get("source", ""),
     }
+
+
+def _names_allowed(info: FieldInfo) -> str:
+    """Return the names of the parts that an optional field takes, or the fields of what it is otherwise."""
+    kinds = get_args(info.annotation)
+    if type(None) not in kinds:
+        return ""
+    own = [get_args(kind)[0] if get_origin(kind) is Annotated else kind for kind in kinds]
+    for kind in (each for each in own if isinstance(each, type)):
+        if issubclass(kind, Part):
+            return " | ".join(["null", *REGISTRY[kind.domain]])
+        if issubclass(kind, Specification):
+            fields = [f"{name}: {allowed_values(field)}" for name, field in kind.model_fields.items()]
+            return " | ".join(["null", *fields])
+    return ""
 
 
 def _plain(value: Any) -> Any:

@@ -21,6 +21,7 @@ from psbench.clusters.profile import Profile
 from psbench.clusters.service import Service
 from psbench.clusters.step_time import ShiftedExponential, StepTime
 from psbench.core import Part, make_part, parameter
+from psbench.core.part import REGISTRY
 from psbench.core.specification import limits_of
 from psbench.errors import ParameterError, in_short
 
@@ -253,4 +254,11 @@ def make_cluster(value: Any) -> Cluster:
     """
     if isinstance(value, Mapping):
         value = {"name": "custom", **value}
+        named = REGISTRY["cluster"].get(value["name"]) if isinstance(value["name"], str) else None
+        if "workers" in value and named is not None and "workers" not in named.model_fields:
+            count = len(cast(Cluster, named()).machines())
+            raise ParameterError(
+                f"cluster {named.name!r}: workers: its {count} workers are fixed; leave workers out, or name "
+                "'custom' for so many equal ones"
+            )
     return cast(Cluster, make_part("cluster", value))

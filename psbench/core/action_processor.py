@@ -333,7 +333,7 @@ class ActionProcessor:
             log.append(pack_release(self.view.now, _RELEASE, worker, pushes, load, kept, size, text))
 
     def _complete_for_own_half(self, release: act.Release, worker: WorkerView, status: Status) -> int:
-        """Add what a worker's own half needs: the rate's epoch, and whether it gets the aggregate.
+        """Add the rate of a worker that computes with it, and whether it gets the aggregate.
 
         Returns the samples of a vote's steps that it keeps: they are progress without a push.
         """
@@ -346,8 +346,29 @@ class ActionProcessor:
             self._rule_saw_votes = self._rule_saw_votes and view.num_voted > 0
         has_model = status is PUSHED and worker.id not in self.needs_full_model
         release.aggregate = self._replies_aggregate and release.send and has_model
-        release.epoch = view.epoch if self._rate_epoch is None else self._rate_epoch(view)
+        if release.then == "step":
+            self._set_rate(release, worker, status)
         return kept
+
+    def _set_rate(self, release: act.Release, worker: WorkerView, status: Status) -> None:
+        view, communication = self.view, self.composition.communication
+        release.epoch = communication.rate_epoch(view)
+        release.epochs_per_step = communication.rate_epochs_per_step(view)
+        if release.epochs_per_step:
+            release.epoch += self._uncounted_samples(worker, status) / view.dataset_size
+
+    def _uncounted_samples(self, worker: WorkerView, status: Status) -> int:
+        """Return the samples that the schedule of a released worker counts, and `view.samples` does not yet.
+
+        Without them the rates would depend on the order in which one answer releases workers.
+        """
+        view = self.view
+        if self.composition.consistency.by_neighbours:  # as if all had made as many exchanges
+            others = (other for other in view.workers.values() if other.status is not GONE)
+            return sum((worker.version - other.version) * other.batch_size for other in others)
+        if status is VOTED:  # votes are answered together
+            return sum(other.voted_samples for other in view.workers.values())
+        return sum(push.samples for push in view.pending.values())
 
     def hold(self, hold: act.Hold) -> None:
         """Let a worker wait, for a reason."""

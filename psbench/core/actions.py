@@ -50,10 +50,11 @@ class Release:
     The engine sets `load`, the version the worker starts from; `send`, whether anything must travel
     (a worker that already holds that version is not sent it again, nor one whose steps are its own);
     `aggregate`, whether that is the last commit's aggregate, to be applied by the worker, rather than the
-    model; `ticket`, which every message of the worker repeats; `epoch`, at which the rate of the worker's own
-    steps is read; `fragment`, the entries that are sent, which are those of the worker's last push (-1: all);
-    `allowance`, the samples after which the worker pushes although its rule would have it step on: its share
-    of what is left of the run's epochs (-1: no limit); and the `orders` of the other parts.
+    model; `ticket`, which every message of the worker repeats; `epoch`, at which the rate's schedule is read
+    for the worker's own next step, and `epochs_per_step`, by which it advances with each; `fragment`, the
+    entries that are sent, which are those of the worker's last push (-1: all); `allowance`, the samples after
+    which the worker pushes although its rule would have it step on: its share of what is left of the run's
+    epochs (-1: no limit); and the `orders` of the other parts.
     """
 
     worker: int
@@ -64,6 +65,7 @@ class Release:
     ticket: int = -1
     aggregate: bool = False
     epoch: float = 0.0
+    epochs_per_step: float = 0.0
     fragment: int = -1
     allowance: int = -1
 

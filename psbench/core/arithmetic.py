@@ -131,7 +131,7 @@ class WorkerStep(Protocol):
     Attributes
     ----------
     lr : float
-        The rate at the epoch of the last release.
+        The rate of the last step.
     samples : int
         Of the last step.
     kind : "gradient", "parameters" or "difference"
@@ -140,10 +140,13 @@ class WorkerStep(Protocol):
         Those of the last release: what the deciding side tells this one.
     """
 
-    lr: float
     samples: int
     kind: str
     orders: Mapping[str, Any]
+
+    @property
+    def lr(self) -> float:
+        """The rate of the last step."""
 
     def move(self, direction: Vector) -> None:
         """Take a step of the worker's own optimizer along a descent direction, such as a gradient."""

@@ -188,8 +188,9 @@ def never_called(strategy: Composition) -> Iterator[str]:
         of_policy = rule.domain == "worker policy"
         if of_policy and not has_policy:
             continue
-        part = m.worker_policy() if of_policy else getattr(strategy, rule.domain)
-        who = f"the {rule.domain} of {m.name!r}" if of_policy else f"{rule.domain} {part.name!r}"
+        owner = m if of_policy else getattr(strategy, rule.domain)
+        part = m.worker_policy() if of_policy else owner
+        who = f"the {rule.domain} of {m.name!r}" if of_policy else f"{rule.domain} {owner.name!r}"
         for hook in rule.hooks:
             if overrides(part, hook) and not rule.is_called(strategy):
                 yield f"{who} overrides {hook}(), which nothing calls where {rule.otherwise}; {rule.remedy}"

@@ -204,6 +204,10 @@ class Communication(Part):
         """Return the epoch at which the rate's schedule is read."""
         return view.epoch
 
+    def rate_epochs_per_step(self, view: ClusterView) -> float:
+        """Return by how much that epoch advances with each step that a worker takes by itself."""
+        return view.epochs_per_step
+
     def on_vote(self, vote: Vote, view: ClusterView) -> list[Action]:
         """Answer a vote: release to `step` or `push`, or hold until all have voted."""
         return [Hold(vote.worker, "vote")]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, get_args, get_origin
+from types import UnionType
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
@@ -125,13 +126,21 @@ def choices_of(annotation: Any, info: FieldInfo) -> list[Any]:
     return declared if isinstance(declared, list) else []
 
 
+def _kinds(info: FieldInfo) -> tuple[Any, ...]:
+    """Return the types of a field, `X | None` as two."""
+    is_union = get_origin(info.annotation) in (Union, UnionType)
+    return get_args(info.annotation) if is_union else (info.annotation,)
+
+
 def allowed_values(info: FieldInfo) -> str:
     """Return the allowed values in words.
 
     >>> allowed_values(parameter(1, "", ge=1, lt=9))
     '>= 1, < 9'
     """
-    if choices := choices_of(info.annotation, info):
+    choices = [each for kind in _kinds(info) for each in choices_of(kind, info)]
+    if choices:
+        choices = ["null", *choices] if type(None) in _kinds(info) else choices
         return " | ".join(map(str, choices)) if len(choices) > 1 else ""
     return ", ".join(f"{_SIGNS[name]} {limit:g}" for name, limit in limits_of(info).items())
 

@@ -153,6 +153,11 @@ class ClusterView:
         return self.samples / self.dataset_size
 
     @property
+    def epochs_per_step(self) -> float:
+        """Epochs that one step of every active worker amounts to."""
+        return self.global_batch * self.num_active / self.num_workers / self.dataset_size
+
+    @property
     def active(self) -> list[int]:
         """Ids of the workers that have not left, in order."""
         return sorted(w.id for w in self.workers.values() if w.status != Status.GONE)

@@ -64,6 +64,7 @@ class WorkerLoop:
         self._chunk_orders: Orders = {}
         self.injection: Orders = {}
         self._steps = self._samples = 0
+        self._epoch = self._epochs_per_step = 0.0
         self._compute_s = self._reported_s = self._loss = self._first_loss = 0.0
         self._stats: Mapping[str, float] = {}
         self._push_ordered = self._waiting = False
@@ -74,7 +75,26 @@ class WorkerLoop:
         """Samples that the next step is to take."""
         return self._policy.step_samples(self._batch)
 
-    def release(self, then: str, ticket: int, version: int, orders: Orders, allowance: int = -1) -> Directive:
+    @property
+    def epoch(self) -> float:
+        """The epoch at which the next step reads the rate's schedule.
+
+        It is that of the last release, and each step since that no commit has counted advances it as one step
+        of all workers would: as `scheduler.step()` after each `optimizer.step()` does.
+        """
+        # rounded, as a schedule may have a step at a whole epoch
+        return round(self._epoch + self._steps * self._epochs_per_step, 9) if self._steps else self._epoch
+
+    def release(
+        self,
+        then: str,
+        ticket: int,
+        version: int,
+        orders: Orders,
+        allowance: int = -1,
+        epoch: float = 0.0,
+        epochs_per_step: float = 0.0,
+    ) -> Directive:
         """Handle a release; return whether to push at once or to `continue` with steps.
 
         Steps made while a push was under way are in no push yet, and are kept.
@@ -85,6 +105,7 @@ class WorkerLoop:
         self.on_orders(orders)
         if then == "push":
             return "push"
+        self._epoch, self._epochs_per_step = epoch, epochs_per_step
         exchanged, self.exchanging = self.exchanging, False
         waited, self._waiting = self._waiting, False
         if not exchanged:
@@ -173,6 +194,7 @@ class WorkerLoop:
             fragment=self.fragment,
         )
         self.exchanging, self._push_ordered = overlapping, False
+        self._epoch = self.epoch
         if self._allowance is not None:
             self._allowance -= push.samples
         self._reset_statistics()
@@ -231,6 +253,8 @@ _SAVED = (
     *(
         "injection",
         "fragment",
+        "_epoch",
+        "_epochs_per_step",
         "_compute_s",
         "_reported_s",
         "_loss",

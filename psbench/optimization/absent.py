@@ -22,13 +22,16 @@ def absent_entries(gradient: Tensor) -> Tensor | None:
 
     Shapes
     ------
-    gradient : float32, (entries,)
+    gradient : float32 (read fast) or another float type, (entries,)
 
     >>> absent_entries(torch.tensor([0.0, -0.0]))
     tensor([False,  True])
     """
     if not gradient.numel():
         return None
+    if gradient.dtype is not torch.float32:
+        found = (gradient == 0) & torch.signbit(gradient)
+        return found if found.any() else None
     bits = gradient.view(torch.int32)
     return bits == _BITS if int(bits.min()) == _BITS else None
 

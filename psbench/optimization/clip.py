@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import model_validator
 
 from psbench.core import Specification, parameter
-from psbench.errors import ParameterError
+from psbench.errors import ParameterError, in_short
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,7 +18,7 @@ _EPS = 1e-6
 
 
 class Clip(Specification):
-    """Limits of a gradient: of its norm over the whole model, or of each entry.
+    """Limits of a gradient: of its norm over the whole model, or of each entry; a number limits the norm.
 
     Source
     ------
@@ -28,6 +29,18 @@ class Clip(Specification):
 
     norm: float | None = parameter(None, "largest L2 norm of a worker's gradient", gt=0)
     value: float | None = parameter(None, "largest absolute value of an entry", gt=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_number(cls, value: Any) -> Any:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return {"norm": value}
+        if not isinstance(value, (Clip, Mapping)):
+            raise ParameterError(
+                f"{cls.error_name()}: give a number, the largest norm, or {{norm: 1}} or {{value: 1}}, not "
+                f"{in_short(value)}"
+            )
+        return value
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:

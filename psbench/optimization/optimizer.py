@@ -6,13 +6,16 @@ from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import PrivateAttr, SerializeAsAny, field_validator
+from pydantic import PrivateAttr, SerializeAsAny, field_validator, model_validator
 
 from psbench.core import Part, parameter
 from psbench.core.arithmetic import Shapes
 from psbench.errors import ParameterError
 from psbench.optimization.clip import Clip
 from psbench.optimization.schedule import RateSchedule, as_schedule
+
+#: what rounding may leave an epoch short of a milestone
+_ROUNDING = 1e-9
 
 if TYPE_CHECKING:
     import torch
@@ -149,7 +152,7 @@ class Optimizer(Part):
         """Return the rate at that epoch."""
         stepped = self.lr  # mostly there are no milestones, and every update and release asks
         if self.milestones:
-            stepped *= self.gamma ** sum(epoch >= milestone for milestone in self.milestones)
+            stepped *= self.gamma ** sum(epoch + _ROUNDING >= milestone for milestone in self.milestones)
         return stepped if self.schedule is None else stepped * self.schedule.factor(epoch)
 
     @property
@@ -182,6 +185,15 @@ class SGD(Optimizer):
 
     momentum: float = parameter(0.0, "momentum", ge=0, lt=1)
     nesterov: bool = parameter(False, "Nesterov's form of the momentum")
+
+    @model_validator(mode="after")
+    def _has_momentum(self) -> Self:
+        if self.nesterov and not self.momentum:
+            raise ParameterError(
+                f"optimizer {self.name!r}: nesterov is a form of the momentum, which is 0; give momentum, "
+                "such as 0.9, or leave out nesterov"
+            )
+        return self
 
     @property
     def tensors(self) -> int:  # pyrefly: ignore[bad-override]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -11,18 +12,24 @@ from pydantic import Field
 
 from psbench.core import make_part, parameter
 from psbench.core.imports import imported
-from psbench.errors import ParameterError
+from psbench.core.part import REGISTRY
+from psbench.errors import ParameterError, UnknownName
 from psbench.optimization.optimizer import Optimizer
 
 if TYPE_CHECKING:
     import torch
 
+#: classes of torch.optim that step on a slice of a model, by the name that each has as an optimizer here
+BY_NAME = {
+    name.lower(): name
+    for name in ("Adadelta", "Adagrad", "Adamax", "AdamW", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
+}
 #: entries and steps on which an optimizer is tried
 _TRIAL, _STEPS = 6, 3
 
 
 class TorchOptimizer(Optimizer):
-    """An optimizer of torch by the name of its class, such as AdamW, RMSprop or Adagrad.
+    """An optimizer of torch by the name of its class; `adamw`, `rmsprop` and others name it directly.
 
     The class is tried on a short vector when the experiment is made: it must take a flat vector, and step
     each entry by that entry's gradient alone, since servers hold slices of the model. Its weight decay is the
@@ -43,7 +50,11 @@ class TorchOptimizer(Optimizer):
     source = "torch.optim"
 
     lr: float = parameter(0.001, "single-node learning rate", gt=0)
-    type: str = parameter("AdamW", "class in torch.optim, as AdamW, or elsewhere, as my.package:Lion")
+    type: str = parameter(
+        "AdamW",
+        "class in torch.optim, as AdamW, or elsewhere, as my.package:Lion; short names: "
+        + ", ".join(BY_NAME),
+    )
     arguments: dict[str, Any] = Field(
         default_factory=dict,
         description="keyword arguments of the class, but lr and weight_decay",
@@ -89,15 +100,9 @@ class TorchOptimizer(Optimizer):
         return found
 
     def _class(self) -> Any:
-        import torch
-
         if ":" in self.type:
             return imported("optimizer 'torch': type", self.type)
-        classes = {
-            name: each
-            for name, each in vars(torch.optim).items()
-            if isinstance(each, type) and issubclass(each, torch.optim.Optimizer) and name != "Optimizer"
-        }
+        classes = _classes()
         if self.type not in classes:
             alike = {name.lower(): name for name in classes}
             near = get_close_matches(self.type.lower(), alike, 1)
@@ -141,6 +146,16 @@ class TorchOptimizer(Optimizer):
             )
 
 
+def _classes() -> dict[str, Any]:
+    import torch
+
+    return {
+        name: each
+        for name, each in vars(torch.optim).items()
+        if isinstance(each, type) and issubclass(each, torch.optim.Optimizer) and name != "Optimizer"
+    }
+
+
 def as_optimizer(value: Any) -> Optimizer:
     """Return an optimizer from one, its name, a mapping, or a class of torch's or of one's own module.
 
@@ -156,6 +171,8 @@ def as_optimizer(value: Any) -> Optimizer:
     >>> made = as_optimizer(functools.partial(torch.optim.RMSprop, lr=0.01, alpha=0.9))
     >>> made.type, made.lr, made.arguments
     ('RMSprop', 0.01, {'alpha': 0.9})
+    >>> as_optimizer("adamw") == as_optimizer(torch.optim.AdamW)
+    True
     """
     made, options = value, {}
     if isinstance(value, functools.partial):
@@ -163,25 +180,49 @@ def as_optimizer(value: Any) -> Optimizer:
             raise ParameterError("optimizer: give the arguments of a partial by name")
         made, options = value.func, dict(value.keywords)
     if isinstance(made, type) and not issubclass(made, Optimizer):
-        defaults = {name: each.default for name, each in inspect.signature(made).parameters.items()}
-        given = {
-            name: options.pop(name, defaults[name])
-            for name in ("lr", "weight_decay")
-            if isinstance(options.get(name, defaults.get(name)), (int, float))
-        }
-        return TorchOptimizer(type=_name_of(made), arguments=options, **given)
+        return _of_class(made, options)
     if callable(made):
         raise ParameterError(
             f"optimizer: {getattr(made, '__qualname__', made)} is a function; give a class, such as "
             "torch.optim.AdamW, or functools.partial of one"
         )
+    if (named := _named_as_in_torch(value)) is not None:
+        return named
     optimizer = make_part(Optimizer.domain, value)
     assert isinstance(optimizer, Optimizer)
     return optimizer
 
 
+def _named_as_in_torch(value: Any) -> TorchOptimizer | None:
+    """Return the optimizer of a class of torch's that is named, with its arguments beside the name."""
+    options = dict(value) if isinstance(value, Mapping) else {"name": value}
+    name = options.pop("name", None)
+    if not isinstance(name, str) or name.lower() in REGISTRY[Optimizer.domain] or ":" in name:
+        return None
+    import torch
+
+    classes = {each.lower(): each for each in _classes()}
+    if name.lower() not in classes:
+        raise UnknownName("optimizer part", name, {**REGISTRY[Optimizer.domain], **BY_NAME})
+    fields = TorchOptimizer.model_fields.keys() - {"type", "arguments", "lr", "weight_decay"}
+    own = {field: options.pop(field) for field in fields & options.keys()}
+    arguments = options.pop("arguments", {})
+    return _of_class(getattr(torch.optim, classes[name.lower()]), {**arguments, **options}, own)
+
+
+def _of_class(made: type, options: dict[str, Any], own: Mapping[str, Any] | None = None) -> TorchOptimizer:
+    """Return the optimizer of a class, with the class's own rate and weight decay unless they are given."""
+    defaults = {name: each.default for name, each in inspect.signature(made).parameters.items()}
+    given = {
+        name: options.pop(name, defaults.get(name))
+        for name in ("lr", "weight_decay")
+        if name in options or isinstance(defaults.get(name), (int, float))
+    }
+    return TorchOptimizer(type=_name_of(made), arguments=options, **given, **(own or {}))
+
+
 def _name_of(made: type) -> str:
-    if made.__module__.startswith("torch.optim."):
+    if made.__module__.startswith("torch.optim"):
         return made.__name__
     if made.__module__ == "__main__":
         raise ParameterError(

@@ -29,8 +29,7 @@ _SLICES = (slice(0, 2), slice(2, 3), slice(3, ENTRIES))
 #: of a run, as each checks every one of them
 _UPDATES = 30
 _PUSHES = 4  # of a worker
-RATE = 0.1
-OPTIMIZER = SGD(lr=RATE, momentum=0.5)
+OPTIMIZER = SGD(lr=0.1, momentum=0.5)
 NONE = torch.zeros(0)
 
 #: makes the vector of a name
@@ -272,19 +271,19 @@ def _payloads(
         before = given.clone()
         with named(f"{who}.receive" if push and answered else f"{who}.begin"):
             if push and answered:
-                model.receive(given, RATE)
+                model.receive(given)
             else:
-                model.load(given, NONE, RATE, fragment)
+                model.load(given, NONE, fragment)
         fragment = told["fragment"] if fragments else -1
         for number in range(2):
             gradient = draw(f"gradient {push} {number}")
             with named(f"{who}.step"):
-                model.stepped(StepResult(gradient, NONE, 0.0), 4, RATE)
+                model.stepped(StepResult(gradient, NONE, 0.0), 4, 0.0)
             if not torch.equal(gradient, draw(f"gradient {push} {number}")):
                 raise BrokenContract(f"{who}.step: changes the gradient; make a new vector")
             if not number:
                 with named(f"{who}.keep"):
-                    model.keep(RATE)
+                    model.keep()
         if not torch.equal(given, before):
             raise BrokenContract(f"{who}: changes the model that it was sent, which others hold too; copy it")
         with named(f"{who}.payload"):

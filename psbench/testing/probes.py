@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -15,7 +15,6 @@ from psbench.testing.arithmetic import (
     ENTRIES,
     NONE,
     OPTIMIZER,
-    RATE,
     SHAPES,
     apply_to,
     drawn,
@@ -180,10 +179,10 @@ def _models(strategy: Strategy, name: str) -> Tensor:
     for number in range(_ROUNDS):
         given = drawn(name if number == _ROUNDS - 1 else f"model {number}")
         if number and strategy.aggregation.reply != "model":
-            model.receive(given, RATE)
+            model.receive(given)
         else:
-            model.load(given, NONE, RATE)
-        model.stepped(StepResult(drawn(f"gradient {number}"), NONE, 0.0), 4, RATE)
+            model.load(given, NONE)
+        model.stepped(StepResult(drawn(f"gradient {number}"), NONE, 0.0), 4, 0.0)
         model.payload()
     return model.parameters.clone()
 
@@ -242,15 +241,14 @@ class _Descent:
         with named(type(self._strategy.communication).__name__):
             for number in range(push.steps):
                 gradient = model.parameters - self.goal
-                model.stepped(StepResult(gradient, NONE, 0.0), push.samples // push.steps, _SLOWLY.lr)
+                model.stepped(StepResult(gradient, NONE, 0.0), push.samples // push.steps, 0.0)
                 if number < push.steps - 1:
-                    model.keep(_SLOWLY.lr)
+                    model.keep()
             return model.payload(push.fragment).clone()
 
     def _apply(self, apply: Apply) -> None:
-        own: Callable[[Push], Tensor] = lambda push: self._sent.pop(push.id)  # noqa: E731
         pushes = [
-            Pushed(own(push), NONE, push.worker, push.samples, push.steps, weight=weight)
+            Pushed(self._sent.pop(push.id), NONE, push.worker, push.samples, push.steps, weight=weight)
             for push, weight in zip(apply.pushes, apply.weights, strict=True)
         ]
         if self._strategy.aggregation.needs_base:
@@ -268,14 +266,12 @@ class _Descent:
         answer, fragment = self._server.aggregate, release.fragment
         with named(type(self._strategy.communication).__name__):
             if release.aggregate and answer is not None:
-                model.receive(answer.clone(), _SLOWLY.lr)
+                model.receive(answer.clone())
             elif release.send:
                 x = self.versions[-1]
-                model.load(
-                    x.clone() if fragment < 0 else self._fragments[fragment].of(x), NONE, _SLOWLY.lr, fragment
-                )
+                model.load(x.clone() if fragment < 0 else self._fragments[fragment].of(x), NONE, fragment)
             else:
-                model.keep(_SLOWLY.lr)
+                model.keep()
 
 
 # -------------------------------------------------------------------- tools

@@ -214,7 +214,10 @@ class ScriptedCluster:
             self._schedule(self.now, _WORK, worker, message)
 
     def _answered(self, own: _Worker, release: act.Release) -> Directive:
-        return own.loop.release(release.then, release.ticket, release.load, release.orders, release.allowance)
+        rate = release.epoch, release.epochs_per_step
+        return own.loop.release(
+            release.then, release.ticket, release.load, release.orders, release.allowance, *rate
+        )
 
     def _new_worker(self, worker: int) -> _Worker:
         batch = self.engine.view.workers[worker].batch_size

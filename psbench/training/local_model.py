@@ -25,6 +25,8 @@ from psbench.training.trainer import StepResult
 
 #: prefix of the part's vectors and numbers, among a worker's tensors
 STATE = "state/"
+#: name of a number among them: where in the rate's schedule the last step was
+EPOCH = "epoch"
 
 
 class LocalModel:
@@ -70,32 +72,30 @@ class LocalModel:
         """Show the worker's half the orders of the last release."""
         self._own.orders = orders
 
-    def load(self, parameters: Tensor, buffers: Tensor, lr: float, fragment: int = -1) -> None:
-        """Start from a model that was received, or a fragment; `lr` is the rate of the steps to come."""
+    def load(self, parameters: Tensor, buffers: Tensor, fragment: int = -1) -> None:
+        """Start from a model that was received, or a fragment."""
         if fragment >= 0:
-            self.buffers, self._own.lr = buffers, lr
+            self.buffers = buffers
             self._at(fragment, lambda w, state: self._part.begin(w, parameters, state, self._own))
             return
         if not self._keeps_model:
             self.parameters = self.state.like = parameters
         elif not len(self.parameters):
             self._take(parameters.clone())
-        self.buffers, self._own.lr = buffers, lr
+        self.buffers = buffers
         self._part.begin(self.parameters, parameters, self.state, self._own)
 
-    def receive(self, answer: Tensor, lr: float) -> None:
+    def receive(self, answer: Tensor) -> None:
         """Take an answer that is no model."""
-        self._own.lr = lr
         self._part.receive(self.parameters, answer, self.state, self._own)
 
-    def stepped(self, step: StepResult, samples: int, lr: float) -> None:
-        """Add the result of a step."""
-        self.buffers, self._own.samples, self._own.lr = step.buffers, samples, lr
+    def stepped(self, step: StepResult, samples: int, epoch: float) -> None:
+        """Add the result of a step, whose rate is that at an epoch of the schedule."""
+        self.buffers, self._own.samples, self._own.epoch = step.buffers, samples, epoch
         self._part.step(self.parameters, step.gradient, self.state, self._own)
 
-    def keep(self, lr: float) -> None:
+    def keep(self) -> None:
         """Keep the last step without pushing it."""
-        self._own.lr = lr
         self._part.keep(self.parameters, self.state, self._own)
 
     def payload(self, fragment: int = -1) -> Tensor:
@@ -124,14 +124,15 @@ class LocalModel:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state of a worker that waits, as copies."""
-        found = {"parameters": self.parameters, "buffers": self.buffers}
+        epoch = torch.tensor(self._own.epoch, dtype=torch.float64)
+        found = {"parameters": self.parameters, "buffers": self.buffers, EPOCH: epoch}
         found |= {STATE + name: tensor for name, tensor in self.state.tensors().items()}
         found |= {OPTIMIZER + name: tensor for name, tensor in self._own.tensors().items()}
         return {name: tensor.clone() for name, tensor in found.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` returned."""
-        self.buffers = state["buffers"].clone()
+        self.buffers, self._own.epoch = state["buffers"].clone(), float(state.get(EPOCH, 0.0))
         if not len(state["parameters"]):
             return  # it has not been sent a model yet
         self._take(state["parameters"].clone())
@@ -153,14 +154,14 @@ def kept_by_worker(composition: Strategy) -> int:
     model = LocalModel(composition, SGD(lr=1.0))
     with suppress(Exception):
         model.obey(defaultdict(lambda: 1))
-        model.load(zeros, none, 1.0)
+        model.load(zeros, none)
         for _ in range(3):
-            model.stepped(StepResult(zeros.clone(), none, 0.0), 1, 1.0)
+            model.stepped(StepResult(zeros.clone(), none, 0.0), 1, 0.0)
             model.payload()
             if composition.aggregation.reply == "model":
-                model.load(zeros, none, 1.0)
+                model.load(zeros, none)
             else:
-                model.receive(zeros.clone(), 1.0)
+                model.receive(zeros.clone())
     return sum(tensor.dim() > 0 for tensor in model.state.tensors().values())
 
 
@@ -180,7 +181,7 @@ class _OwnStep:
 
     def __init__(self, optimizer: Optimizer, kind: str) -> None:
         self._spec, self.kind = optimizer, kind
-        self.lr, self.samples = 0.0, 0
+        self.epoch, self.samples = 0.0, 0
         self.orders: Mapping[str, Any] = {}
         self._parameters = torch.zeros(0)
         self._update: PiecewiseSteps | None = None
@@ -188,6 +189,10 @@ class _OwnStep:
     def of(self, parameters: Tensor) -> None:
         """Step on this vector from now on."""
         self._parameters, self._update = parameters, None
+
+    @property
+    def lr(self) -> float:
+        return self._spec.rate(self.epoch) * float(self.orders.get("lr_scale", 1.0))
 
     def move(self, direction: Tensor) -> None:
         if self._update is None:

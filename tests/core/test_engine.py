@@ -201,14 +201,14 @@ class TestVotes:
         assert engine.handle(pushes[0], 2.0) == [Hold(0, "barrier")]
         assert engine.handle(pushes[1], 2.0) == [
             Apply(pushes, [0.5, 0.5], version=1),
-            *[Release(w, load=1, ticket=3, epoch=engine.view.epoch) for w in (0, 1)],
+            *[Release(w, load=1, ticket=3, epoch=0.2, epochs_per_step=0.2) for w in (0, 1)],
         ]
 
     def test_all_go_on_if_nobody_wants_to_and_nothing_is_sent(self):
         engine = start(composed(communication=Poll()))
         engine.handle(Vote(0, 1, 0.25), 1.0)
         assert engine.handle(Vote(1, 1, 0.125), 2.0) == [
-            Release(w, load=0, send=False, ticket=2) for w in (0, 1)
+            Release(w, load=0, send=False, ticket=2, epochs_per_step=0.2) for w in (0, 1)
         ]
 
     def test_a_voter_that_leaves_is_not_waited_for(self):

@@ -21,6 +21,7 @@ from psbench.data import Digits, as_data
 from psbench.errors import DataError, PsbenchError, SpecError
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
+from psbench.training.workload import Workload
 
 RNG = np.random.default_rng(0)
 DIGITS = Digits().load(Streams(0))
@@ -505,3 +506,20 @@ def test_data_that_changes_after_the_experiment_was_made_is_refused():
     x[3, 1] += 1
     with pytest.raises(DataError, match="has changed since"):
         ps.run(experiment)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "says"),
+    [
+        ("mlp", (20, 8, 8), "X / 255 as float32"),
+        ("cnn", (20, 3, 8, 8), "X / 255 as float32"),
+        ("cnn", (20, 8, 8, 3), "X.transpose(0, 3, 1, 2)"),
+    ],
+)
+def test_whole_numbered_images_for_a_model_by_name_name_the_remedy(model, shape, says):
+    x = RNG.integers(0, 256, shape).astype(np.uint8)
+    with pytest.raises(PsbenchError) as refused:
+        Workload.build(
+            ps.Experiment(model=model, data=(x, np.arange(20) % 2), cluster={"workers": 2}, batch_size=4)
+        )
+    assert says in str(refused.value)

@@ -167,8 +167,9 @@ class FakeWorker:
             self._loop = WorkerLoop(self._composition, self.worker, release.samples)
         if self._loop.ticket >= release.ticket:
             raise BrokenContract(f"worker {self.worker} is released twice with ticket {release.ticket}")
+        rate = release.epoch, release.epochs_per_step
         directive = self._loop.release(
-            release.then, release.ticket, release.version, release.orders, release.allowance
+            release.then, release.ticket, release.version, release.orders, release.allowance, *rate
         )
         if release.then == "step":
             yield from self._renew(release)

@@ -23,7 +23,7 @@ from psbench.results.run import Run
 
 #: columns of the table of a comparison that are means over seeds
 MEANS = (
-    *("time_s", "val_accuracy", "train_accuracy", "val_loss", "time_to_target_s", "updates"),
+    *("time_s", "val_accuracy", "train_accuracy", "val_loss", "time_to_target_s", "epochs", "updates"),
     *("staleness_mean", "staleness_max", "clock_lead_max", "idle_fraction", "bytes", "switch_epoch"),
 )
 #: of a sweep, how far training got: what a run that diverged does not say

@@ -272,11 +272,15 @@ def warnings_of(run: Run) -> list[str]:
     """Return what a reader is warned of, but for switch rules and incidents."""
     rows = rows_of(run.log)
     applied = {row.worker for row in rows if row.kind == "APPLY"}
-    found = at_whole_rates(run) + [
-        f"worker {worker}: none of its pushes was applied, so its shard was never learned"
-        for worker in workers_of(rows)
-        if applied and worker not in applied
-    ]
+    found = (
+        at_whole_rates(run)
+        + resumed(rows)
+        + [
+            f"worker {worker}: none of its pushes was applied, so its shard was never learned"
+            for worker in workers_of(rows)
+            if applied and worker not in applied
+        ]
+    )
     if run.meta["status"] == "diverged":
         found.append(f"the run diverged: {run.meta['reason']}")
     lost = lost_workers(rows)
@@ -285,6 +289,32 @@ def warnings_of(run: Run) -> list[str]:
     left = [push for push in pushes_of(rows) if push.fate == "buffered"]
     if left:
         found.append(f"{len(left)} pushes were still buffered at the end and changed nothing")
+    return found
+
+
+def resumed(rows: list[Any]) -> list[str]:
+    """Return what a reader is told of each resume that found workers in the middle of steps."""
+    found = []
+    for at, row in enumerate(rows):
+        if row.kind != "RESUME":
+            continue
+        again = json.loads(row.text).get("again", [])
+        void = []
+        for later in rows[at + 1 :]:
+            if later.kind != "CANCEL":
+                break
+            void.append(later.worker)
+        parts = []
+        for workers, did in (
+            (again, "repeated their steps since their last message"),
+            (void, "began anew from the model, without one of their own"),
+        ):
+            if workers:
+                names = ", ".join(map(str, workers)) if len(workers) < 9 else f"{len(workers)} of them"
+                parts.append(f"workers ({names}) {did}")
+        if parts:
+            when = f"resumed at {row.time_s:.4g} s in the middle of steps"
+            found.append(f"{when}, and not bit by bit what it would have been: {'; '.join(parts)}")
     return found
 
 

@@ -82,49 +82,55 @@ class WorkerVectors:
         self._fragments = some_fragments(composition, range(entries))
         self.real = LocalModel(composition, optimizer, self._fragments)
         self.model = arithmetic.ModelWorker(composition, optimizer.momentum)
-        self._lr = self._optimizer.rate(0.0)
+        self._epoch = self._epochs_per_step = 0.0
+        self._unpushed = 0  # steps since the last push or, without one under way, since the last release
         self._steps = 0
         self.has_model = False
 
-    def renew(self, release: act.Release, vectors: tuple[Tensor, ...]) -> None:
+    def renew(self, release: act.Release, vectors: tuple[Tensor, ...], exchanging: bool) -> None:
         """Take what came with a release to step; see `backends.local_steps.renew`."""
-        before, self._lr = self._lr, self._optimizer.rate(release.epoch)
+        self._epoch, self._epochs_per_step = release.epoch, release.epochs_per_step
+        self._unpushed = self._unpushed if exchanging else 0
         self._wire.received(self._number)
         self.real.obey(release.orders)
         self.model.orders = release.orders
         if not vectors:
             if not self.has_model:
                 raise BrokenContract(f"worker {self._number} has no model and is sent none")
-            self.keep(before)
+            self.keep()
         elif release.aggregate:
-            self.real.receive(vectors[0], self._lr)
-            self.model.receive(vectors[0].numpy(), self._lr)
+            self.real.receive(vectors[0])
+            self.model.receive(vectors[0].numpy())
         else:
             self.has_model = True
-            self.real.load(vectors[0], _NONE, self._lr, release.fragment)
-            self.model.load(vectors[0].numpy(), self._lr, self._places(release.fragment))
+            self.real.load(vectors[0], _NONE, release.fragment)
+            self.model.load(vectors[0].numpy(), self._places(release.fragment))
 
-    def keep(self, lr: float | None = None) -> None:
+    def keep(self) -> None:
         """Keep the last step."""
-        self.real.keep(self._lr if lr is None else lr)
-        self.model.keep(self._lr if lr is None else lr)
+        self.real.keep()
+        self.model.keep()
 
-    def step(self, samples: int) -> None:
-        """Compute a gradient."""
+    def step(self, samples: int, epoch: float) -> None:
+        """Compute a gradient at an epoch of the schedule, which is computed again."""
         self._steps += 1
         draws = [noise(self._seed, 106 + i, self._number, self._steps) for i in range(self._entries // 3)]
         whole = torch.cat([_WHOLE[int(draw * len(_WHOLE))] for draw in draws])
         gradient = whole.add(self.real.parameters, alpha=0.125)
         if self._has_nan and self._steps % 5 == 0:
             gradient[0] = math.nan
-        self.real.stepped(StepResult(gradient, _NONE, 0.0), samples, self._lr)
-        self.model.stepped(gradient.numpy().copy(), samples, self._lr)
+        self.real.stepped(StepResult(gradient, _NONE, 0.0), samples, epoch)
+        rate = self._optimizer.rate(self._epoch + self._unpushed * self._epochs_per_step)
+        self.model.stepped(gradient.numpy().copy(), samples, rate)
+        self._unpushed += 1
 
     def _places(self, fragment: int) -> ModelVector | None:
         return None if fragment < 0 else self._fragments[fragment].places.numpy()
 
     def payload(self, push: ev.Push) -> Tensor:
         """Return what a push carries, as it arrives."""
+        self._epoch += self._unpushed * self._epochs_per_step
+        self._unpushed = 0
         payload = self.real.payload(push.fragment)
         expected = self.model.payload(self._places(push.fragment))
         own = self.real.parameters.numpy().copy()

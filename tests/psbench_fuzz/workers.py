@@ -89,7 +89,7 @@ class FuzzedWorker:
         self.computing, self._reads_send_s = False, "send_s" in names
         self.steps += 1
         if self.half is not None:
-            self.half.step(self.batch)
+            self.half.step(self.batch, self.loop.epoch)
         answer = self.answer
         self.unpushed += self.batch
         if answer is not None and self.loop.takes_answer(stepped=True):
@@ -109,11 +109,12 @@ class FuzzedWorker:
     def _answered(self, release: act.Release, vectors: tuple[Tensor, ...]) -> Directive:
         assert self.loop is not None
         exchanging = self.loop.exchanging
+        rate = release.epoch, release.epochs_per_step
         directive = self.loop.release(
-            release.then, release.ticket, release.load, release.orders, release.allowance
+            release.then, release.ticket, release.load, release.orders, release.allowance, *rate
         )
         if release.then == "step" and self.half is not None:
-            self.half.renew(release, vectors)
+            self.half.renew(release, vectors, exchanging)
         if release.then == "step" and not exchanging:
             self.unpushed = 0  # pushed before, or kept after a vote and counted
         return directive

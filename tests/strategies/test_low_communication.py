@@ -303,10 +303,10 @@ def exchanged(alpha, centre, *models):
     own, after = server(strategy.aggregation, start=centre), []
     for model in models:
         worker = LocalModel(strategy, SGD(lr=0.1))
-        worker.load(torch.tensor(model), torch.zeros(0), 0.1)  # of its own, as if it had stepped there
+        worker.load(torch.tensor(model), torch.zeros(0))  # of its own, as if it had stepped there
         sent = worker.payload()
         own.apply(pushed([sent], [alpha]), how(numbers={"keep": 1 - alpha}))
-        worker.load(own.parameters.clone(), torch.zeros(0), 0.1)
+        worker.load(own.parameters.clone(), torch.zeros(0))
         after.append(worker.parameters)
     return own.parameters, after
 
@@ -319,11 +319,11 @@ def test_an_elastic_move_is_the_papers():
 
 def test_eamsgd_keeps_nesterovs_momentum_over_elastic_moves():
     worker = LocalModel(ps.strategies.easgd(elastic_rate=0.25), SGD(lr=0.1, momentum=0.9, nesterov=True))
-    worker.load(torch.tensor([8.0]), torch.zeros(0), 0.1)
+    worker.load(torch.tensor([8.0]), torch.zeros(0))
     for gradient in (1.0, 2.0):
-        worker.stepped(StepResult(torch.tensor([gradient]), torch.zeros(0), 0.0), 4, 0.1)
+        worker.stepped(StepResult(torch.tensor([gradient]), torch.zeros(0), 0.0), 4, 0.0)
         worker.payload()
-        worker.load(worker.parameters.clone(), torch.zeros(0), 0.1)  # of a centre that is where it is
+        worker.load(worker.parameters.clone(), torch.zeros(0))  # of a centre that is where it is
     # v = 1, then .9 + 2; w <- w - .1 (g + .9 v)
     torch.testing.assert_close(worker.parameters, torch.tensor([8 - 0.1 * 1.9 - 0.1 * (2 + 0.9 * 2.9)]))
 

@@ -175,7 +175,7 @@ def test_staleness_is_of_the_fragment_and_a_rule_sees_it(tmp_path, monkeypatch):
 def worker_of(strategy, model):
     fragments = [Cut(own) for own in strategy.communication.fragments([("a", 1), ("b", 2), ("c", 1)])]
     worker = LocalModel(strategy, SGD(lr=1.0, momentum=0.0), fragments)
-    worker.load(torch.tensor(model), NONE, 1.0)
+    worker.load(torch.tensor(model), NONE)
     return worker, fragments
 
 
@@ -193,7 +193,7 @@ class Cut:
 
 
 def step(worker, *gradient):
-    worker.stepped(StepResult(torch.tensor(gradient), NONE, 0.0), 4, 1.0)
+    worker.stepped(StepResult(torch.tensor(gradient), NONE, 0.0), 4, 0.0)
 
 
 def test_a_fragment_is_exchanged_as_in_algorithm_2():
@@ -207,7 +207,7 @@ def test_a_fragment_is_exchanged_as_in_algorithm_2():
     own.apply(pushed([sent], [1.0]), how(fragment=0))
     # v = D, x = x - .5 (D + .9 D)
     assert own.parameters.tolist() == pytest.approx([1 - 0.475, 2, 3, 4 - 0.475])
-    worker.load(fragments[0].of(own.parameters), NONE, 1.0, fragment=0)
+    worker.load(fragments[0].of(own.parameters), NONE, fragment=0)
     mixed = [0.25 * -0.5 + 0.75 * 0.525, 0.5, 1.5, 0.25 * 2.5 + 0.75 * 3.525]
     assert worker.parameters.tolist() == pytest.approx(mixed)
     # the next difference is from what all agreed on, and not from the mixture
@@ -223,7 +223,7 @@ def test_without_mixing_the_steps_meanwhile_are_forgotten():
         made = ps.strategies.streaming_diloco(local_steps=4, num_fragments=2, mixing=mixing)
         worker, _ = worker_of(made, (1.0, 2.0, 2.0, 4.0))
         step(worker, 1.0, 1.0, 1.0, 1.0)
-        worker.load(torch.tensor([7.0, 8.0]), NONE, 1.0, fragment=0)
+        worker.load(torch.tensor([7.0, 8.0]), NONE, fragment=0)
         assert worker.parameters.tolist() == expected
 
 
@@ -233,10 +233,10 @@ def test_the_delta_rule_keeps_the_steps_meanwhile():
     step(worker, 0.5, 0.5, 0.5, 0.5)
     worker.payload(fragment=0)  # at .5 and 3.5
     step(worker, 1.0, 1.0, 1.0, 1.0)
-    worker.load(torch.tensor([7.0, 8.0]), NONE, 1.0, fragment=0)
+    worker.load(torch.tensor([7.0, 8.0]), NONE, fragment=0)
     assert worker.parameters.tolist() == [7.0 - 1.0, 0.5, 0.5, 8.0 - 1.0]
     assert worker.payload(fragment=0).tolist() == [1.0, 1.0]  # in the next mean, too
-    worker.load(torch.tensor([3.0, 3.0]), NONE, 1.0, fragment=0)
+    worker.load(torch.tensor([3.0, 3.0]), NONE, fragment=0)
     assert worker.parameters[0] == 3.0
 
 
@@ -352,14 +352,14 @@ def eager(workers, *rounds, lr=0.5, beta=0.9):
     models = [LocalModel(strategy, SGD(lr=1.0, momentum=0.0)) for _ in range(workers)]
     for model in models:
         model.obey({"workers": workers})
-        model.load(torch.zeros(2), NONE, 1.0)
+        model.load(torch.zeros(2), NONE)
     for differences in rounds:
         for model, difference in zip(models, differences, strict=True):
             step(model, *difference)
         sent = [model.payload() for model in models]
         own.apply(pushed(sent, [1 / workers] * workers), how(numbers={"workers": workers}))
         for model in models:
-            model.receive(own.aggregate, 1.0)
+            model.receive(own.aggregate)
     return [model.parameters for model in models], own.parameters
 
 

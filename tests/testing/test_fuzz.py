@@ -172,11 +172,11 @@ def failures(strategy, pair=None):
 def test_a_sum_that_an_exchange_does_not_keep_is_found(monkeypatch):
     assert failures("easgd") == ""
 
-    def goes_less_far(self, x, lr, places):
+    def goes_less_far(self, x, places):
         if self.exchanges:
             self.own, self.exchanges = self.own - self.m.elastic_rate * (self.own - x), False
         else:
-            load(self, x, lr, places)
+            load(self, x, places)
 
     fault, load = FAULTS["a worker goes less far than its centre"], arithmetic.ModelWorker.load
     monkeypatch.setattr(fault.owner, fault.name, fault.made())

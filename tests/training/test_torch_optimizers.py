@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 
 import pytest
 import torch
 
 import psbench as ps
 from psbench.core.arithmetic import Pushed
+from psbench.core.part import REGISTRY
 from psbench.errors import DoubtfulComposition, ParameterError, SpecError, UnknownName
 from psbench.experiment import Experiment
 from psbench.optimization.clip import Clip
 from psbench.optimization.optimizer import SGD
 from psbench.optimization.schedule import Cosine, LinearDecay, OneCycle
-from psbench.optimization.torch_optimizer import TorchOptimizer
+from psbench.optimization.torch_optimizer import BY_NAME, TorchOptimizer, as_optimizer
 from psbench.testing import toy_experiment
 from psbench.training.workload import Workload
 
@@ -271,3 +273,91 @@ def test_what_cannot_be_sliced_says_so():
     moving = {"name": "parameter_server", "servers": 2, "reassignment": "by_load"}
     with pytest.raises(ParameterError, match="cannot be sliced over servers whose entries move"):
         toy_experiment({"name": "bsp", "placement": moving}, optimizer=decaying("sgd"))
+
+
+def _in_torch():
+    every = {n: c for n, c in vars(torch.optim).items() if isinstance(c, type)}
+    return {n: c for n, c in every.items() if issubclass(c, torch.optim.Optimizer) and n != "Optimizer"}
+
+
+@pytest.mark.parametrize("name", sorted(_in_torch()))
+def test_a_class_of_torch_is_named_in_lower_case_with_its_own_defaults(name):
+    given = _in_torch()[name]
+    if name.lower() in REGISTRY["optimizer"]:
+        assert as_optimizer(name.lower()).name == name.lower()  # ours wins
+        return
+    expected, refusal = None, ""
+    try:
+        expected = as_optimizer(given)
+    except ParameterError as error:
+        refusal = str(error)
+    if expected is None:
+        with pytest.raises(ParameterError, match=f"^{re.escape(refusal)}$"):
+            as_optimizer(name.lower())
+        assert name.lower() not in BY_NAME
+        return
+    assert as_optimizer(name.lower()) == expected
+    assert BY_NAME[name.lower()] == name  # what `psbench list` and a misspelt name mention
+    weights, theirs = torch.linspace(-1, 1, 5), torch.linspace(-1, 1, 5).requires_grad_()
+    ours, optimizer = expected.update(weights), given([theirs])
+    for step in range(3):
+        theirs.grad = torch.linspace(2, -1, 5) / (1 + step)
+        ours.step(theirs.grad.clone(), optimizer.defaults["lr"])
+        optimizer.step()
+    assert torch.equal(weights, theirs.detach())
+
+
+def test_arguments_of_a_class_stand_beside_its_name_and_fields_of_ours_keep_their_meaning():
+    given = {"name": "adamw", "lr": 0.1, "betas": [0.9, 0.95], "schedule": "cosine", "clip": 1.0}
+    made = as_optimizer(given)
+    assert (made.type, made.lr, made.weight_decay, made.arguments) == (
+        *("AdamW", 0.1, torch.optim.AdamW([torch.zeros(1)]).defaults["weight_decay"]),
+        {"betas": [0.9, 0.95]},
+    )
+    assert (made.schedule.name, made.clip) == ("cosine", Clip(norm=1.0))
+    spec = Experiment(strategy="bsp", optimizer=given).spec()
+    assert Experiment(**spec).optimizer == made
+    dotted = Experiment.from_spec({"strategy": "bsp"}, {"optimizer": "adamw", "optimizer.betas": [0.9, 0.95]})
+    assert dotted.optimizer.arguments == {"betas": [0.9, 0.95]}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "said"),
+    [
+        ("adamww", "did you mean 'adamw'"),
+        ({"name": "rmsprop", "momentm": 0.9}, "momentm"),
+        ({"name": "adamw", "lr": "0.1"}, "lr: must be a number"),
+        ({"name": "sgd", "nesterov": True}, "momentum, which is 0"),
+        ({"name": "sgd", "clip": "norm"}, "clip: give a number"),
+        ({"name": "sgd", "clip": True}, "clip: give a number"),
+        ({"name": "sgd", "clip": 0}, "clip.norm: must be greater than 0"),
+    ],
+)
+def test_what_torch_refuses_or_nobody_knows_is_refused(optimizer, said):
+    with pytest.raises(SpecError, match=said):
+        as_optimizer(optimizer)
+
+
+def test_nesterov_without_momentum_is_refused_as_by_torch_and_with_it_taken():
+    for momentum, refused in ((0.0, True), (0.9, False)):
+        outcomes = []
+        for make in (
+            lambda m: torch.optim.SGD([torch.zeros(1)], lr=0.1, momentum=m, nesterov=True),
+            lambda m: SGD(momentum=m, nesterov=True),
+        ):
+            try:
+                make(momentum)
+            except (ValueError, SpecError):
+                outcomes.append(True)
+            else:
+                outcomes.append(False)
+        assert outcomes == [refused, refused]
+
+
+def test_a_number_is_the_norm_that_torch_clips_to():
+    gradient = torch.tensor([3.0, 4.0])
+    weights = torch.zeros(2, requires_grad=True)
+    weights.grad = gradient.clone()
+    torch.nn.utils.clip_grad_norm_([weights], 1.0)
+    as_optimizer({"name": "sgd", "clip": 1.0}).clip.apply(gradient)
+    assert torch.equal(gradient, weights.grad)

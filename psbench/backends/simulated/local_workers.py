@@ -44,7 +44,6 @@ class _Worker:
     number: int
     loop: WorkerLoop
     model: LocalModel
-    lr: float = 0.0
     computes: bool = False  # a step, or the evaluation after it, is under way
     job: StepTask | None = None  # the step under way
     stashed: ReleaseArrival | None = None  # arrived during a step
@@ -63,7 +62,7 @@ class _Worker:
     def keep_step(self) -> None:
         """Keep the last step in the model; without gradients there is no model."""
         if len(self.model.parameters):
-            self.model.keep(self.lr)
+            self.model.keep()
 
 
 @dataclass(slots=True, eq=False)
@@ -267,7 +266,7 @@ class LocalWorkers(Workers):
         """Return what a worker holds now, as it is to be stored if it computes from now on."""
         plain, tensors = self._resources.position(worker.number), dict[str, Tensor]()
         if since is None or self._repeats_steps:
-            plain |= {"loop": worker.loop.state_dict(), "lr": worker.lr, "next_chunk_s": worker.next_chunk_s}
+            plain |= {"loop": worker.loop.state_dict(), "next_chunk_s": worker.next_chunk_s}
             plain |= {} if since is None else {"since": since, "orders": {**worker.model.orders}}
             if self._trainer is not None and (since is not None or self._composition.own_steps):
                 tensors = named("model/", worker.model.state_dict())
@@ -279,7 +278,7 @@ class LocalWorkers(Workers):
         if "loop" in plain:
             own = self._enter(worker)
             own.loop.load_state_dict(plain["loop"])
-            own.lr, own.next_chunk_s = plain["lr"], plain["next_chunk_s"]
+            own.next_chunk_s = plain["next_chunk_s"]
             model = under("model/", tensors)
             if model:
                 own.model.load_state_dict(model)
@@ -339,7 +338,7 @@ class LocalWorkers(Workers):
             steps, evaluator = self._resources.computing
             worker.job = None
             result = steps.result(step.job, self._step_model(worker), worker.model.buffers)
-            worker.model.stepped(result, step.samples, worker.lr)
+            worker.model.stepped(result, step.samples, worker.loop.epoch)
             loss = result.loss
             stats = StepStatistics(result, worker.model, evaluator)
         self._take_stashed(worker, stepped=True)
@@ -386,14 +385,13 @@ class LocalWorkers(Workers):
         steps = release.then == "step"
         if steps:
             self.compression.mark_release(worker.number)
+        rate = release.epoch, release.epochs_per_step
         directive = worker.loop.release(
-            release.then, release.ticket, release.load, release.orders, release.allowance
+            release.then, release.ticket, release.load, release.orders, release.allowance, *rate
         )
         if steps and self._trainer is not None:
-            rate = self._optimizer.rate(release.epoch) * release.orders.get("lr_scale", 1.0)
-            previous_lr, worker.lr = worker.lr, rate
             worker.model.obey(release.orders)
-            renew(worker.model, arrival.vectors, worker.lr, previous_lr, release.fragment)
+            renew(worker.model, arrival.vectors, release.fragment)
         if steps and self._resources.checkpoints:
             worker.at_release = self._held(worker, "release")
         return directive

@@ -148,7 +148,7 @@ class PlainWorkers(Workers):
                 plain["position"] = before._replace(taken=taken, steps=steps)
             loop = WorkerLoop(self._composition, worker, push.samples)
             loop.release("step", push.ticket, push.base_version, {})
-            plain |= {"since": "release", "loop": loop.state_dict(), "lr": 0.0, "next_chunk_s": None}
+            plain |= {"since": "release", "loop": loop.state_dict(), "next_chunk_s": None}
             plain |= {"orders": {}}
             if self._trainer is not None:
                 parameters, buffers = self.snapshots.get(push.base_version)

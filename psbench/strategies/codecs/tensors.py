@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def encode(tensor: Tensor, codec: str) -> Tensor:
@@ -20,7 +22,8 @@ def encode(tensor: Tensor, codec: str) -> Tensor:
 
 def decode(tensor: Tensor) -> Tensor:
     """Return the 32-bit floats of an encoded tensor; none is -0.0, which is a mark."""
-    return tensor if tensor.dtype == torch.float32 else tensor.float().add_(0.0)
+    found = tensor.float()
+    return found if found is tensor else found.add_(0.0)
 
 
 def over_the_wire(tensor: Tensor, codec: str) -> Tensor:

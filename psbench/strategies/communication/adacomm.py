@@ -111,7 +111,11 @@ class AdaComm(Local):
 
     def rate_epoch(self, view: ClusterView) -> float:
         """Keep the rate until the period is 1."""
-        return self._began_epoch if self._defers and self._steps > 1 else view.epoch
+        return self._began_epoch if self._keeps_rate else view.epoch
+
+    def rate_epochs_per_step(self, view: ClusterView) -> float:
+        """Keep the rate until the period is 1."""
+        return 0.0 if self._keeps_rate else view.epochs_per_step
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
         """Add the loss that a worker sends to those of the interval."""
@@ -128,8 +132,10 @@ class AdaComm(Local):
             return []
         if self.loss == "measured":
             return self._measured_loss()
-        (total, samples), self._sent = self._sent, [0.0, 0.0]
-        self._choose(total / samples, view)
+        total, samples = self._sent
+        if samples:  # else all pushes of this version came before the last choice, which has their losses
+            self._sent = [0.0, 0.0]
+            self._choose(total / samples, view)
         return []
 
     def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
@@ -172,6 +178,10 @@ class AdaComm(Local):
     @property
     def _defers(self) -> bool:
         return self.lr_coupling == "defer"
+
+    @property
+    def _keeps_rate(self) -> bool:
+        return self._defers and self._steps > 1
 
     @property
     def _settled(self) -> bool:

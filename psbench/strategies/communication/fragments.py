@@ -83,9 +83,8 @@ class Fragments(OwnSteps):
     and alpha = 0; workers that never hear of each other with alpha = 1. Bytes in H steps are DiLoCo's; the
     peak is one P-th. The change is alpha = 0 without overlap. With one fragment and a plain outer step of 1
     it is hivemind's averaging of states while peers step on, without its matchmaking.
-    With no overlap and P > 1 the other fragments keep what they have done, and the rate of each step is that
-    of the epoch at the last answer. Without a barrier (`asp` or `ssp`, with `fedbuff`) every worker goes
-    through the fragments by itself, and is answered at once.
+    With no overlap and P > 1 the other fragments keep what they have done. Without a barrier (`asp` or `ssp`,
+    with `fedbuff`) every worker goes through the fragments by itself, and is answered at once.
     Our reading: a fragment is of whole tensors, where the paper takes groups of transformer layers;
     BatchNorm's statistics travel with every fragment. Where a strategy switches, the last push is of one
     fragment, and what the others have done since theirs is lost. The paper sends 4 bits a value: codec e3m0.

@@ -148,9 +148,7 @@ def test_what_was_under_way_is_repeated(strategy: Any) -> None:
     resumes = again.log.of_kind(Kind.RESUME)
     assert resumes["version"].tolist() in ([], [version_at(done, done.checkpoints[0])])
     texts = [json.loads(again.log.text(text)) for text in resumes["text"]]
-    if (
-        strategy == "osp" or "osp" in strategy
-    ):  # whose pushes carry as many steps as there were until an answer
+    if "osp" in json.dumps(strategy):  # whose pushes carry as many steps as there were until an answer
         return
     for worker in texts[0].get("again", ()) if texts else ():
         rows = [each.log.rows(resumes["row"][0]) for each in (done, again)]

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import functools
+import os
+import signal
+from contextlib import suppress
 
 import pytest
 import torch
+from distributed import Client
 from models.networks import Normed
 
+from psbench.backends.dask.local_cluster import local_cluster
 from psbench.backends.dask.map_reduce import tasks
 from psbench.backends.dask.map_reduce.driver import check
 from psbench.backends.replay import replay
@@ -18,6 +23,44 @@ from psbench.runs.execution import run
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
 from psbench.training.workload import Workload
+
+
+@pytest.mark.slow
+@pytest.mark.dask
+@pytest.mark.parametrize("hit", [signal.SIGKILL, signal.SIGSTOP], ids=["dies", "freezes"])
+def test_a_dask_worker_with_a_partition_that_is_gone_is_replaced(hit):
+    """The job is done again elsewhere, so the updates are still those of BSP."""
+    two = toy_cluster([1.0, 1.0])
+    experiment = toy_experiment(
+        "map_reduce",
+        cluster=two,
+        backend="dask",
+        stop={"updates": 30},
+        recovery={"replace_workers": True, "wait_for_workers": 60},
+        connection={"answer_within_s": 10},
+    )
+    with local_cluster(4) as dask, Client(dask.scheduler_address, set_as_default=False) as client:
+        pids, gone = client.run(os.getpid), []
+
+        def observer(log):
+            if gone or len(log.of_kind(Kind.PUSH)["row"]) < 10:
+                return
+            holders = [on[0] for key, on in client.who_has().items() if str(key).endswith("-load-0") and on]
+            gone.extend(holders[:1])
+            for address in gone:
+                os.kill(pids[address], hit)
+
+        try:
+            live = run(experiment, client=client, observer=observer)
+        finally:
+            for pid in pids.values():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+    assert gone
+    assert live.meta["incidents"]
+    assert live.log.of_kind(Kind.APPLY)["version"][-1] == 30
+    theirs = run(toy_experiment("bsp", cluster=two, stop={"updates": 30}))
+    assert torch.equal(live.parameters, theirs.parameters)
 
 
 @pytest.mark.slow

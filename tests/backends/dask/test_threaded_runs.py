@@ -452,3 +452,21 @@ def test_a_diverging_run_names_the_push() -> None:
     done = ThreadedRun(spec).run()
     assert done.outcome.status == "diverged"
     assert "of worker" in done.outcome.reason
+
+
+@pytest.mark.filterwarnings("ignore::psbench.errors.DoubtfulComposition")
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {"name": "local_sgd", "local_steps": 7},
+        *at_night({"name": "diloco", "local_steps": 7}, {"name": "selsync", "aggregate": "gradient"}),
+        {"name": "streaming_diloco", "local_steps": 6},
+        "d_psgd",
+    ],
+    ids=str,
+)
+def test_the_rates_of_own_steps_are_those_of_a_simulated_run(strategy: Any) -> None:
+    """Which are torch's: `tests/strategies/communication/test_own_rates.py`."""
+    schedule = {"name": "linear", "epochs": 3, "warmup": 1}
+    spec = experiment(strategy, optimizer={"name": "sgd", "lr": 0.3, "schedule": schedule}, batch_size=24)
+    torch.testing.assert_close(ThreadedRun(spec).run().parameters, simulated(spec).parameters)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
+from math import ceil
 from typing import Any
 
 from psbench.core import Action, AnyStrategy, Kind, Status, Strategy, SwitchingStrategy
@@ -197,8 +199,15 @@ class Account:
             sent = now.communication.fragments(self.size.layout)
             for each in range(len(sent)) if made.fragment < 0 else [made.fragment]:
                 member.sent[each] = len(c.fragments)
+        if now.decides_own_rounds:
+            made.allowance = member.allowance = self.share_of_epochs(member)
         if voted or now.own_steps:
-            made = replace(made, aggregate=aggregate, epoch=self.communication.rate_epoch(c))
+            made = replace(made, aggregate=aggregate)
+        if steps and (voted or now.own_steps):
+            step = self.communication.rate_epochs_per_step(c)
+            ahead = self._ahead(member) / c.dataset_size if step else 0.0
+            epoch = self.communication.rate_epoch(c) + ahead
+            made = replace(made, epoch=epoch, epochs_per_step=step)
         member.status, member.ticket, member.base_version = Status.COMPUTING, made.ticket, load
         member.overlapping, member.hold_reason, member.voted_samples = False, "", 0
         if self.move is not None and steps:
@@ -209,6 +218,34 @@ class Account:
         else:
             self.send(made, kept)
         self.counted = self.counted and bool(c.voted)
+
+    def _ahead(self, member: Any) -> int:
+        """Return the samples of a worker's schedule beyond those counted: of pushes and votes that wait.
+
+        Without a server it is where all would be with as many exchanges as the worker has made.
+        """
+        c = self.cluster
+        if self.composition.consistency.by_neighbours:
+            here = [c.workers[worker] for worker in c.active]
+            return sum((member.version - other.version) * other.batch_size for other in here)
+        if member.status is Status.VOTED:
+            return sum(c.workers[worker].voted_samples for worker in c.voted if worker != member.id)
+        return sum(push.samples for push in c.pending.values())
+
+    def share_of_epochs(self, member: Member) -> int:
+        """Return the samples that a worker may take until it pushes: DESIGN.md, "A budget of epochs binds".
+
+        Whoever computes will push what it pushed last, or all that it may; the others share the rest.
+        """
+        c = self.cluster
+        if c.epochs is None:
+            return -1
+        others = [each for each in c.present if each is not member]
+        busy = [each for each in others if each.status is Status.COMPUTING]
+        due = sum(min(each.allowance, each.pushed_samples or each.allowance) for each in busy)
+        trained = c.samples + sum(push.samples for push in c.pending.values())
+        left = Fraction(c.epochs).limit_denominator(10**6) * c.dataset_size - trained - due
+        return max(0, ceil(left / (len(others) - len(busy) + 1)))
 
     def send(self, release: act.Release, kept: int) -> None:
         """Send a release; a worker that has no model is sent a whole one."""

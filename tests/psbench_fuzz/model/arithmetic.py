@@ -408,8 +408,9 @@ class ModelWorker:
         self.orders: Mapping[str, Any] = {}
         self.x = self.v = self.share = self.own  # of an eager worker
         self.mean: ModelVector | None = None
+        self.lr = 0.0  # of the last step
 
-    def load(self, x: ModelVector, lr: float, places: ModelVector | None) -> None:
+    def load(self, x: ModelVector, places: ModelVector | None) -> None:
         """Go on from a model, or from a part of one."""
         if places is not None:
             alpha, self.own, self.received = self.m.mixing, self.own.copy(), self.received.copy()
@@ -424,20 +425,20 @@ class ModelWorker:
             before = (x - alpha * self.own) / (1 - alpha)
             self.own = x = self.own - alpha * (self.own - before)
         elif self.m.overlaps and not self.m.local:  # w_answer - lr (gradients since the push)
-            self.own = x - lr * sum((g for g, _ in self.steps), np.zeros_like(x))
+            self.own = x - self.lr * sum((g for g, _ in self.steps), np.zeros_like(x))
         else:
             self.own, self.steps = x, []
         self.received, self.exchanges = x, False
         if getattr(self.m, "forgets_momentum", False):
             self.optimizer = ModelSGD()
 
-    def receive(self, answer: ModelVector, lr: float) -> None:
+    def receive(self, answer: ModelVector) -> None:
         """Step along the aggregate, in the place of the own last gradient; or take a region's model."""
         if self.m.takes_models:
-            self.load(answer, lr, None)
+            self.load(answer, None)
             return
         if self.m.name != "eager":
-            self.own = self.optimizer.step(self.own, answer, lr, self.momentum)
+            self.own = self.optimizer.step(self.own, answer, self.lr, self.momentum)
             return
         if self.mean is None:
             self._outer(answer)
@@ -448,7 +449,8 @@ class ModelWorker:
         self.own = self.x = self.x - self.m.outer_lr * (known + self.m.outer_momentum * self.v)
 
     def stepped(self, gradient: ModelVector, samples: int, lr: float) -> None:
-        """Take a step's gradient."""
+        """Take a step's gradient, and its rate."""
+        self.lr = lr
         self.steps.append((gradient, samples))
         if self.m.overlaps and not self.m.local:
             self.own = self.own - lr * gradient
@@ -457,10 +459,10 @@ class ModelWorker:
         elif self.m.local:
             self.own = self.optimizer.step(self.own, gradient, lr, self.momentum)
 
-    def keep(self, lr: float) -> None:
+    def keep(self) -> None:
         """Keep the last step, which is not exchanged."""
         if self.m.local and self.kind == "gradient":
-            self.own = self.optimizer.step(self.own, self.last, lr, self.momentum)
+            self.own = self.optimizer.step(self.own, self.last, self.lr, self.momentum)
 
     def payload(self, places: ModelVector | None) -> ModelVector:
         """Return what a push carries."""

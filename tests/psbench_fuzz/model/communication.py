@@ -136,8 +136,13 @@ class _AdaComm(Rule):
 
     def rate_epoch(self, c: ModelCluster) -> float:
         """Return the epoch for the rate's schedule, which waits for a period of 1 (A5)."""
-        deferred = self.own.lr_coupling == "defer" and self.period > 1
-        return self.began_epoch if deferred else c.epoch
+        return self.began_epoch if self._deferred() else c.epoch
+
+    def rate_epochs_per_step(self, c: ModelCluster) -> float:
+        return 0.0 if self._deferred() else super().rate_epochs_per_step(c)
+
+    def _deferred(self) -> bool:
+        return self.own.lr_coupling == "defer" and self.period > 1
 
     def on_push(self, push: Push, c: ModelCluster) -> Decisions:
         if self.own.loss == "workers":
@@ -154,6 +159,8 @@ class _AdaComm(Rule):
         if measured:
             return self._measure()
         samples = sum(count for _, count in self.losses)
+        if not samples:  # all pushes of this version were known at the last choice
+            return []
         loss = sum(value * count for value, count in self.losses) / samples
         self.losses = []
         self._choose(loss, c)

@@ -139,6 +139,7 @@ class Interpreter(Account):
         member = c.workers[push.worker]
         member.status, member.overlapping = Status.PUSHED, push.overlapping
         member.clock += 1
+        member.pushed_samples = push.samples
         member.previous_push_s, member.last_push_s = member.last_push_s, c.now
         c.look_at_clocks()
         c.pushes += 1

@@ -58,6 +58,10 @@ class Rule:
         """Return the epoch at which the rate is read."""
         return c.epoch
 
+    def rate_epochs_per_step(self, c: ModelCluster) -> float:
+        """Return by how much a worker's own step advances that epoch: by a global batch, if all are there."""
+        return c.global_batch * len(c.active) / c.num_workers / c.dataset_size
+
 
 #: the model's rule for each part, by domain and name
 RULES: dict[tuple[str, str], type[Rule]] = {}

@@ -96,11 +96,11 @@ def test_an_elastic_move_by_hand():
     server = Server(torch.tensor([1.0]), torch.zeros(0), SGD(), 1, Elastic(alpha=0.25))
     workers = [LocalModel(Strategy(**STRATEGIES["own_easgd"]), SGD()) for _ in range(2)]
     for model, start in zip(workers, (3.0, -5.0), strict=True):
-        model.load(torch.tensor([start]), torch.zeros(0), lr=0.1)
+        model.load(torch.tensor([start]), torch.zeros(0))
         model._part = ElasticSteps(alpha=0.25)
     server.apply(pushed([model.payload() for model in workers], [0.25, 0.25]))
     for model in workers:
-        model.receive(server.aggregate, lr=0.1)
+        model.receive(server.aggregate)
     moved = [server.parameters.item(), *(model.parameters.item() for model in workers)]
     assert moved == [1 + 0.25 * (2 - 6), 3 - 0.25 * 2, -5 + 0.25 * 6]
     assert sum(moved) == 1 + 3 - 5
@@ -294,8 +294,8 @@ def test_what_does_not_exist_is_refused_when_the_strategy_is_made():
 def test_a_plain_push_is_copied_nowhere(monkeypatch):
     """The gradient of a step is what travels, and what travelled is what the optimizer steps along."""
     worker, gradient, along = LocalModel(make_strategy("asp"), SGD(lr=0.1)), torch.ones(3), []
-    worker.load(torch.zeros(3), torch.zeros(0), 0.1)
-    worker.stepped(StepResult(gradient, torch.zeros(0), 0.0), 4, 0.1)
+    worker.load(torch.zeros(3), torch.zeros(0))
+    worker.stepped(StepResult(gradient, torch.zeros(0), 0.0), 4, 0.0)
     sent = worker.payload()
     server = Server(torch.zeros(3), torch.zeros(0), SGD(lr=0.1), 4)
     monkeypatch.setattr(server._update, "step", lambda direction, lr: along.append(direction))

@@ -114,6 +114,21 @@ class Script:
         return next(action for action in self.answer if isinstance(action, Apply))
 
 
+def test_a_version_of_pushes_that_were_counted_before_changes_no_period():
+    """Under a quorum's grace period a version may be made of pushes that all came before the last choice."""
+    part = AdaComm(initial_steps=20, interval_s=60.0, loss="workers")
+    view = ClusterView(num_workers=2, dataset_size=100, global_batch=2)
+    part.start(view)
+    for worker, at_s in ((0, 10.0), (1, 61.0)):
+        view.now = at_s
+        part.on_push(Push(worker, worker, 1, 0, 20, stats={"first_loss": 2.0 - worker}), view)
+        part.on_applied(view)
+    before = part.on_release(0, view)
+    view.now = 130.0
+    assert part.on_applied(view) == []
+    assert part.on_release(0, view) == before == {"local_steps": 15}
+
+
 def test_first_losses_of_an_interval_are_the_loss_without_a_wait():
     script = Script(loss="workers")
     assert script.orders == [20, 20]  # nothing is measured before the first step

@@ -64,13 +64,6 @@ def test_momentum_of_the_workers_is_cleared_with_each_average_or_kept():
     close(after_five.parameters, sum(alone(worker, 5, optimizer=MOMENTUM) for worker in range(3)) / 3)
 
 
-def test_a_step_s_rate_is_that_at_the_beginning_of_its_period():
-    drop = {"name": "sgd", "lr": 0.1, "milestones": [0.5], "gamma": 1e-9}
-    # a period of 3 steps is 36 samples of 96: the second period begins before half an epoch, the third after
-    late = trained(pasgd(3), optimizer=drop, stop={"updates": 5})
-    close(late.parameters, trained(pasgd(3), stop={"updates": 2}).parameters)
-
-
 @pytest.mark.slow
 def test_progress_and_bytes():
     often, seldom = (trained(pasgd(steps), stop={"epochs": 2}) for steps in (1, 4))

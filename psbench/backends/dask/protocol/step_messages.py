@@ -43,10 +43,10 @@ class ReleaseMessage(VectorMessage, kind=2):
     """Tells a worker to take steps of so many samples from a version, or to push.
 
     `sent` says that something comes with it: the model, a `fragment` of it, or the last commit's
-    `aggregate`; `epoch` gives the rate of the worker's own steps; `allowance` limits their samples;
-    `stamped` asks for the worker's stamps of what it does until the next release. A server that is not the
-    first sends only ticket and payload. Who `halts` is dropped in the same answer: it still sends what
-    neighbours mix, and takes no step.
+    `aggregate`; `epoch` and `epochs_per_step` give the rates of the worker's own steps; `allowance` limits
+    their samples; `stamped` asks for the worker's stamps of what it does until the next release. A server
+    that is not the first sends only ticket and payload. Who `halts` is dropped in the same answer: it still
+    sends what neighbours mix, and takes no step.
     """
 
     ticket: int
@@ -56,6 +56,7 @@ class ReleaseMessage(VectorMessage, kind=2):
     aggregate: bool = False
     then: Literal["step", "push"] = "step"
     epoch: float = 0.0
+    epochs_per_step: float = 0.0
     fragment: int = -1
     allowance: int = -1
     orders: dict[str, Any] = {}
@@ -67,7 +68,8 @@ class ReleaseMessage(VectorMessage, kind=2):
     def of(cls, release: Release, samples: int, payload: Tensor | None = None) -> ReleaseMessage:
         """Return the message of a release, under which the worker takes steps of so many samples."""
         what = release.ticket, release.load, samples, release.send, release.aggregate, release.then
-        return cls(*what, release.epoch, release.fragment, release.allowance, release.orders, payload)
+        own = release.epoch, release.epochs_per_step, release.fragment, release.allowance
+        return cls(*what, *own, release.orders, payload)
 
 
 class RingPiece(VectorMessage, kind=3):

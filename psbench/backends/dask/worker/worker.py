@@ -80,7 +80,6 @@ class Worker:
             # the first update of torch's takes seconds: no step's
             self._optimizer.of_entries(torch.ones(1)).of_tensors([(1,)]).update(torch.zeros(1))
         self._ring_address: Address | None = None if socket is None else socket.address
-        self.lr = 0.0
         self.composition: Strategy
         self.exchange: WorkerExchange
         self.model: LocalModel
@@ -169,8 +168,9 @@ class Worker:
         """Take a release, and what comes with it from all servers."""
         if self.loop is None:
             self.loop = WorkerLoop(self.composition, self.worker, release.samples)
+        rate = release.epoch, release.epochs_per_step
         directive = self.loop.release(
-            release.then, release.ticket, release.version, release.orders, release.allowance
+            release.then, release.ticket, release.version, release.orders, release.allowance, *rate
         )
         if release.then == "step":
             self.exchange.mark_release()
@@ -181,16 +181,13 @@ class Worker:
 
     def _renew(self, release: ReleaseMessage) -> None:
         """Take the model or aggregate that comes with a release."""
-        before = self.lr
-        if self.composition.computes_on_workers:
-            self.lr = self._optimizer.rate(release.epoch) * release.orders.get("lr_scale", 1.0)
         vectors: Sequence[Tensor] = ()  # after a vote, or if this version is here already
         if release.aggregate:
             vectors = (self.exchange.aggregate(release),)
         elif release.sent:
             vectors = self.exchange.model(release)
         self.model.obey(release.orders)
-        renew(self.model, vectors, self.lr, before, release.fragment)
+        renew(self.model, vectors, release.fragment)
         if self._model_tag is not None:
             tag, self._model_tag = self._model_tag, None
             self._send_model(tag)
@@ -218,7 +215,7 @@ class Worker:
         compute_s = time.perf_counter() - began
         if stamps is not None:
             stamps.step(began, compute_s, paced_s, cpu_s)
-        model.stepped(result, samples, self.lr)
+        model.stepped(result, samples, loop.epoch)
         overlapped = self._overlapped
         if overlapped is not None and loop.takes_answer(stepped=True):
             self._overlapped = None
@@ -255,10 +252,7 @@ class Worker:
         """Do what the worker loop decided; return whether to compute a step then."""
         if self.loop is None or directive is None:
             return False
-        return obey(directive, self.loop, keep=self._keep_step, send=self._send_decision, push=self._push)
-
-    def _keep_step(self) -> None:
-        self.model.keep(self.lr)
+        return obey(directive, self.loop, keep=self.model.keep, send=self._send_decision, push=self._push)
 
     def _send_decision(self, decision: ev.Report | ev.Vote) -> None:
         if isinstance(decision, ev.Report):
@@ -361,7 +355,7 @@ class Worker:
         plain: dict[str, Any] = {"position": position, "used": position.steps}
         tensors: StateDict = {}
         if self.loop is not None and (since is None or repeats_steps(self.composition)):
-            plain |= {"loop": self.loop.state_dict(), "lr": self.lr, "next_chunk_s": None}
+            plain |= {"loop": self.loop.state_dict(), "next_chunk_s": None}
             plain |= {} if since is None else {"since": since, "orders": {**self.model.orders}}
             if since is not None or self.composition.own_steps:  # all others are sent the model again
                 tensors = named("model/", self.model.state_dict())
@@ -433,7 +427,6 @@ class Worker:
             self.trainer.go_to(self.worker, BatchPosition(*plain["position"]))
         self.exchange.restore(order.tensors, plain)
         self.loop = restored_loop(plain, self.composition, self.worker)
-        self.lr = plain.get("lr", self.lr)
         if self._corruptions is not None:
             self._corruptions.load(order.tensors)
         model = under("model/", order.tensors)
