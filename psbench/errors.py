@@ -20,6 +20,7 @@
       DataError                a data file is missing, truncated or not what it says
 
     DoubtfulComposition        a warning: a valid composition that is probably not intended
+    DamagedFile                a warning: a saved result that cannot be read, and is made again
     Interrupted                a KeyboardInterrupt: Ctrl-C has stopped a run, and what it has is kept
 
 A message says what, where, and the next thing to try.
@@ -34,7 +35,8 @@ unknown strategy 'spp'; did you mean 'ssp'? (known: bsp, ssp)
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 #: characters of a value that a message repeats
@@ -65,6 +67,23 @@ class PsbenchError(Exception):
     """Base class of everything psbench raises on purpose."""
 
 
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Say in the errors of psbench that this block raises which of several runs or files they are of.
+
+    >>> with naming("a.yaml"):
+    ...     raise SpecError("seed: must be a whole number")
+    Traceback (most recent call last):
+    psbench.errors.SpecError: a.yaml: seed: must be a whole number
+    """
+    try:
+        yield
+    except PsbenchError as error:
+        if not str(error).startswith(what):
+            error.args = (f"{what}: {error}",)
+        raise
+
+
 class SpecError(PsbenchError):
     """A specification is invalid."""
 
@@ -88,6 +107,10 @@ class ParameterError(SpecError):
 
 class DoubtfulComposition(UserWarning):
     """A valid composition of parts that is probably not intended."""
+
+
+class DamagedFile(UserWarning):
+    """A saved result that cannot be read, and is made again."""
 
 
 class ExtensionWarning(UserWarning):

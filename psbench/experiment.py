@@ -24,7 +24,7 @@ from psbench.core.strategy import MEASURES, STATISTICS, Strategy
 from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
 from psbench.core.target import Target
 from psbench.data import DataSource, as_data
-from psbench.errors import DoubtfulComposition, ParameterError, UnknownName, in_short
+from psbench.errors import DoubtfulComposition, ParameterError, UnknownName, in_short, naming
 from psbench.models import Model, as_model
 from psbench.optimization import direction, layerwise, muon, suitability  # noqa: F401  (their optimizers have names)
 from psbench.optimization.losses import Loss
@@ -414,7 +414,8 @@ class Experiment(Specification):
         SpecError
             If the file cannot be read, is not YAML, or specifies something that cannot be.
         """
-        return cls.from_spec(read_yaml(Path(source)), settings, where=str(source))
+        with naming(str(source)):
+            return cls.from_spec(read_yaml(Path(source)), settings, where=str(source))
 
     @classmethod
     def from_spec(

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import unicodedata
+from pathlib import Path
 
 import pytest
 import yaml
 
-from psbench import Control, Experiment, Run, __version__
+import psbench
+from psbench import Control, Experiment, Run, __version__, compare
 from psbench.cli import main
+from psbench.cli.app import as_json_text, put, say
 from psbench.cli.catalogue import KINDS
 from psbench.cli.execution import run_all
 from psbench.cli.monitor import Monitor
+from psbench.cli.summary_text import summary_text
 from psbench.core.part import REGISTRY
 from psbench.strategies import CATALOGUE
 from psbench.system.start_progress import start_progress
@@ -375,3 +382,59 @@ def test_lab_starts_jupyterlab_on_the_folder(tmp_path, monkeypatch):
     monkeypatch.setattr("psbench.cli.lab.subprocess.call", lambda command: called.append(command) or 0)
     assert main(["lab", str(tmp_path)]) == 0
     assert called == [[sys.executable, "-m", "jupyterlab", str(tmp_path)]]
+
+
+# ------------------------------------------------------------------ what a terminal obeys
+
+
+STEERING = "\x1b[31mRED\x1b]0;owned\x07\x9b2J\u202e"
+
+
+def test_a_name_that_steers_a_terminal_is_refused(tmp_path, capsys):
+    for number, spec in enumerate(
+        ({"name": STEERING}, {"name": "two\nlines"}, {"strategy": {"name": STEERING, "consistency": "asp"}})
+    ):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(yaml.safe_dump(spec | {"cluster": {"workers": 2}, "stop": {"updates": 4}}))
+        assert main(["run", str(path), "--out", str(tmp_path / "out")]) == 2
+        out, err = capsys.readouterr()
+        assert "\x1b" not in out + err
+        assert err.startswith(f"error: {path}: ")
+        assert err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_that_is_printed_steers_a_terminal(saved, tmp_path, capsys, monkeypatch):
+    """Paths, texts of saved runs, labels of comparisons and warnings are written out."""
+    folder = shutil.copytree(saved, tmp_path / f"{STEERING}-run")
+    record = json.loads((folder / "run.json").read_text())
+    record["meta"] |= {"reason": STEERING, "lr_convention": STEERING}
+    (folder / "run.json").write_text(json.dumps(record))
+    assert main(["report", str(folder)]) == 0
+    assert main(["export", str(folder), "--csv", str(folder / "run.csv")]) == 0
+    assert main(["replay", str(folder / "nothing")]) == 2
+    run = Run.load(folder)
+    run.experiment.__dict__["name"] = run.meta["name"] = STEERING
+    print(compare([run]))
+    put(summary_text(run.summary()))
+    put(as_json_text({"name": STEERING}))
+    say(STEERING)
+    monkeypatch.setattr("psbench.cli.monitor.LINE_EVERY_S", 0.0)
+    monkeypatch.setattr("psbench.cli.monitor.FIRST_LINE_S", 0.0)
+    run_all([(STEERING, run.experiment.but(name="x"))])
+    out, err = capsys.readouterr()
+    assert not [each for each in out + err if each != "\n" and unicodedata.category(each) in ("Cc", "Cf")]
+    assert "\\x1b[31mRED" in out
+    assert "\\x1b[31mRED" in err
+
+
+def test_all_that_is_printed_is_made_safe_first():
+    """Whatever prints outside of the two functions for it names `shown`, or prints a constant."""
+    found = []
+    for path in sorted(Path(psbench.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            for call in ast.iter_child_nodes(node) if not isinstance(node, ast.FunctionDef) else ():
+                if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "print":
+                    found += [f"{path.name}:{call.lineno}"] if "shown" not in ast.unparse(call) else []
+    allowed = {"starting.py"}  # the text of its line is made safe before
+    assert {each.partition(":")[0] for each in found} <= allowed

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import subprocess
 import sys
 from functools import partial
 from importlib.util import find_spec
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -15,6 +18,8 @@ import psbench as ps
 from psbench.cli import main
 from psbench.core.log import Kind
 from psbench.errors import SpecError, UnknownName
+from psbench.results.csv_file import csv_of_rows
+from psbench.results.export import write_table
 from psbench.results.run import Run
 from psbench.testing import toy_experiment
 
@@ -125,3 +130,41 @@ def test_without_tensorboard_it_is_said_how_to_get_it(run, tmp_path, monkeypatch
 def test_a_row_of_the_frame_is_what_a_logger_takes(run):
     rows = run.frame().to_dict("records")
     assert json.loads(json.dumps(rows[-1]))["val_accuracy"] == run.summary()["final"]["val_accuracy"]
+
+
+def test_no_cell_of_a_csv_is_a_formula(tmp_path):
+    """Read back by the standard library: a formula stands after an apostrophe, a number does not."""
+    texts = [
+        "=cmd|' /C calc'!A0",
+        "+1+1",
+        "-x",
+        "@SUM(A1)",
+        "\t=1",
+        "\r=1",
+        "a\r=1",
+        "asp",
+        "-0.5",
+        "+1e5",
+        "-",
+        "",
+    ]
+    frame = pd.DataFrame(
+        {
+            "=label": texts,
+            "kind": pd.Categorical(texts),
+            "loss": np.linspace(-1, 1, len(texts)),
+            "updates": -np.arange(len(texts)),
+        }
+    )
+    path = write_table(frame, tmp_path / "t.csv")
+    with path.open(newline="") as file:
+        heading, *rows = csv.reader(file)
+    assert heading == ["'=label", "kind", "loss", "updates"]
+    asis = ("a\r=1", "asp", "-0.5", "+1e5", "")
+    expected = [(text if text in asis else f"'{text}").replace("\r", "\n") for text in texts]
+    assert [row[0] for row in rows] == [row[1] for row in rows] == expected
+    assert [float(row[2]) for row in rows] == frame["loss"].tolist()
+    assert [int(row[3]) for row in rows] == frame["updates"].tolist()
+    assert list(csv.reader(io.StringIO(csv_of_rows([texts]), newline=""))) == [expected]
+    packed = pd.read_parquet(write_table(frame, tmp_path / "t.parquet"))
+    assert packed["=label"].tolist() == texts

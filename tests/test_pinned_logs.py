@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from psbench import strategies
+from psbench.core.checked_log import check_log
 from psbench.core.log import FIELDS, Kind
 from psbench.errors import SpecError
 from psbench.metrics.recording import recording
@@ -54,6 +55,7 @@ def pin(name, cluster):
         except SpecError:
             return {"refused": True}
         done = run(experiment)
+    check_log(Path("log"), done.log, experiment.num_workers)
     return {
         "rows": len(done.log),
         "log": digest(events(done.log)),

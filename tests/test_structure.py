@@ -22,7 +22,15 @@ FILES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
 #: what belongs in the package root: what people import and call, and what every folder needs
 IN_THE_ROOT = {
     *("__init__.py", "__main__.py", "py.typed", "errors.py", "seeds.py", "references.py"),
-    *("experiment.py", "specfile.py", "progress.py", "progress_events.py", "arrays.py", "backend.py"),
+    *(
+        "experiment.py",
+        "specfile.py",
+        "terminal.py",
+        "progress.py",
+        "progress_events.py",
+        "arrays.py",
+        "backend.py",
+    ),
 }
 
 #: words for persons, and the files in which one of them is an answer of the panel's

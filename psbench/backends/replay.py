@@ -7,6 +7,8 @@ is replayed on a laptop, without its data.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +29,9 @@ _EVENTS = {
     *(Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.REPORT, Kind.TIMER, Kind.MEASURED),
     *(Kind.EVALUATED, Kind.SWITCH_REQUESTED, Kind.VOID, Kind.RESUME),
 }
+
+#: what parts raise that are sent what no run sends
+_FAILING = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def replay(run: Run) -> int:
@@ -57,7 +62,8 @@ def replay(run: Run) -> int:
         if row["kind"] == Kind.EVALUATED and row["id"] <= 0:  # no rule sees the first and the last
             again.extend(rows[at : at + 1], [recorded.text(row["text"])])
         elif not engine.view.workers:
-            engine.begin(_starters(rows[at:]), float(row["time_s"]))
+            with _deciding(recorded, at):
+                engine.begin(_starters(rows[at:]), float(row["time_s"]))
         elif row["kind"] in _EVENTS:
             _feed(engine, row, recorded, at)
         else:  # fewer rows were decided now than then
@@ -95,15 +101,23 @@ def _starters(rows: np.ndarray[Any, Any]) -> list[int]:
 
 
 def _feed(engine: Engine, row: Any, recorded: EventLog, at: int) -> None:
-    event = _event(engine, row, recorded.text(row["text"]))
-    try:
+    with _deciding(recorded, at):
+        event = _event(engine, row, recorded.text(row["text"]))
         if isinstance(event, dict):
             engine.resume(event["spared"], event["epochs"][1], event.get("again", ()))
         else:
             engine.handle(event, float(row["time_s"]))
-    except ProtocolError as error:
+
+
+@contextmanager
+def _deciding(recorded: EventLog, at: int) -> Iterator[None]:
+    """Name the row at which the parts fail: only they know what runs send them, and may fail in any way."""
+    try:
+        yield
+    except (ProtocolError, *_FAILING) as error:
+        what = str(error) if isinstance(error, ProtocolError) else f"{type(error).__name__}: {error}"
         raise ReplayMismatch(
-            f"row {at}: after {describe(recorded, at)} the parts now fail: {error}"
+            f"row {at}: after {describe(recorded, at)} the parts now fail: {' '.join(what.split())}"
         ) from error
 
 

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.state import CheckpointState
-from psbench.core.log import EventLog, Kind
 from psbench.core.specification import problem
 from psbench.core.stop import Stop
 from psbench.errors import DataError, SpecError, in_short
@@ -138,25 +137,6 @@ def done_in(state: Mapping[str, Any]) -> dict[str, float]:
     view = state["engine"]["view"]
     epochs = view["samples"] / view["dataset_size"]
     return {"epochs": epochs, "updates": view["version"], "seconds": state["time_s"]}
-
-
-def check_log(path: Path, log: EventLog, num_workers: int) -> None:
-    """Refuse rows of a log that no run writes.
-
-    Raises
-    ------
-    DataError
-    """
-    rows = log.rows()
-    wrong = (
-        (~(rows["time_s"] >= 0), "a time that is negative or no number"),
-        (rows["kind"] > max(Kind), "an unknown kind of event"),
-        (rows["worker"] >= num_workers, f"a worker beyond {num_workers - 1}"),
-        (rows["text"] >= len(log.texts), "a text that is not there"),
-    )
-    for faults, what in wrong:
-        if faults.any():
-            raise DataError(f"{path}: row {int(faults.argmax())} of its log has {what}")
 
 
 def check_against(path: Path, checkpoint: Checkpoint, workload: Workload) -> None:

@@ -15,7 +15,7 @@ import typer
 
 # commands register themselves, and the help lists them in this order
 # isort: off
-from psbench.cli.app import FAILED, INTERNAL, INTERRUPTED, TERMINATED, USAGE, app
+from psbench.cli.app import FAILED, INTERNAL, INTERRUPTED, TERMINATED, USAGE, app, say
 from psbench.cli.commands import runs, comparisons, sweeps, saved, exports, tools, doctor, twin  # noqa: F401
 
 # isort: on
@@ -24,6 +24,7 @@ from psbench.cli.file_progress import shown_progress
 from psbench.cli.stopping import Terminated
 from psbench.errors import (
     Cancelled,
+    DamagedFile,
     DataError,
     DoubtfulComposition,
     ExtensionWarning,
@@ -120,7 +121,7 @@ def _shortened(name: str) -> str:
 
 def _fail(message: str, code: int) -> int:
     """Print one line, whatever the message is made of."""
-    print("error:", " ".join(message.split()), file=sys.stderr)
+    say(f"error: {' '.join(message.split())}")
     return code
 
 
@@ -131,8 +132,8 @@ def _warnings_in_a_line() -> Iterator[None]:
         usual = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-            if issubclass(category, (DoubtfulComposition, ExtensionWarning)):
-                print("warning:", message, file=sys.stderr)
+            if issubclass(category, (DamagedFile, DoubtfulComposition, ExtensionWarning)):
+                say(f"warning: {message}")
             else:
                 usual(message, category, *where, **more)
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from psbench.cli.starting import starting
-from psbench.errors import DataError, SpecError
+from psbench.errors import DataError
 from psbench.system.files import why_missing
+from psbench.terminal import shown
 
 if TYPE_CHECKING:
     from psbench.experiment import Experiment
@@ -40,7 +41,7 @@ def _version(wanted: bool) -> None:
     if wanted:
         import psbench
 
-        print(psbench.__version__)
+        put(psbench.__version__)
         raise typer.Exit
 
 
@@ -66,12 +67,7 @@ def read_experiment(spec: Path | None, values: dict[str, Any]) -> Experiment:
     with starting("psbench: reading the specification"):
         from psbench.experiment import Experiment
 
-        try:
-            found = Experiment.from_spec({}, values) if spec is None else Experiment.from_yaml(spec, values)
-        except SpecError as error:  # of several files it is said which
-            if spec is None or str(error).startswith(str(spec)):
-                raise
-            raise SpecError(f"{spec}: {error}") from error
+        found = Experiment.from_spec({}, values) if spec is None else Experiment.from_yaml(spec, values)
     if found.backend == "dask":
         from psbench.clusters.scheduler import address_of
 
@@ -126,9 +122,14 @@ def as_json_text(content: Any) -> str:
 def show(found: Comparison | Search | Sweep, as_json: bool) -> None:
     """Print what was found as JSON, or as a table."""
     text = as_json_text(found.to_dict()) + "\n" if as_json else found.text(table_width())
-    print(text, end="")
+    put(text, end="")
 
 
-def say(text: str) -> None:
+def put(text: object, end: str = "\n") -> None:
+    """Print a text on standard output."""
+    print(shown(text), end=end)
+
+
+def say(text: object) -> None:
     """Print a line on standard error."""
-    print(text, file=sys.stderr, flush=True)
+    print(shown(text), file=sys.stderr, flush=True)

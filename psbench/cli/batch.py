@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from psbench.errors import SpecError
+from psbench.errors import SpecError, naming
 from psbench.experiment import Experiment
 from psbench.results.identity import check_folder, new_run_id
 from psbench.training.workload import Workload
@@ -44,4 +44,5 @@ def check_all(experiments: Sequence[Experiment], folders: Sequence[Path], *, ove
     for folder in folders:
         check_folder(folder, new_run_id(), overwrite=overwrite)
     for experiment in experiments:
-        Workload.build(experiment)
+        with naming(experiment.title):
+            Workload.build(experiment)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from psbench.cli.app import FAILED, TERMINATED, say
 from psbench.cli.starting import starting
+from psbench.errors import naming
 
 #: seconds between two tries to save a run for which there is no place
 RETRY_S = 30.0
@@ -114,7 +115,8 @@ def run_all(
     for number, (label, experiment) in enumerate(planned, 1):
         folder = None if out is None else folder_of(experiment, out)
         numbered = f"[{number}/{len(planned)}] {label}"
-        finished, interrupted = run_with_progress(experiment, folder, numbered, overwrite=overwrite)
+        with naming(label):
+            finished, interrupted = run_with_progress(experiment, folder, numbered, overwrite=overwrite)
         done.append(finished)
         if interrupted:
             break

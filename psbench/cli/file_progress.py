@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from psbench.progress_events import listening
+from psbench.terminal import shown
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -50,7 +51,7 @@ class _Bars:
         from rich.progress import Progress
 
         self._progress = Progress(console=Console(stderr=True), transient=True)
-        self._task = self._progress.add_task(what, total=1.0)
+        self._task = self._progress.add_task(shown(what), total=1.0)
         self._what = what
         self._progress.start()
 
@@ -70,7 +71,7 @@ class _Lines:
     def __call__(self, what: str, done: float) -> None:
         if done < 1 and time.monotonic() >= self._next:
             self._next = time.monotonic() + LINE_EVERY_S
-            print(f"{what}: {done:.0%}", file=sys.stderr, flush=True)
+            print(shown(f"{what}: {done:.0%}"), file=sys.stderr, flush=True)
 
     def stop(self) -> None:
         """Do nothing: lines stay."""

@@ -14,10 +14,12 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from rich.table import Column
 
 from psbench.backends.control import Control
+from psbench.cli.app import say
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
 from psbench.progress import RunProgress, time_left
 from psbench.system.start_progress import StartProgress, watching_start
+from psbench.terminal import shown
 
 #: seconds between two looks at the log: a bar need not move faster, and a log file should not fill up
 BAR_EVERY_S, LINE_EVERY_S = 0.1, 5.0
@@ -43,6 +45,7 @@ class Monitor:
         self, label: str, experiment: Experiment, facts: Mapping[str, Any], control: Control
     ) -> None:
         names = [composition.name for composition in experiment.strategy.compositions]
+        label = shown(label)
         self._label, self._backend, self._control = label, experiment.backend, control
         self._account_of = experiment.stop, {**facts, "compositions": names}
         self._account = RunProgress(*self._account_of)
@@ -77,7 +80,7 @@ class Monitor:
         if self._bar:
             self._bar.show(None, words, "")
         else:
-            print(f"{self._label}: {words}", file=sys.stderr, flush=True)
+            say(f"{self._label}: {words}")
 
     def __call__(self, log: EventLog) -> None:
         """Look at the log, unless that was done a moment ago."""
@@ -100,7 +103,7 @@ class Monitor:
             self._bar.show(fraction, state, left)
             return
         share = "" if fraction is None else f"{fraction:4.0%}, "
-        print(f"{self._label}: {share}{state}" + (f", {left}" if left else ""), file=sys.stderr, flush=True)
+        say(f"{self._label}: {share}{state}" + (f", {left}" if left else ""))
 
 
 class _Bar:

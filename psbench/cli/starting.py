@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from psbench.terminal import shown
+
 
 @contextmanager
 def starting(what: str) -> Iterator[None]:
@@ -17,6 +19,7 @@ def starting(what: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
+    what = shown(what)
     print(f"{what} ...", end="", file=sys.stderr, flush=True)
     try:
         yield

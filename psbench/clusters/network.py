@@ -38,6 +38,15 @@ def extra_round_trips(num_bytes: float, first_window: int) -> int:
     return flights - 1
 
 
+def achieved(rates: Sequence[tuple[float, float]], num_bytes: float) -> float:
+    """Return the bytes per second that a message of that size gets at most, by a cluster's `achieved_rates`.
+
+    >>> achieved([(0, 8), (4000, 16)], 3999), achieved([(0, 8), (4000, 16)], 4000), achieved([], 4000)
+    (1000000.0, 2000000.0, inf)
+    """
+    return next((BYTES_PER_MBIT * mbit for begin, mbit in reversed(rates) if num_bytes >= begin), inf)
+
+
 class Network:
     """Arrival times of messages between workers and parameter servers, and the time of a ring.
 
@@ -100,8 +109,7 @@ class Network:
         self._hop = profile.server_latency_s if servers > 1 else 0.0
         self._equal = len(set(worker_rates)) == 1 and len(set(self._latency)) == 1
         self._up_free = self._down_free = self._carried = 0.0
-        self._achieved = [(begin, BYTES_PER_MBIT * mbit) for begin, mbit in profile.achieved_rates]
-        self._window, self._servers = profile.first_window_bytes, servers
+        self._achieved, self._window = profile.achieved_rates, profile.first_window_bytes
         self._times = times
         self._fixed = not self._window and times is None
         self.is_shared = profile.link_sharing == "equal"
@@ -116,21 +124,22 @@ class Network:
         latency = self._latency[worker]
         if self._fixed:
             return latency
-        waits = 2.0 * latency * extra_round_trips(num_bytes / self._servers, self._window)
+        waits = 2.0 * latency * extra_round_trips(num_bytes * max(self._shares), self._window)
         if self._times is not None:
             latency = self._times.next(worker + back * len(self._latency))
         return waits + latency
 
-    def _achieves(self, num_bytes: float, pieces: int = 1) -> float:
-        """Return the bytes per second that a message gets at most, of so many slices side by side."""
-        each = num_bytes / pieces
-        return next((pieces * rate for begin, rate in reversed(self._achieved) if each >= begin), inf)
+    def _achieves(self, num_bytes: float, shares: Sequence[float] = (1.0,)) -> float:
+        """Return the bytes per second that a message gets at most, whose slices pass side by side."""
+        return min(achieved(self._achieved, share * num_bytes) / share for share in shares if share)
 
     def share(self, shares: Sequence[float]) -> None:
         """Have each server carry that part of every message from now on."""
         self._shares = shares
         self._busy = [share / rate for share, rate in zip(shares, self._server_rates, strict=True)]
-        server_rate = min(rate / share for rate, share in zip(self._server_rates, shares, strict=True))
+        server_rate = min(
+            rate / share for rate, share in zip(self._server_rates, shares, strict=True) if share
+        )
         self._slot = 1.0 / server_rate
         for link in self._links:
             link.rate = server_rate
@@ -165,14 +174,14 @@ class Network:
             self.advance(now)
         if self.is_shared:
             latency = self._latency_of(worker, num_bytes, False)
-            rate = min(self._up_rates[worker], self._achieves(num_bytes, self._servers))
+            rate = min(self._up_rates[worker], self._achieves(num_bytes, self._shares))
             return self._share(worker, 0, num_bytes, rate, now, latency)
         start = self._up_free if self._up_free > now else now
         self._carried += num_bytes
         self._up_free = start + num_bytes * self._slot
         passes = num_bytes * self._pass_up[worker]
         if self._achieved:
-            passes = max(passes, num_bytes / self._achieves(num_bytes, self._servers))
+            passes = max(passes, num_bytes / self._achieves(num_bytes, self._shares))
         return start + passes + self._latency_of(worker, num_bytes, False)
 
     def down(self, worker: int, num_bytes: float, now: float) -> float:
@@ -181,14 +190,14 @@ class Network:
             self.advance(now)
         if self.is_shared:
             latency = self._latency_of(worker, num_bytes, True) + self._hop
-            rate = min(self._down_rates[worker], self._achieves(num_bytes, self._servers))
+            rate = min(self._down_rates[worker], self._achieves(num_bytes, self._shares))
             return self._share(worker, 1, num_bytes, rate, now, latency)
         start = self._down_free if self._down_free > now else now
         self._carried += num_bytes
         self._down_free = start + num_bytes * self._slot
         passes = num_bytes * self._pass_down[worker]
         if self._achieved:
-            passes = max(passes, num_bytes / self._achieves(num_bytes, self._servers))
+            passes = max(passes, num_bytes / self._achieves(num_bytes, self._shares))
         return start + passes + self._latency_of(worker, num_bytes, True) + self._hop
 
     def _share(
@@ -251,16 +260,22 @@ class Network:
         The servers' links are free, and serve or share as ever; the answers begin when all pushes are there.
         Latencies that vary are not drawn.
         """
-        seconds, n = 0.0, len(workers)
-        for num_bytes, passes in ((up, self._pass_up), (down, self._pass_down)):
-            served, alone = num_bytes * self._slot, num_bytes / self._achieves(num_bytes, self._servers)
-            flights = extra_round_trips(num_bytes / self._servers, self._window)
-            begins = [0.0 if self.is_shared else i * served for i in range(n)]
-            over = n * served if self.is_shared else 0.0
+        seconds = 0.0
+        ways = (up, self._up_rates, self._pass_up), (down, self._down_rates, self._pass_down)
+        for num_bytes, rates, passes in ways:
+            achieves, slot = self._achieves(num_bytes, self._shares), num_bytes * self._slot
+            waits = 1 + 2 * extra_round_trips(num_bytes * max(self._shares), self._window)
+            link = SharedLink(1.0 / self._slot)
+            for worker in workers if self.is_shared else ():
+                link.begin(worker, num_bytes, min(rates[worker], achieves), 0.0)
             seconds += max(
-                max(begin + max(num_bytes * passes[worker], alone), over)
-                + self._latency[worker] * (1 + 2 * flights)
-                for begin, worker in zip(begins, workers, strict=True)
+                (
+                    link.ends(worker)
+                    if self.is_shared
+                    else place * slot + max(num_bytes * passes[worker], num_bytes / achieves)
+                )
+                + self._latency[worker] * waits
+                for place, worker in enumerate(workers)
             )
         return seconds
 

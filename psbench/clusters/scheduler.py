@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from pydantic import BaseModel
+
 from psbench.clusters.connection import ConnectionSettings
-from psbench.errors import ParameterError
+from psbench.core.typed_data import read_json, typed
+from psbench.errors import DataError, ParameterError, naming
 
 _ADDRESS = re.compile(r"(tcp|tls|ws|wss|ucx)://(\[[0-9a-fA-F:]+\]|[^\s/:\[\]]+):[0-9]{1,5}(/\S*)?")
+
+
+class _SchedulerFile(BaseModel):
+    address: str
 
 
 def address_of(scheduler: str | None, connection: ConnectionSettings) -> str | None:
@@ -26,10 +32,12 @@ def address_of(scheduler: str | None, connection: ConnectionSettings) -> str | N
     if scheduler or name is None:
         return scheduler
     try:
-        return str(json.loads(Path(name).read_text(encoding="utf-8"))["address"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = getattr(error, "strerror", None) or f"is not what a scheduler writes ({error})"
-        raise ParameterError(f"connection.scheduler_file: {name}: {reason}") from None
+        with naming(name):
+            address = typed(_SchedulerFile, read_json(Path(name)), name).address
+            check_address(address)
+    except (DataError, ParameterError) as error:
+        raise ParameterError(f"connection.scheduler_file: {error}; is it what a scheduler writes?") from None
+    return address
 
 
 def check_address(address: str) -> None:

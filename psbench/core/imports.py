@@ -63,6 +63,8 @@ def imported(what: str, target: str) -> Any:
 class Imported(Part):
     """Base of parts that say where something is defined, for files and the command line.
 
+    A specification with one is a program, to be trusted like one.
+
     Parameters
     ----------
     target : str

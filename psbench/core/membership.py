@@ -166,7 +166,7 @@ class EngineMembership:
             view.cancelled += has_begun
         elif worker.status == Status.VOTED:
             view.num_voted -= 1
-        worker.status = Status.GONE
+        worker.status, worker.voted_samples = Status.GONE, 0
         worker.hold_reason = ""
         worker.overlapping = False
         view.num_active -= 1

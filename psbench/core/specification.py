@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from psbench.errors import ParameterError, UnknownName, in_short
+from psbench.terminal import is_shown
 
 
 def parameter(
@@ -70,12 +71,14 @@ class Specification(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _refuse_text(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse strings and booleans where a number is expected; pydantic would convert them."""
+    def _refuse_before(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse texts and booleans for numbers, which pydantic converts, and names that steer terminals."""
         wanted = cls.model_fields[info.field_name or ""].annotation
         numeric = set(get_args(wanted) or [wanted]) <= {int, float, type(None)}
         if numeric and isinstance(value, (str, bool)):
             raise PydanticCustomError("float_type", "must be a number")
+        if info.field_name == "name" and isinstance(value, str) and not is_shown(value):
+            raise PydanticCustomError("name", "must be one line of text, without control characters")
         return value
 
 

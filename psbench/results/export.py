@@ -11,6 +11,7 @@ import pandas as pd
 from psbench import metrics
 from psbench.errors import SpecError
 from psbench.metrics.record import RunRecord
+from psbench.results.csv_file import csv_of
 from psbench.results.frames import frame_of
 from psbench.system.files import atomic_write, check_writable
 
@@ -32,7 +33,7 @@ def write_table(frame: pd.DataFrame, path: str | Path) -> Path:
     check_writable(path.parent)
     with atomic_write(path) as file:
         if path.suffix == ".csv":
-            frame.to_csv(file, index=False)
+            file.write(csv_of(frame))
         else:
             frame.to_parquet(file, index=False)
     return path

@@ -9,7 +9,6 @@ identity; resumed into another folder it is a new run. Files of older versions c
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 from collections.abc import Callable, Collection
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from psbench.checkpoints.file import Checkpoint
 from psbench.errors import DataError, SpecError
+from psbench.results.record_file import run_id_in_json
 from psbench.results.storage import run_id_of_log
 from psbench.system.files import check_writable
 
@@ -57,12 +57,6 @@ def run_id_in_yaml(path: Path) -> str | None:
     return found.group(1) if found else None
 
 
-def run_id_in_json(path: Path) -> str | None:
-    """Return the identity in a run's record."""
-    found: str | None = json.loads(path.read_text(encoding="utf-8"))["meta"].get("run_id")
-    return found
-
-
 #: the files that make a folder that of a run. A specification alone does not: users put theirs there
 _READERS: dict[str, Callable[[Path], str | None]] = {
     "run.json": run_id_in_json,
@@ -82,7 +76,7 @@ def files_of_others(folder: Path, run_id: str | None, own: Collection[Path] = ()
 def _carries(path: Path, read: Callable[[Path], str | None], run_id: str | None) -> bool:
     try:
         return read(path) == run_id
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, DataError):
+    except DataError:
         return False
 
 

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from psbench.checkpoints.file import Checkpoint
+from psbench.core.checked_log import check_log
 from psbench.core.imports import is_there
 from psbench.core.log import EventLog
 from psbench.errors import DataError, SpecError
 from psbench.experiment import Experiment
 from psbench.results.identity import check_folder, comment, remove_files_of_others, run_id_in_yaml
-from psbench.results.storage import read_log, run_id_of_log, write_log_to
+from psbench.results.record_file import read_facts
+from psbench.results.storage import read_log, write_log_to
 from psbench.system.files import atomic_write, why_missing
 
 if TYPE_CHECKING:
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
 
 #: beside the model; they take their places from last to first
 _FILES = ("run.json", "log", "experiment.yaml")
-#: of a record; metrics and replay cannot do without
-_NEEDED = ("status", "num_workers", "dataset_size", "model_bytes", "num_parameters", "layout")
 
 
 @dataclass(repr=False)
@@ -210,11 +210,20 @@ class Run:
         """
         folder = Path(folder)
         meta = _read_meta(folder)
-        run = cls(Experiment.from_yaml(folder / "experiment.yaml"), read_log(_log_of(folder)), meta)
-        if (folder / "model.npz").is_file() and is_there("torch"):
-            tensors = Checkpoint.load(folder / "model.npz").tensors
-            run.parameters, run.buffers = tensors["parameters"], tensors["buffers"]
-        _check_one_run(folder, run.run_id)
+        log_file, spec_file, model_file = _log_of(folder), folder / "experiment.yaml", folder / "model.npz"
+        log, owner = read_log(log_file)
+        experiment = Experiment.from_yaml(spec_file)
+        model = Checkpoint.load(model_file) if model_file.is_file() and is_there("torch") else None
+        run = cls(experiment, log, meta)
+        # a user may have removed the line that names the run
+        owners = {log_file: owner, spec_file: run_id_in_yaml(spec_file) or run.run_id}
+        if model is not None:
+            owners[model_file] = model.state.get("run_id")
+        _check_one_run(run.run_id, owners)
+        _check_workers(folder, experiment, meta)
+        check_log(log_file, log, experiment.num_workers)
+        if model is not None:
+            run.parameters, run.buffers = _model_of(model_file, model.tensors, meta)
         return run
 
 
@@ -241,19 +250,36 @@ def _log_of(folder: Path) -> Path:
     return plain if plain.is_file() and not packed.is_file() else packed
 
 
-def _check_one_run(folder: Path, run_id: str | None) -> None:
+def _check_workers(folder: Path, experiment: Experiment, meta: dict[str, Any]) -> None:
+    """Refuse a record of other workers than the specification's."""
+    if experiment.num_workers != meta["num_workers"]:
+        raise DataError(
+            f"{folder / 'run.json'}: meta.num_workers: is {meta['num_workers']}, and experiment.yaml has "
+            f"{experiment.num_workers}"
+        )
+
+
+def _model_of(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Return parameters and buffers of a file, which are vectors of as many numbers as its record says."""
+    import torch
+
+    size = meta["num_parameters"]
+    sizes = {"parameters": size, "buffers": (meta["model_bytes"] - 4 * size) // 4}
+    for name, expected in sizes.items():
+        found = tensors.get(name)
+        if found is None or found.shape != (expected,) or found.dtype != torch.float32:
+            what = "is missing" if found is None else f"has {found.dtype} of shape {tuple(found.shape)}"
+            raise DataError(f"{path}: tensor {name!r} {what}, expected {expected} numbers of torch.float32")
+    return tensors["parameters"], tensors["buffers"]
+
+
+def _check_one_run(run_id: str | None, owners: dict[Path, str | None]) -> None:
     """Refuse files of several runs in one folder; checkpoints are checked when a run is resumed."""
-    log = _log_of(folder)
-    found = {log.name: run_id_of_log(log)}
-    # a user may have removed the line that names the run
-    found["experiment.yaml"] = run_id_in_yaml(folder / "experiment.yaml") or run_id
-    if (folder / "model.npz").is_file():
-        found["model.npz"] = Checkpoint.run_id_of(folder / "model.npz")
-    for name, other in found.items():
+    for path, other in owners.items():
         if other != run_id:
             raise DataError(
-                f"{folder / name}: is of another run ({other}) than run.json ({run_id}); keep each run in a "
-                "folder of its own"
+                f"{path}: is of another run ({other}) than run.json ({run_id}); keep each run in a folder of "
+                "its own"
             )
 
 
@@ -263,11 +289,4 @@ def _read_meta(folder: Path) -> dict[str, Any]:
         raise DataError(problem)
     if not path.is_file():
         raise DataError(f"{folder}: is not the folder of a run (it has no run.json)")
-    try:
-        meta: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["meta"]
-        missing = [name for name in _NEEDED if name not in meta]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{path}: is not the record of a run ({error})") from None
-    if missing:
-        raise DataError(f"{path}: is not the record of a run (it has no {', '.join(missing)})")
-    return meta
+    return read_facts(path)

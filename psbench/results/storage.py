@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple
 
 import numpy as np
+from pydantic import AfterValidator, BaseModel, Field, create_model
 
+from psbench.arrays import Array
+from psbench.core.imports import is_there
 from psbench.core.log import ROW, EventLog, Kind
+from psbench.core.typed_data import FileData, read_json, typed
 from psbench.errors import DataError
 from psbench.system.files import atomic_write
+from psbench.system.limits import check_memory
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FORMAT = 1  #: of the files; a reader refuses another
+#: columns that JSON has without NaN
+_WITH_GAPS = ("compute_s", "send_s", "loss")
+#: rows that are read at a time: what is not of the format takes no more memory than these
+_PIECE = 1 << 16
+
+
+class StoredLog(NamedTuple):
+    """A log, and the identity of its run."""
+
+    log: EventLog
+    run_id: str | None
 
 
 def write_log(log: EventLog, path: Path, run_id: str | None = None) -> None:
@@ -29,37 +51,85 @@ def write_log_to(file: BinaryIO, suffix: str, log: EventLog, run_id: str | None)
         _write_parquet(log, file, run_id)
 
 
-def read_log(path: Path) -> EventLog:
-    """Read a log written by `write_log`.
+def read_log(path: Path) -> StoredLog:
+    """Read a log written by `write_log`. Whether its rows are those of a run is checked by `check_log`.
 
     Raises
     ------
     DataError
         If the file is missing, cut short, or no log of this format.
     """
-    try:
-        return _from_json(path) if path.suffix == ".json" else _read_parquet(path)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{path}: is not an event log that can be read ({error})") from None
+    return _from_json(path) if path.suffix == ".json" else _read_parquet(path)
+
+
+def run_id_of_log(path: Path) -> str | None:
+    """Return the identity of the run in the file of a log; None if it has none.
+
+    Raises
+    ------
+    DataError
+    """
+    if path.suffix == ".json":
+        return typed(_Owner, read_json(path), path).run_id
+    import pyarrow.parquet as pq
+
+    with _reading(path):
+        return _owner(pq.read_schema(path))
 
 
 def _as_json(log: EventLog, run_id: str | None) -> str:
     columns: dict[str, list[Any]] = {name: values.tolist() for name, values in log.columns().items()}
     columns["kind"] = [Kind(kind).name.lower() for kind in columns["kind"]]
-    for name in ("compute_s", "send_s", "loss"):  # JSON has no nan
+    for name in _WITH_GAPS:
         columns[name] = [value if value == value else None for value in columns[name]]
     content = {"format": FORMAT, "run_id": run_id, "columns": columns, "texts": log.texts}
     return json.dumps(content, allow_nan=False)
 
 
-def _from_json(path: Path) -> EventLog:
-    content = json.loads(path.read_text())
-    _check_format(content.get("format"))
-    columns = content["columns"]
+class _Owner(BaseModel):
+    run_id: str | None = None
+
+
+def _kind(name: str) -> str:
+    if name.upper() not in Kind.__members__ or not name.islower():
+        raise ValueError("is no kind of event")
+    return name
+
+
+@cache
+def _json_type() -> type[BaseModel]:
+    """Return the type of a JSON log: a list of numbers in range for each column."""
+    columns: dict[str, Any] = {}
+    for name in ROW.names or ():
+        dtype = ROW[name]
+        if name == "kind":
+            kind: Any = Annotated[str, AfterValidator(_kind)]
+        elif dtype.kind == "f":
+            kind = float | None if name in _WITH_GAPS else float
+        else:
+            limits = np.iinfo(dtype)
+            kind = Annotated[int, Field(ge=int(limits.min), le=int(limits.max))]
+        columns[name] = (list[kind], ...)
+    of_columns = create_model("_Columns", __base__=FileData, **columns)
+    return create_model(
+        "_JsonLog",
+        __base__=FileData,
+        format=(Annotated[int, Field(ge=FORMAT, le=FORMAT)], ...),
+        run_id=(str | None, None),
+        columns=(of_columns, ...),
+        texts=(list[str], ...),
+    )
+
+
+def _from_json(path: Path) -> StoredLog:
+    content: Any = typed(_json_type(), read_json(path), path)
+    columns: dict[str, list[Any]] = dict(content.columns)
     columns["kind"] = [int(Kind[name.upper()]) for name in columns["kind"]]
-    for name in ("compute_s", "send_s", "loss"):
+    for name in _WITH_GAPS:
         columns[name] = [float("nan") if value is None else value for value in columns[name]]
-    return EventLog.from_columns(columns, content["texts"])
+    if len({len(values) for values in columns.values()}) > 1:
+        raise DataError(f"{path}: its columns have different lengths")
+    return StoredLog(EventLog.from_columns(columns, _texts(path, content.texts)), content.run_id)
 
 
 def _write_parquet(log: EventLog, file: BinaryIO, run_id: str | None) -> None:
@@ -72,27 +142,66 @@ def _write_parquet(log: EventLog, file: BinaryIO, run_id: str | None) -> None:
     pq.write_table(pa.table(log.columns(), metadata=about), file, compression="zstd")
 
 
-def run_id_of_log(path: Path) -> str | None:
-    """Return the identity of the run in the file of a log; None if it has none."""
-    if path.suffix == ".json":
-        name: str | None = json.loads(path.read_text(encoding="utf-8")).get("run_id")
-        return name
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Name the file in whatever cannot be read of it."""
+    try:
+        yield
+    except (OSError, ValueError, MemoryError, RecursionError, NotImplementedError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+        raise DataError(f"{path}: is not an event log that can be read ({reason})") from None
+
+
+def _read_parquet(path: Path) -> StoredLog:
     import pyarrow.parquet as pq
 
-    found = (pq.read_schema(path).metadata or {}).get(b"psbench.run_id")
+    with _reading(path), pq.ParquetFile(path) as file:
+        schema, count = file.schema_arrow, file.metadata.num_rows
+        if (found := (schema.metadata or {}).get(b"psbench.format", b"").decode()) != str(FORMAT):
+            raise ValueError(f"format {found or 'unknown'}, expected {FORMAT}")
+        _check_columns(schema)
+        if is_there("psutil"):  # a browser has none, and a limit of its own
+            check_memory(2 * count * ROW.itemsize, f"{path}: its {count} rows", "is it the log of a run?")
+        rows, run_id = _rows(file, count), _owner(schema)
+        texts = typed(list[str], json.loads(schema.metadata.get(b"psbench.texts", b"")), f"{path}: its texts")
+    log = EventLog()
+    log.extend(rows, _texts(path, texts))
+    return StoredLog(log, run_id)
+
+
+def _owner(schema: pa.Schema) -> str | None:
+    found = (schema.metadata or {}).get(b"psbench.run_id")
     return None if found is None else found.decode()
 
 
-def _read_parquet(path: Path) -> EventLog:
-    import pyarrow.parquet as pq
+def _check_columns(schema: pa.Schema) -> None:
+    import pyarrow as pa
 
-    table = pq.read_table(path)
-    about = table.schema.metadata or {}
-    _check_format(int(about[b"psbench.format"]))
-    columns = {name: np.asarray(table[name]) for name in ROW.names or ()}
-    return EventLog.from_columns(columns, json.loads(about[b"psbench.texts"]))
+    for name in ROW.names or ():
+        expected = pa.from_numpy_dtype(ROW[name].newbyteorder("="))
+        if schema.get_all_field_indices(name) == [] or schema.field(name).type != expected:
+            raise ValueError(f"it has no column {name!r} of {expected}")
 
 
-def _check_format(found: Any) -> None:
-    if found != FORMAT:
-        raise ValueError(f"format {found}, expected {FORMAT}")
+def _rows(file: Any, count: int) -> Array:
+    """Return the rows of an open file, read in pieces."""
+    found, at = [], 0
+    for piece in file.iter_batches(batch_size=_PIECE, columns=list(ROW.names or ())):
+        rows = np.zeros(len(piece), dtype=ROW)
+        for name in ROW.names or ():
+            column = piece[name]
+            if column.null_count:
+                raise ValueError(f"column {name!r} has gaps")
+            rows[name] = column.to_numpy()
+        at += len(rows)
+        found.append(rows)
+    if at != count:
+        raise ValueError(f"it has {at} rows, and says {count}")
+    return np.concatenate([np.zeros(0, dtype=ROW), *found])
+
+
+def _texts(path: Path, texts: list[str]) -> list[str]:
+    """Return the texts of a log, each of which is there once, the empty one first."""
+    if texts[:1] != [""] or len({*texts}) < len(texts):
+        raise DataError(f"{path}: its texts do not begin with the empty one, or one is there twice")
+    return texts

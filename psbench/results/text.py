@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING
 
+from psbench.terminal import shown
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -31,7 +33,7 @@ def table_text(
         table = _table(sides[0], sides[1:])
     console.print(table)
     for line in remarks:
-        console.print(line, highlight=False, markup=False, style="dim")
+        console.print(shown(line), highlight=False, markup=False, style="dim")
     return console.export_text()
 
 
@@ -66,9 +68,9 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for place, heading in enumerate(headings):
-        table.add_column(escape(heading), justify="left" if place == 0 else "right", overflow="fold")
+        table.add_column(escape(shown(heading)), justify="left" if place == 0 else "right", overflow="fold")
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*(escape(shown(cell)) for cell in row))
     return table
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from psbench.core.target import Aim, target_of
-from psbench.errors import ParameterError
+from psbench.errors import ParameterError, naming
 from psbench.experiment import Experiment
 from psbench.results.comparison import Comparison, comparison_of
 from psbench.results.equal import check_equal
@@ -75,7 +75,8 @@ def compare(
         from psbench.runs.execution import run  # with torch, which runs that are over do without
 
         for seed in range(item.seed, item.seed + seeds):
-            finished.append(run(item.but(seed=seed)))
+            with naming(f"{item.title}, seed {seed}"):
+                finished.append(run(item.but(seed=seed)))
             if done is not None:
                 done(finished[-1])
     return comparison_of(finished, target=target, baseline=baseline, test=test, equal=equal)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import platform
 import signal
 import time
@@ -31,15 +30,17 @@ from psbench.checkpoints.chain import (
 )
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
-from psbench.checkpoints.validation import check, check_against, check_log, check_stop, done_in
+from psbench.checkpoints.validation import check, check_against, check_stop, done_in
+from psbench.core.checked_log import check_log
 from psbench.core.log import EventLog
 from psbench.core.own import reunited
 from psbench.core.part import Part
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import AnyStrategy
-from psbench.errors import Cancelled, Interrupted, NotSaved, ParameterError, SpecError
+from psbench.errors import Cancelled, DataError, Interrupted, NotSaved, ParameterError, SpecError
 from psbench.experiment import Experiment
 from psbench.results.identity import check_folder, new_run_id, remove_files_of_others, resumed_run_id
+from psbench.results.record_file import read_summary
 from psbench.results.run import Run
 from psbench.runs.forked import BeginningCheck, ForkedExperiment
 from psbench.system.files import claimed
@@ -249,10 +250,10 @@ def _check_record(folder: Path, begin: Checkpoint, experiment: Experiment) -> No
     """Refuse to replace the record of a run that has come further than it is to come now."""
     record = folder / "run.json"
     try:
-        summary = json.loads(record.read_text(encoding="utf-8"))["summary"]
-        done = {name: float(summary[each]) for name, each in _DONE.items()}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        summary = read_summary(record)
+    except DataError:
         return  # it was killed, or has a record that says nothing
+    done = {name: float(summary[each]) for name, each in _DONE.items()}
     check_stop(record, done, begin.state["spec"].get("stop", {}), experiment.stop)
 
 

@@ -7,6 +7,7 @@ import pytest
 import psbench as ps
 from psbench.backends.schedule import StopRules
 from psbench.core.stop import Stop
+from psbench.core.view import ClusterView
 from psbench.errors import ParameterError, UnknownName
 from psbench.experiment import Experiment
 from psbench.metrics import pushes
@@ -52,6 +53,16 @@ def test_patience_with_a_metric_goes_by_the_way_that_is_better():
         mine.but(stop={"patience": 2, "patience_metric": "f2"})
     with pytest.raises(ParameterError, match="Give patience too"):
         Stop(epochs=2, patience_metric="f1")
+
+
+@pytest.mark.parametrize(("every", "next_epoch"), [(1.0, 4.0), (0.5, 4.0), (2.0, 4.0), (1.5, 4.5)])
+def test_evaluations_go_on_at_another_interval(every, next_epoch):
+    """Three evaluations at every epoch, and then at epoch 3.5 another interval: the next multiple of it."""
+    first, again = rules(epochs=9), StopRules(Stop(epochs=9), evaluate_every=every)
+    seen = ClusterView(num_workers=1, dataset_size=100, global_batch=1, samples=300)
+    assert first.evaluation_due(seen) == 3
+    again.load_state_dict(first.state_dict(), 3.5)
+    assert again.next_epoch == pytest.approx(next_epoch)
 
 
 def test_patience_that_is_partly_used_up_is_part_of_the_state():

@@ -7,6 +7,7 @@ import psbench as ps
 from psbench.backends.simulated.shared_cores import SharedCores
 from psbench.clusters import Homogeneous, Network, make_cluster
 from psbench.clusters.link_times import LinkTimes
+from psbench.clusters.service import ServerQueues, Service
 from psbench.clusters.shared_link import SharedLink
 from psbench.core.log import Kind
 from psbench.seeds import Streams
@@ -50,6 +51,25 @@ def test_two_servers_serve_side_by_side_and_bytes_take_time():
     )
     alone, together = np.diff(one) - STEP, np.diff(two) - STEP
     assert together == pytest.approx(alone / 2, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("shares", "handled", "short"),
+    [
+        ([0.75, 0.25], 4.25, 4.25),  # the first server's slice takes 1 + 3 s, and a decision follows
+        ([0.25, 0.75], 4.0, 2.25),  # the other server's slice takes longer than the first's and a decision
+        ([0.0, 1.0], 5.0, 0.25),  # the first server decides, and is sent nothing
+        ([1.0, 0.0], 5.25, 5.25),
+    ],
+)
+def test_a_message_is_handled_when_its_slowest_slice_is(shares, handled, short):
+    """Eight bytes at 0.5 s; what has no vector waits for the coordinator alone, which is the first server."""
+    queues = ServerQueues(Service(message_s=1.0, byte_s=0.5, decision_s=0.25), shares)
+    assert queues.take("push", 8, now=0.0) == handled
+    assert queues.answer(0, now=0.0) == short
+    again = ServerQueues(Service(message_s=1.0, byte_s=0.5, decision_s=0.25), shares)
+    again.load_state_dict(queues.state_dict())
+    assert again.answer(8, now=0.5) == queues.answer(8, now=0.5)
 
 
 def test_a_collective_is_ordered_and_confirmed_by_a_coordinator():

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import re
 import resource
 import shutil
 import signal
@@ -25,6 +24,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hostile import changed
 
 from psbench.clusters.trace import Trace
 from psbench.data import CSV, MNIST, Folder, Parquet, Text
@@ -35,10 +35,6 @@ ROWS = 60
 #: bytes of memory that reading a small file may take more than the reading before it
 MEMORY = 300_000_000
 SECONDS = 10
-#: numbers that files say, of 1 to 8 bytes
-HUGE = [b"\xff", b"\x7f", b"\x80\x00", *(b"\xff" * n for n in (2, 4, 8)), b"\x7f" + b"\xff" * 7, b"\0" * 4]
-#: numbers in texts
-TEXTS = [b"9" * 400, b"-1", b"1e400", b"nan", b"0", b"1e18", b"0x10", b"1_0", "\u0661".encode(), b""]
 
 FRAME = pd.DataFrame(
     {
@@ -146,31 +142,6 @@ KINDS: dict[str, tuple[str, Callable[[Path], None], Callable[[Path, Path], None]
     "text": ("f.txt", lambda path: path.write_text("a text, é, " * 20), lambda path, home: Text(
         path=str(path), context=4).load(Streams(0))),
 }  # fmt: skip
-
-
-def changed(content: bytes, rng: np.random.Generator) -> bytes:
-    """Return a file's bytes with one to three faults."""
-    raw = bytearray(content)
-    for _ in range(rng.integers(1, 4)):
-        place = int(rng.integers(max(len(raw), 1)))
-        fault = rng.integers(6)
-        if fault == 0 and raw:
-            raw[place] ^= 1 << int(rng.integers(8))
-        elif fault == 1:
-            del raw[place:]
-        elif fault == 2:
-            huge = HUGE[rng.integers(len(HUGE))]
-            raw[place : place + len(huge)] = huge
-        elif fault == 3:
-            del raw[place : place + int(rng.integers(1, 9))]
-        elif fault == 4:
-            raw[place:place] = raw[place : place + int(rng.integers(1, 200))]
-        else:
-            numbers = list(re.finditer(rb"\d+", raw))
-            if numbers:
-                begin, end = numbers[rng.integers(len(numbers))].span()
-                raw[begin:end] = TEXTS[rng.integers(len(TEXTS))]
-    return bytes(raw)
 
 
 def try_files(kind: str, home: Path, seed: int, count: int, seconds: int = 0) -> int:

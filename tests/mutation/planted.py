@@ -36,6 +36,8 @@ from psbench.strategies.consistency.dssp import DSSP
 from psbench.strategies.consistency.elastic_bsp import ElasticBSP
 from psbench.strategies.consistency.grace import Grace
 from psbench.strategies.consistency.k_async import KASP
+from psbench.strategies.consistency.quorum import Quorum
+from psbench.strategies.consistency.ssp import ClockBound
 
 
 class Fault(NamedTuple):
@@ -162,6 +164,28 @@ UNKNOWN = {
     ),
     "shares take the first batch for all": Fault(
         mean, "sample_shares", "push.samples / samples", "pushes[0].samples / samples"
+    ),
+    "who is to be sent a whole model is lost on load": Fault(
+        ActionProcessor, "load_state_dict", 'self.needs_full_model = set(state["needs_full_model"])', "pass"
+    ),
+    "a drain that is loaded ends the work under way once more": Fault(
+        *(Drain, "of_state", 'drain.parked, drain._swept = set(state["parked"]), state["swept"]'),
+        'drain.parked = set(state["parked"])',
+    ),
+    "a lost worker's vote counts towards a switch": Fault(
+        EngineMembership,
+        "_remove",
+        "worker.status, worker.voted_samples = Status.GONE, 0",
+        "worker.status = Status.GONE",
+    ),
+    "a timer of an earlier round ends the grace": Fault(
+        Quorum, "on_timer", 'key == f"{GRACE} {view.version}"', "key.startswith(GRACE)"
+    ),
+    "who leads by the bound stays held when the slowest leaves": Fault(
+        ClockBound, "on_leave", "self._within(w, view)", "view.clock_lead(w) < self.bound"
+    ),
+    "the grace of a quorum is of the longest push": Fault(
+        Quorum, "on_push", 'push.stats["compute_s"] / push.steps', 'push.stats["compute_s"]'
     ),
     "the batch after a hand-over is the one before": Fault(
         EngineMembership, "restart_all", "worker.batch_size = self._first_batch(worker.id)", "pass"
@@ -320,6 +344,18 @@ UNDER: dict[str, Any] = {
     "the servers' residual is left behind where entries move": _ANSWERED | {"placement": _MOVED},
     "an aggregate is encoded anew for each worker": _ANSWERED,
     "gradients under way are lost with the answer": "osp",
+    "who leads by the bound stays held when the slowest leaves": "ssp",
+    "who is to be sent a whole model is lost on load": {"consistency": "bsp", "placement": _MOVED},
+    "a drain that is loaded ends the work under way once more": {**_SWITCH, "first": "selsync"},
+    "a lost worker's vote counts towards a switch": {**_SWITCH, "first": "selsync"},
+    "a timer of an earlier round ends the grace": {
+        "name": "decoupled_diloco",
+        **{"quorum": 2, "asks": False, "grace_s": 2.0, "grace_steps": 3, "local_steps": 4},
+    },
+    "the grace of a quorum is of the longest push": {
+        "name": "decoupled_diloco",
+        **{"quorum": 2, "asks": False, "grace_s": 2.0, "grace_steps": 3, "local_steps": 4},
+    },
     "the batch after a hand-over is the one before": {
         **_SWITCH,
         "first": {"consistency": "bsp", "stragglers": "lb_bsp"},

@@ -1,12 +1,17 @@
 """The commands: cost first, ours beside theirs, resumable, and stored runs that can be made again."""
 
 import json
+import re
+import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from hostile import faulty
 
 from psbench.cli import main
-from psbench.errors import DataError
+from psbench.errors import DamagedFile, DataError
 from psbench_papers import cells, session
 from psbench_papers.library import load
 from psbench_papers.outcome import best_rates
@@ -216,3 +221,28 @@ def test_smoke_of_a_whole_paper_draws_its_figures(tmp_path):
     }
     assert {figure.name for figure in figures(found)} == {"fig10", "fig13", "fig8"}
     assert "near-linear" in write_page(tmp_path / "report.html", [found]).read_text()
+
+
+def test_a_damaged_record_is_made_again_with_a_warning(rounds, tmp_path):
+    (record, *_) = records_in(rounds[0])
+    store = Store(tmp_path)
+    store.save(record)
+    (file,) = (tmp_path / "records").iterdir()
+    cell = SimpleNamespace(key=record.key, spec=record.spec)
+    assert store.find(cell) == record
+    whole, rng = json.loads(file.read_text()), np.random.default_rng(0)
+    for change in (
+        "",
+        "[]",
+        json.dumps(whole | {"spec": record.spec + " "}),
+        json.dumps(whole | {"seed": None}),
+    ):
+        file.write_text(change)
+        with pytest.warns(DamagedFile, match=re.escape(str(file))):
+            assert store.find(cell) is None
+    for _ in range(100):
+        file.write_text(json.dumps(faulty(whole, rng)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DamagedFile)
+            found = store.find(cell)
+        assert found is None or found.key == record.key

@@ -36,6 +36,8 @@ BLOCK = 16
 _VECTORS, _COMPUTE = 0.25, ("aggregation", "communication")
 #: share of the blocks without a part of their own that are of a pair of equal strategies
 _PAIRS = 0.3
+#: share of the schedules in which much is equal to all digits
+_TIES = 0.3
 #: batches of the workers, in turn: mostly small ones; large ones, whose work can be moved; the engine's own
 _BATCHES: tuple[tuple[int, ...], ...] = ((4, 5, 3), (4, 5, 3), (32, 40, 24), ())
 #: blocks of a task for another process: enough that starting it does not show
@@ -55,7 +57,7 @@ class Finding:
         """Return plain data."""
         own = self.schedule
         spec = {"strategy": dict(own.strategy), "workers": own.workers, "starters": own.starters}
-        work = {"batches": own.batches, "momentum": own.momentum, "wrong": own.wrong}
+        work = {"batches": own.batches, "momentum": own.momentum, "wrong": own.wrong, "ties": own.ties}
         return spec | work | {"seed": own.seed, "choices": own.text, "error": self.error, "test": self.test}
 
 
@@ -181,7 +183,7 @@ def _run_one(
         size = int(rng.integers(2, 5))
         made, kinds = pair.left(size), {"kinds": pair.kinds}
     starters = int(rng.integers(1, size + 1)) if pair is None else size
-    work = (pair.batches, 0.0, False) if pair is not None else _work(rng, carries)
+    work = (pair.batches, 0.0, False, False) if pair is not None else _work(rng, carries)
     schedule = Schedule(made.spec(), size, starters, int(rng.integers(2**31)), (), *work)
     heals = pair is not None or rng.random() < 0.5  # of a strategy's schedules, half will do for that
     schedule, error, player = explore(schedule, made, rng, events, heals=heals, **kinds)
@@ -199,11 +201,11 @@ def _run_one(
         done.findings.append(_finding(schedule, made, error, pair, size))
 
 
-def _work(rng: np.random.Generator, carries: bool) -> tuple[tuple[int, ...], float | None, bool]:
-    """Return the workers' batches, and if it carries vectors their momentum, and whether some are NaN."""
+def _work(rng: np.random.Generator, carries: bool) -> tuple[tuple[int, ...], float | None, bool, bool]:
+    """Return the workers' batches, if it carries vectors their momentum, whether some are NaN, and ties."""
     batches, momentum = _BATCHES[int(rng.integers(len(_BATCHES)))], 0.5 * float(rng.integers(2))
     wrong = bool(rng.random() < 0.1)
-    return batches, momentum if carries else None, wrong and carries
+    return batches, momentum if carries else None, wrong and carries, bool(rng.random() < _TIES)
 
 
 def _compare(schedule: Schedule, player: Player | None, pair: Pair | None, size: int) -> Exception | None:

@@ -27,6 +27,8 @@ _BY_CHANCE = 200
 _MANY = 5
 #: share of the combinations of parts that are not tried because their defaults do not fit together
 _SKIPPED = 0.9
+#: share of the parts of which all parameters are drawn: two that are seldom set may be wrong together
+_ALL_DRAWN = 0.25
 #: parts drawn again, one at a time, in search of a combination that fits
 _MENDINGS = 200
 #: sizes above this are drawn seldom, as they take longer
@@ -51,27 +53,28 @@ def registered(*domains: str) -> list[type[Part]]:
 
 
 def draw_part(kind: type[Part], rng: np.random.Generator, **fixed: Any) -> Part:
-    """Return a part with about half of its parameters at other values than the default.
+    """Return a part with half of its parameters, or all of them, at other values than the default.
 
     Raises
     ------
     ParameterError
         If none was found that is valid.
     """
+    share = 1.0 if rng.random() < _ALL_DRAWN else 0.5
     for _ in range(_ATTEMPTS):
         try:
-            return kind(**draw_fields(kind.model_fields, rng) | fixed)
+            return kind(**draw_fields(kind.model_fields, rng, share) | fixed)
         except SpecError:  # a value out of range, or two that do not go together
             continue
     raise ParameterError(f"{kind.domain} {kind.name!r}: no valid parameters were found by chance")
 
 
-def draw_fields(fields: dict[str, FieldInfo], rng: np.random.Generator) -> dict[str, Any]:
-    """Return values for about half of the fields, and for most of those with a large number by default."""
+def draw_fields(fields: dict[str, FieldInfo], rng: np.random.Generator, share: float = 0.5) -> dict[str, Any]:
+    """Return values for that share of the fields, and for most of those with a large number by default."""
     drawn = {}
     for name, field in fields.items():
         default = field.get_default(call_default_factory=True) if field.annotation is int else 0
-        if rng.random() < (0.9 if default > _MANY else 0.5):
+        if rng.random() < (max(0.9, share) if default > _MANY else share):
             drawn[name] = _value(field, rng)
     return drawn
 

@@ -13,7 +13,7 @@ from random import Random
 
 import numpy as np
 
-from psbench.core import AnyStrategy
+from psbench.core import AnyStrategy, Status
 from psbench_fuzz.liveness import heal
 from psbench_fuzz.player import Player
 from psbench_fuzz.schedule import FAULTS, Choice, Schedule
@@ -40,6 +40,10 @@ _AT_A_SWITCH, _SWITCH_CHANCE = "dcxj", 0.3
 _VOTER_DIES = 0.03
 #: chance that a worker whose push waits dies, at every choice meanwhile; it comes back with the next choice
 _PUSHER_DIES = 0.02
+#: chance that the slowest worker dies while another one is held, at every choice meanwhile
+_SLOWEST_DIES = 0.03
+#: chance that the run is saved and loaded, or restarts, at every choice while something is half done
+_SAVED_MIDWAY, _MIDWAY = 0.015, "cx"
 #: moments at which the workers' priorities change
 _CHANGES = 3
 
@@ -93,8 +97,9 @@ class Explorer:
             soon = Choice("d", rng.choice([*player.open_votes]))
             if player.can(soon):
                 return soon
-        if (of_pusher := self._pusher_dies()) is not None and player.can(of_pusher):
-            return of_pusher
+        for soon in (self._pusher_dies(), self._slowest_dies(), self._saved_midway()):
+            if soon is not None and player.can(soon):
+                return soon
         if rng.random() < 0.3:
             choice = self._from_outside()
             if choice is not None:
@@ -110,6 +115,23 @@ class Explorer:
             soon = Choice("d", worker)
             self._returns = Choice("j", worker) if "j" in self._soon else None
         return soon
+
+    def _slowest_dies(self) -> Choice | None:
+        """Return that the slowest worker dies, if another is held, which perhaps no longer leads by much."""
+        here = [worker for worker in self._player.view.workers.values() if worker.status is not Status.GONE]
+        held = any(worker.hold_reason for worker in here)
+        if not held or "d" not in self._soon or self._rng.random() >= _SLOWEST_DIES:
+            return None
+        return Choice("d", min(here, key=lambda worker: (worker.clock, worker.id)).id)
+
+    def _saved_midway(self) -> Choice | None:
+        """Return that the run goes on from its state while a timer, a vote, a push or an order is open."""
+        player = self._player
+        midway = player.timers or player.open_votes or player.view.pending
+        if not midway or self._rng.random() >= _SAVED_MIDWAY:
+            return None
+        kinds = [kind for kind in _MIDWAY if kind in self._soon]
+        return Choice(self._rng.choice(kinds)) if kinds else None
 
     def _of_worker(self) -> Choice | None:
         workers = self._player.workers

@@ -57,7 +57,8 @@ class FuzzedCluster:
         has_vectors = schedule.momentum is not None and can_carry(self.strategy)
         self.vectors = Vectors(schedule, self.strategy) if has_vectors else None
         payloads = {} if self.vectors is None else self.vectors.payloads
-        self.workers = [FuzzedWorker(number, payloads=payloads) for number in range(schedule.workers)]
+        numbers, ties = range(schedule.workers), schedule.ties
+        self.workers = [FuzzedWorker(number, payloads=payloads, ties=ties) for number in numbers]
         self.timers: list[tuple[float, int, ev.Timer]] = []
         self.measures: list[act.Measure] = []
         self.handovers = 0

@@ -25,6 +25,26 @@ def noise(*keys: int) -> float:
     return (_mixed(_state(keys[:-1]), keys[-1]) >> 11) / (1 << 53)
 
 
+def quarters(value: float) -> float:
+    """Return the nearest quarter: sums of quarters are equal, or differ by one.
+
+    >>> quarters(0.4), quarters(0.1)
+    (0.5, 0.0)
+    """
+    return round(4 * value) / 4
+
+
+def plane(seed: int, number: int) -> tuple[float, float]:
+    """Return a point of a plane: some are the same, some nearly so, and in some schedules all are far away.
+
+    Products of any two need fewer digits than a float has.
+    """
+    far = 256.0 if noise(seed, 107) < 0.3 else 0.0
+    near = (noise(seed, 108, number) < 0.3) / 1024
+    across, up = (far + near + round(2 * noise(seed, 109 + axis, number)) for axis in range(2))
+    return across, up
+
+
 @lru_cache(maxsize=1024)
 def _state(keys: tuple[int, ...]) -> int:
     """Return the state after all keys but the last, which is the one that counts up."""

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from psbench.core import Status, Strategy
 from psbench.core import events as ev
 from psbench_fuzz.fuzzed_cluster import FuzzedCluster
-from psbench_fuzz.numbers import noise
+from psbench_fuzz.numbers import noise, plane, quarters
 from psbench_fuzz.schedule import Choice
 from psbench_fuzz.workers import FuzzedWorker
+
+#: share of the choices that are made in the instant of the next timer, where ties are asked for
+_WITH_TIMER = 0.1
 
 
 def copied(event: ev.Event) -> ev.Event:
@@ -71,7 +74,11 @@ class Player(FuzzedCluster):
         if choice.kind != "c":  # saving takes no time: without it the log is the same
             self._choices += 1
             step = noise(self.seed, 101, self._choices)
+            if self.schedule.ties:
+                step = quarters(step)
             self.now += 0.0 if step < 0.3 else step  # many things happen at one instant
+            if self.schedule.ties and self.timers and noise(self.seed, 110, self._choices) < _WITH_TIMER:
+                self.now = max(self.now, min(at for at, *_ in self.timers))
         _MAKE[choice.kind](self, choice.number)
 
     def _end_step(self, number: int) -> None:
@@ -117,6 +124,7 @@ class Player(FuzzedCluster):
     def _evaluate(self, _number: int) -> None:
         self._evaluations += 1
         fresh = noise(self.seed, 102, self._evaluations)
+        fresh = quarters(fresh) if self.schedule.ties else fresh
         loss = 1.0 if noise(self.seed, 103) < 0.5 else fresh  # one that settles, or one that never does
         values = {"epoch": self.view.epoch, "val_loss": loss, "train_loss": loss, "val_accuracy": fresh}
         self.handle(ev.Evaluated(self._evaluations, self.view.version, values))
@@ -134,14 +142,15 @@ class Player(FuzzedCluster):
         self.handle(ev.Measured(facts))
 
     def _of_vectors(self, name: str, push: int | None) -> float | None:
-        """Return a number that is taken from vectors; None for others."""
+        """Return a number that is taken from vectors, or from points in a plane; None for others."""
         kind, _, pair = name.partition(":")
-        if self.vectors is None:
-            return None
         if kind == "dot":
             one, other = map(int, pair.split(":"))
-            return self.vectors.product(one, other)
-        if kind == "distance_sq" and push is not None:
+            if self.vectors is not None:
+                return self.vectors.product(one, other)
+            pairs = zip(plane(self.seed, one), plane(self.seed, other), strict=True)
+            return sum(a * b for a, b in pairs)
+        if kind == "distance_sq" and push is not None and self.vectors is not None:
             return self.vectors.distance_sq(self.view.pending[push].base_version)
         return None
 

@@ -58,6 +58,8 @@ class Schedule:
         Of the optimizer that steps on the schedule's vectors; None carries no vectors.
     wrong : bool
         Whether some workers push NaN to an aggregation that withstands it.
+    ties : bool
+        Whether seconds and losses are quarters, and something else may happen in the instant of a timer.
     choices : tuple of Choice
         In order. One that makes no sense when its turn comes is passed over, so any part of a schedule is a
         schedule.
@@ -76,6 +78,7 @@ class Schedule:
     batches: tuple[int, ...] = (4, 5, 3)
     momentum: float | None = None
     wrong: bool = False
+    ties: bool = False
 
     @staticmethod
     def parse(text: str) -> tuple[Choice, ...]:

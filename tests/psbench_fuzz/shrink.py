@@ -63,7 +63,7 @@ def as_test(schedule: Schedule, error: BaseException) -> str:
     lines = "\n".join(f'        "{line} "' for line in choices)
     name = re.sub(r"\W+", "_", f"{schedule.strategy.get('name', 'strategy')}_{type(error).__name__}".lower())
     plain = Schedule({}, 1)
-    own = ("batches", "momentum", "wrong")
+    own = ("batches", "momentum", "wrong", "ties")
     changed = {
         name: getattr(schedule, name) for name in own if getattr(schedule, name) != getattr(plain, name)
     }

@@ -13,7 +13,7 @@ from psbench.core import events as ev
 from psbench.core.worker_loop import WorkerLoop
 from psbench.testing.invariants import BrokenContract
 from psbench.testing.scripted_cluster import Statistics
-from psbench_fuzz.numbers import noise
+from psbench_fuzz.numbers import noise, quarters
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,6 +45,8 @@ class FuzzedWorker:
         Of the step under way: orders that come meanwhile are for the next one.
     unpushed : int, samples
         Of steps that no push has carried and no answer has counted.
+    ties : bool
+        See `Schedule`.
     """
 
     number: int
@@ -61,6 +63,7 @@ class FuzzedWorker:
     unpushed: int = 0
     steps: int = 0
     pushes: int = 0
+    ties: bool = False
     _reads_send_s: bool = False
 
     def drop_work(self) -> None:
@@ -98,13 +101,16 @@ class FuzzedWorker:
         slowness = 8.0 if noise(seed, 4, self.number) < 0.3 else 1.0
         seconds = slowness * (0.1 + noise(seed, 1, self.number, self.steps))
         loss = noise(seed, 2, self.number, self.steps)
+        if self.ties:
+            seconds, loss = max(0.25, quarters(seconds)), quarters(loss)
         directive = self.loop.stepped(self.batch, seconds, loss, self._statistics(names, seed))
         if self.half is not None and directive in ("continue", "report"):
             self.half.keep()
         self._do(directive)
 
     def _statistics(self, names: tuple[str, ...], seed: int) -> Mapping[str, float]:
-        return Statistics({name: noise(seed, 3 + i, self.number, self.steps) for i, name in enumerate(names)})
+        drawn = {name: noise(seed, 3 + i, self.number, self.steps) for i, name in enumerate(names)}
+        return Statistics({name: quarters(value) for name, value in drawn.items()} if self.ties else drawn)
 
     def _answered(self, release: act.Release, vectors: tuple[Tensor, ...]) -> Directive:
         assert self.loop is not None

@@ -166,6 +166,14 @@ def test_it_passes(strategy, workers, starters, seed, choices):
     play(Schedule(strategy, workers, starters, seed, Schedule.parse(choices)))
 
 
+def test_the_vote_of_a_worker_that_died_counts_towards_no_switch():
+    """Found by fuzzing: a rule saw its samples at every later vote, and switched too early."""
+    rule = {"name": "after", "fraction": 0.02, "whole_epochs": False}
+    strategy = {"name": "strategy_switch", "first": "selsync", "second": "asp", "rule": rule}
+    choices = "s0 s1 a0 a1 a0 a1 s0 s1 a1 a0 s0 s1 a0 d0 a1" + " s1 a1" * 11 + " s1 "
+    play(Schedule(strategy, 5, 2, 1882526253, Schedule.parse(choices), momentum=0.5))
+
+
 def test_a_residual_may_be_off_by_the_last_bit_of_a_32_bit_scale():
     """1-bit Adam: the scale of a momentum differed in its last bit, and the residual in ten times as much."""
     adam = {"name": "one_bit_adam", "freeze_step": 1, "adam_weight_decay": 0.2366447333956341}

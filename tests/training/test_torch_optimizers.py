@@ -307,7 +307,7 @@ def test_a_class_of_torch_is_named_in_lower_case_with_its_own_defaults(name):
     assert torch.equal(weights, theirs.detach())
 
 
-def test_arguments_of_a_class_stand_beside_its_name_and_fields_of_ours_keep_their_meaning():
+def test_arguments_stand_beside_a_name_and_our_fields_keep_their_meaning():
     given = {"name": "adamw", "lr": 0.1, "betas": [0.9, 0.95], "schedule": "cosine", "clip": 1.0}
     made = as_optimizer(given)
     assert (made.type, made.lr, made.weight_decay, made.arguments) == (
@@ -338,7 +338,7 @@ def test_what_torch_refuses_or_nobody_knows_is_refused(optimizer, said):
         as_optimizer(optimizer)
 
 
-def test_nesterov_without_momentum_is_refused_as_by_torch_and_with_it_taken():
+def test_nesterov_without_momentum_is_refused_as_by_torch():
     for momentum, refused in ((0.0, True), (0.9, False)):
         outcomes = []
         for make in (

@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 import psbench as ps
+from psbench.backends.dask.doctor import Diagnosis, Link, MeasuredSteps
 from psbench.backends.stamps import ANSWER_COLUMNS, PUSH_COLUMNS, WORKER_COLUMNS, CoordinatorStamps
 from psbench.cli import main
 from psbench.clusters.network import Network
@@ -24,6 +25,7 @@ from psbench.twin.measures import Band, Measures, measures_of
 from psbench.twin.pictures import quantiles, write_report
 from psbench.twin.prediction_page import prediction_table
 from psbench.twin.predictions import Predicted, Predictions
+from psbench.twin.probe import measured_link
 from psbench.twin.recording import LEFT_OUT, Recorded, Sizes, record
 from psbench.twin.replayed import played_again
 from psbench.twin.sharing import shared_s
@@ -202,6 +204,26 @@ def test_equal_shares_of_a_link_are_those_of_the_simulator():
     begin = np.random.default_rng(0).uniform(0, 1, 60)
     sizes = np.full(60, 12_500)
     assert shared_s(begin, 0.05) == pytest.approx(_passing_s(begin, sizes, 2.0))
+
+
+def test_a_link_is_as_fast_as_its_slower_way(monkeypatch):
+    """As of homes: 10 Mbit/s up and 80 down, or the other way round; the median of 10, 10 and 20 is 10."""
+    ways = {("a", "b"): (10.0, 80.0), ("b", "a"): (80.0, 10.0), ("a", "c"): (20.0, 40.0), ("c", "a"): None}
+    links = {
+        pair: both and Link(0.01, *both, ((4096, 0.02, 0.03), (1 << 20, 0.8, 0.1)))
+        for pair, both in ways.items()
+    }
+    steps = {each: MeasuredSteps(1e-3, 1e-3, 0.1) for each in "abc"}
+    found = Diagnosis([*"abc"], links, {("b", "a"): links["b", "a"]}, steps)
+    monkeypatch.setattr("psbench.backends.dask.diagnose", lambda experiment: found)
+    measured = measured_link(PLAIN)
+    assert (measured.latency_s, measured.mbit_s, measured.at_once_mbit_s) == (0.01, 10.0, 80.0)
+    assert (measured.up_mbit_s, measured.down_mbit_s) == (20.0, 40.0)
+    assert measured.seconds == {0: [0.01] * 3, 4096: [0.02, 0.03] * 3, 1 << 20: [0.8, 0.1] * 3}
+    del links["a", "c"], links["c", "a"]
+    cluster = replace(found, workers=[*"ab"]).cluster()
+    assert (cluster["bandwidth_mbit_s"], cluster["bandwidth_down_mbit_s"]) == ([10.0, 80.0], [80.0, 10.0])
+    assert Network(ps.Experiment(cluster=cluster).cluster.profile()).hop(1e6, [0]) == pytest.approx(0.81)
 
 
 RATES = [[0.0, 2.0], [8000.0, 10.0], [100_000.0, 40.0]]

@@ -239,3 +239,28 @@ def test_what_a_script_repeats_is_said_for_each_backend():
     assert "digest differ" in live["repeats"]
     assert "digest()" not in live["python"]
     compile(live["python"], "script", "exec")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[" * 200, "more than 50 lists or mappings are inside one another"),
+        ("{workers: 2, workers: 3}", "workers"),
+        ("9" * 400, "a number has more than 300 digits"),
+        ("&a [*a]", "an alias stands inside what it names"),
+        ("!!python/object:os.system x", "is not a whole value yet"),
+        ("a\0b", "is not a whole value yet"),
+    ],
+)
+def test_what_is_typed_is_read_as_files_are(text: str, words: str) -> None:
+    values = as_values(Experiment()) | {"cluster": {"name": "custom", "speed": {"$yaml": text}}}
+    found = check(values)
+    assert found.experiment is None
+    assert words in found.errors["cluster"] or "[" * 50 in found.errors["cluster"]
+
+
+def test_numbers_that_are_typed_are_decimal() -> None:
+    values = as_values(Experiment()) | {"cluster": {"name": "custom", "workers": {"$yaml": "010"}}}
+    made = check(values).experiment
+    assert made is not None
+    assert made.num_workers == 10

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
 from pydantic import BaseModel
 
 from psbench.clusters import make_cluster
@@ -15,8 +14,9 @@ from psbench.core.own import Own
 from psbench.core.part import REGISTRY, make_part
 from psbench.core.stop import Stop
 from psbench.core.strategy import DOMAINS
-from psbench.errors import SpecError
+from psbench.errors import SpecError, in_short
 from psbench.experiment import Experiment
+from psbench.specfile import parse_yaml
 from psbench.strategies import CATALOGUE, make_strategy
 from psbench_widgets.controls import MOST_SEEDS, SECTIONS, read
 from psbench_widgets.own_objects import own_parts, with_objects
@@ -50,7 +50,7 @@ def check(values: Mapping[str, Any], own: Mapping[str, Own] | None = None) -> Ch
     result = CheckResult()
     try:
         plain = without_none(read(dict(values)))
-    except yaml.YAMLError:
+    except SpecError:
         return CheckResult(errors=_half_typed(values))
     rest = with_objects(plain.pop("rest", {}), own or {})
     plain = with_objects(plain, own or {})
@@ -71,11 +71,12 @@ def _half_typed(values: Mapping[str, Any]) -> dict[str, str]:
     for section, below in values.items():
         for name, text in _typed(below, section):
             try:
-                yaml.safe_load(text)
-            except yaml.YAMLError:
+                parse_yaml(text, text)
+            except SpecError as error:
                 closes = {"[": "]", "{": "}"}.get(text.strip()[:1], "")
-                how = f"; it has no closing {closes}" if closes and closes not in text else ""
-                found[section] = f"{name.replace('_', ' ')}: {text!r} is not a whole value yet{how}"
+                said = str(error).rpartition(": is not YAML: ")[2]
+                how = f"it has no closing {closes}" if closes and closes not in text else said
+                found[section] = f"{name.replace('_', ' ')}: {in_short(text)} is not a whole value yet; {how}"
     return found
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Union, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -22,7 +21,7 @@ from psbench.core.specification import choices_of
 from psbench.core.stop import Stop
 from psbench.core.strategy import DOMAINS, Strategy
 from psbench.experiment import Experiment
-from psbench.specfile import dump_yaml
+from psbench.specfile import dump_yaml, parse_yaml
 from psbench.strategies import CATALOGUE, Published, domain_of
 from psbench_widgets.own_objects import options
 
@@ -234,7 +233,7 @@ def read(value: Any) -> Any:
 
     Raises
     ------
-    yaml.YAMLError
+    SpecError
 
     Examples
     --------
@@ -243,6 +242,6 @@ def read(value: Any) -> Any:
     """
     if isinstance(value, Mapping):
         if set(value) == {"$yaml"}:
-            return yaml.safe_load(value["$yaml"])
+            return parse_yaml(str(value["$yaml"]), "a value")
         return {name: read(below) for name, below in value.items()}
     return [read(item) for item in value] if isinstance(value, list) else value

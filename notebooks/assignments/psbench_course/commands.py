@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -59,6 +57,7 @@ def grade(
     """  # noqa: D301
     from psbench.errors import DataError
     from psbench.progress_events import tell
+    from psbench.results.csv_file import csv_of_rows
     from psbench.system.files import check_new_file, write_text
     from psbench_course.collected import graded, submissions_in
     from psbench_course.key import checks
@@ -71,26 +70,24 @@ def grade(
         write_text(out, json.dumps(graded(found[0], limit_s)["results"], indent=1))
         return
     out = Path("grades") if out is None else out
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(["submission", "student", "score", "output"])
+    table: list[list[Any]] = [["submission", "student", "score", "output"]]
     for number, path in enumerate(found, 1):
         tell(f"{path.name}, {number} of {len(found)}", number / len(found))
         try:
             done = graded(path, limit_s)
         except DataError as error:
-            table.writerow([path.name, "", 0, str(error)])
+            table.append([path.name, "", 0, str(error)])
             continue
         name = path.name.removesuffix(".zip")
         write_text(out / f"{name}.json", json.dumps(done["results"], indent=1))
-        table.writerow([path.name, done["student"], done["results"]["score"], done["results"]["output"]])
-    write_text(out / "grades.csv", text.getvalue())
+        table.append([path.name, done["student"], done["results"]["score"], done["results"]["output"]])
+    write_text(out / "grades.csv", csv_of_rows(table))
 
 
 @app.command()
 def leaderboard(paths: Paths, limit_s: Seconds = 300.0) -> None:
     """Print a CSV of the submissions that have all points: the time of their run over BSP's."""
-    from psbench.cli.app import say
+    from psbench.cli.app import put, say
     from psbench.errors import DataError
     from psbench_course.collected import graded, submissions_in
     from psbench_course.grading import ranking
@@ -110,7 +107,7 @@ def leaderboard(paths: Paths, limit_s: Seconds = 300.0) -> None:
         raise DataError(f"leaderboard: assignments {numbers} do not compare; give submissions of one")
     if assignments == {0}:
         raise DataError("leaderboard: the quiz, assignment 0, has no run to rank; give another assignment's")
-    print(ranking(shares), end="")
+    put(ranking(shares), end="")
 
 
 @app.command()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import Any
 
 from psbench.errors import DataError, PsbenchError
+from psbench.results.csv_file import csv_of_rows
 from psbench_course.handed import Handed, design_share
 from psbench_course.key import checks, points
 from psbench_course.quiz import NUMBERS
@@ -73,12 +72,9 @@ def has_all_points(results: dict[str, Any]) -> bool:
 
 def ranking(shares: Sequence[tuple[str, float]]) -> str:
     """Return a CSV of students and their times over BSP's, the shortest first."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["rank", "student", "time over that of BSP"])
-    for rank, (student, share) in enumerate(sorted(shares, key=lambda row: row[::-1]), 1):
-        writer.writerow([rank, student, f"{share:.4f}"])
-    return text.getvalue()
+    ranked = enumerate(sorted(shares, key=lambda row: row[::-1]), 1)
+    rows = [[rank, student, f"{share:.4f}"] for rank, (student, share) in ranked]
+    return csv_of_rows([["rank", "student", "time over that of BSP"], *rows])
 
 
 def share_of_bsp(submission: Submission) -> float:

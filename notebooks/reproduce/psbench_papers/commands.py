@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from psbench.cli.app import FAILED, as_json_text, check_there, say
+from psbench.cli.app import FAILED, as_json_text, check_there, put, say
 from psbench.cli.options import AsJson, Processes
 from psbench.cli.starting import starting
 from psbench.cli.stopping import terminable
@@ -111,10 +111,10 @@ def reproduce_command(
             write_records(out / f"{done.paper.name}-{scale}.parquet", done.records.values())
     report = write_page(out / "report.html", found, beside)
     if as_json:
-        print(as_json_text(_plain(found)))
+        put(as_json_text(_plain(found)))
     else:
         for one in found:
-            print(_text(one), end="")
+            put(_text(one), end="")
     for line in (line for one in found for line in how_to_run(one)):
         say(line)
     say(f"saved in {out}; open {report}")
@@ -153,10 +153,10 @@ def verify_command(
     record, summary = _drawn_again(stored, seed, data)
     differs = difference(record, summary)
     if as_json:
-        print(as_json_text({"experiment": record.experiment, "seed": record.seed, "same": not differs}))
+        put(as_json_text({"experiment": record.experiment, "seed": record.seed, "same": not differs}))
     else:
         word = "DIFFERENT" if differs else "the same"
-        print(f"{word}: log {summary['digest'][:16]}, stored {record.digest[:16]}")
+        put(f"{word}: log {summary['digest'][:16]}, stored {record.digest[:16]}")
     if differs:
         say(differs)
     return FAILED if differs else 0

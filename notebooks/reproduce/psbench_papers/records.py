@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 from pydantic import ConfigDict
 
 from psbench.core.typed_data import read_json, typed
-from psbench.errors import DataError, in_short
+from psbench.errors import DamagedFile, DataError, in_short
 from psbench.system.files import atomic_write, check_writable, write_text
 from psbench_papers import measures
 from psbench_papers.cells import PaperCell
@@ -101,17 +102,18 @@ class Store:
     def find(self, cell: PaperCell) -> PaperRecord | None:
         """Return the record of a cell; None if it has not been run.
 
-        Raises
-        ------
-        DataError
-            If the file is not the record of that cell.
+        A file that is not that record counts as none, which a warning (`DamagedFile`) says.
         """
         path = self._path(cell.key)
         if not path.is_file():
             return None
-        record = _read(path)
-        if (record.key, record.spec) != (cell.key, cell.spec):
-            raise DataError(f"{path}: is the record of another run; remove it")
+        try:
+            record = _read(path)
+            if (record.key, record.spec) != (cell.key, cell.spec):
+                raise DataError(f"{path}: is the record of another run")
+        except DataError as error:
+            warnings.warn(DamagedFile(f"{error}; it is made again"), stacklevel=2)
+            return None
         return record
 
     def save(self, record: PaperRecord) -> None:

@@ -36,8 +36,6 @@ def run_cells(
 
     Raises
     ------
-    DataError
-        If a stored record is damaged.
     Cancelled
         After Ctrl-C; what is done is kept.
     """

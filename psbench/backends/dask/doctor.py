@@ -92,11 +92,15 @@ class Diagnosis:
             "step_time": {"name": "lognormal", "sigma": _rounded(sigma)},
         }
         if all(links.values()):
-            rates = [statistics.median(link.up_mbit_s for link in links[each]) for each in self.workers]
+            rates, down = (
+                [statistics.median(getattr(link, way) for link in links[each]) for each in self.workers]
+                for way in ("up_mbit_s", "down_mbit_s")
+            )
             delays = [statistics.median(link.latency_s for link in links[each]) for each in self.workers]
             found["bandwidth_mbit_s"] = [_rounded(rate) for rate in rates]
+            found["bandwidth_down_mbit_s"] = [_rounded(rate) for rate in down]
             found["latency_s"] = [_rounded(delay) for delay in delays]
-            found["server_bandwidth_mbit_s"] = _rounded(max(rates))
+            found["server_bandwidth_mbit_s"] = _rounded(max(rates + down))
             found["link_sharing"] = "equal"  # as TCP connections do
         return found
 

@@ -433,6 +433,7 @@ class LocalWorkers(Workers):
         if worker.loop.chunk:
             begins_s = self._fetch(worker, begins_s, now)
         injection = worker.loop.injection
+        self._network.advance(now)
         begins_s += self._network.injection(number, injection, self._sample_bytes)
         job = None if self._trainer is None else self._trainer.start(number, samples, injection)
         compute_s = self._resources.step_times.next(number, samples, begins_s)

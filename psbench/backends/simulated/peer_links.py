@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from psbench.clusters import Profile
-from psbench.clusters.network import BYTES_PER_MBIT, Throttles
+from psbench.clusters.network import BYTES_PER_MBIT, Throttles, achieved, extra_round_trips
 
 
 class PeerLinks:
     """The workers' own links: each sends one model after another, and receives one after another.
 
-    A message leaves when its sender's link up is free, passes at the slower of the two rates, and arrives the
-    longer of both latencies later; a receiver's link down is not shared by two at once either. Call in the
-    order of `now`.
+    A message leaves when its sender's link up is free, passes at the slower of the two rates, or at what its
+    size achieves, and arrives the longer of both latencies later, as often as its window has it wait; a
+    receiver's link down is not shared by two at once either. Call in the order of `now`.
 
     Parameters
     ----------
@@ -35,7 +35,9 @@ class PeerLinks:
         self._down_s = [num_bytes / (BYTES_PER_MBIT * mbit) for mbit in profile.down_mbit_s]
         self._unthrottled = self._up_s, self._down_s
         self._throttles = Throttles(profile)
-        self._latency = list(profile.latency_s)
+        self._alone_s = num_bytes / achieved(profile.achieved_rates, num_bytes)
+        waits = 1 + 2 * extra_round_trips(num_bytes, profile.first_window_bytes)
+        self._latency = [waits * latency for latency in profile.latency_s]
         self._up_free = [0.0] * len(self._up_s)
         self._down_free = [0.0] * len(self._up_s)
         #: when what a worker sent at a version reaches whom: seconds by (sender, version, receiver)
@@ -51,7 +53,7 @@ class PeerLinks:
             )
         begins = max(now, self._up_free[sender])
         self._up_free[sender] = begins + self._up_s[sender]
-        passed = begins + max(self._up_s[sender], self._down_s[receiver])
+        passed = begins + max(self._up_s[sender], self._down_s[receiver], self._alone_s)
         passed = max(passed, self._down_free[receiver] + self._down_s[receiver])
         self._down_free[receiver] = passed
         return passed + max(self._latency[sender], self._latency[receiver])

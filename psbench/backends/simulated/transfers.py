@@ -174,14 +174,15 @@ class Transfers:
             begins = max(begins, self.network.down(worker, self._vector_bytes, now))
         elif self._awaits_reports:
             begins = self.network.down(worker, 0, begins)
-        return begins + self._job_starts_s(worker)
+        return begins + self._job_starts_s(worker, now)
 
     def _beside_collective(self, worker: int, now: float) -> float:
         begins = max(self.network.message(worker, now), self.collective_ends)
-        return begins + self._job_starts_s(worker)
+        return begins + self._job_starts_s(worker, now)
 
-    def _job_starts_s(self, worker: int) -> float:
+    def _job_starts_s(self, worker: int, now: float) -> float:
         """Return the seconds from the start of a job to a worker's step, for workers without a state."""
+        self.network.advance(now)
         placement, workload = self._placement, self._resources.workload
         if not placement.stateless_workers:
             return 0.0

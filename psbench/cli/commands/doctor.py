@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from psbench.cli.app import FAILED, app, as_json_text, read_live, say
+from psbench.cli.app import FAILED, app, as_json_text, put, read_live, say
 from psbench.cli.options import AsJson, Scheduler, Settings, Spec
 from psbench.cli.starting import starting
 
@@ -44,7 +44,7 @@ def doctor_command(
         check_new_file(out)
     found = diagnose(experiment)
     cluster = found.cluster() if found.steps else {}
-    print(as_json_text(_plain(found, cluster)) if as_json else _text(found))
+    put(as_json_text(_plain(found, cluster)) if as_json else _text(found))
     if out is not None and cluster:
         write_text(out, dump_yaml({"cluster": cluster}))
         say(f"wrote {out}")

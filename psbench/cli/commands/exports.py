@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from psbench.cli.app import app
+from psbench.cli.app import app, put
 from psbench.errors import ParameterError, SpecError, UnknownName
 
 
@@ -60,10 +60,10 @@ def export_command(
         raise SpecError("export: a page needs anywidget; install with: pip install 'psbench[lab]'")
     run = Run.load(folder)
     for path in filter(None, (csv, parquet)):
-        print(run.export(path, table))
+        put(run.export(path, table))
     if tensorboard is not None:
-        print(run.tensorboard(tensorboard))
+        put(run.tensorboard(tensorboard))
     if html is not None:
         from psbench_widgets.handout import write_handout
 
-        print(write_handout(run, html))
+        put(write_handout(run, html))

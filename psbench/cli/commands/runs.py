@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from psbench.cli.app import app, as_json_text, read_experiment, read_settings, say
+from psbench.cli.app import app, as_json_text, put, read_experiment, read_settings, say
 from psbench.cli.execution import run_with_progress, verdict
 from psbench.cli.options import AsJson, Overwrite, Scheduler, Settings, Spec
 
@@ -34,6 +34,8 @@ def run_command(
     as_json: AsJson = False,
 ) -> int:
     """Run one experiment and print its summary.
+
+    A specification with import, or a name such as my.package:Net in it, is a program: run those you trust.
 
     Ctrl-C and SIGTERM stop the run and keep what it has, with a checkpoint in the output folder; a second
     one aborts.
@@ -94,7 +96,7 @@ def _end(done: Run, interrupted: int, folder: Path | None, as_json: bool) -> int
     from psbench.cli.summary_text import summary_text
 
     summary = done.summary()
-    print(as_json_text(summary) if as_json else summary_text(summary))
+    put(as_json_text(summary) if as_json else summary_text(summary))
     if folder is not None:
         say(f"saved in {folder}")
     return verdict([done], interrupted, folder)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from psbench.cli.app import app
+from psbench.cli.app import app, put
 
 
 @app.command("report")
@@ -30,7 +30,7 @@ def report_command(
     from psbench.results.run import load_runs
 
     runs = [run for folder in folders for run in load_runs(folder)]
-    print(write_report(out or folders[0] / "report.html", runs))
+    put(write_report(out or folders[0] / "report.html", runs))
 
 
 @app.command("replay")
@@ -44,4 +44,4 @@ def replay_command(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A
     from psbench.runs.replaying import replay
 
     rows = replay(folder)
-    print(f"{rows} rows compared: every decision is the same")
+    put(f"{rows} rows compared: every decision is the same")

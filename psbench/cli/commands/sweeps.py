@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from psbench.cli.app import FAILED, INTERRUPTED, TERMINATED, app, check_scheduler, read_settings, say, show
+from psbench.cli.app import (
+    FAILED,
+    INTERRUPTED,
+    TERMINATED,
+    app,
+    check_scheduler,
+    put,
+    read_settings,
+    say,
+    show,
+)
 from psbench.cli.execution import verdict
 from psbench.cli.options import AsJson, Processes, Settings
 from psbench.cli.starting import starting
@@ -84,9 +94,9 @@ def sweep_command(
     if not as_json:
         _print_best(found, best_by, value)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)  # where no run has been saved there is no folder
-        found.frame().to_csv(out / "sweep.csv", index=False)
-        say(f"saved in {out}; the table is {out / 'sweep.csv'}")
+        from psbench.results.export import write_table
+
+        say(f"saved in {out}; the table is {write_table(found.frame(), out / 'sweep.csv')}")
     if found.interrupted:
         return verdict([], TERMINATED if came else INTERRUPTED)
     if bad := sum(outcome.status in ("failed", "diverged") for outcome in found.outcomes):
@@ -98,7 +108,7 @@ def _print_best(found: Sweep, by: str | None, value: str) -> None:
     """Print the comparison of the best settings, where there is something to choose between."""
     if by is None or len(found.parameters) < 2 or found.interrupted or not found.runs:
         return
-    print(f"\nthe best setting of each {by} by {value}:")
-    print(found.best(by, value).to_string(index=False, na_rep="–"))
-    print()
+    put(f"\nthe best setting of each {by} by {value}:")
+    put(found.best(by, value).to_string(index=False, na_rep="–"))
+    put("")
     show(found.comparison(by, value), as_json=False)

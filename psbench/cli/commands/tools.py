@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from psbench.cli.app import app, as_json_text, say
+from psbench.cli.app import app, as_json_text, put, say
 from psbench.cli.options import AsJson
 
 
@@ -39,7 +39,7 @@ def list_command(
 
     found = entries(kind) if name is None else entry_of(kind, name)
     if as_json:
-        print(as_json_text(found))
+        put(as_json_text(found))
     elif isinstance(found, dict):
         print_entry(found)
     else:
@@ -74,7 +74,7 @@ def generate_command(
 
     path = generate(layout, out or Path(f"{layout}.csv"), rows, seed=seed, overwrite=force)
     say(f"wrote {rows:,} rows, {path.stat().st_size / 1e6:.4g} MB")
-    print(path)
+    put(path)
 
 
 @app.command("lab")
@@ -86,7 +86,10 @@ def lab_command(
         ),
     ] = None,
 ) -> int:
-    """Start JupyterLab on the tutorials, or on a folder."""
+    """Start JupyterLab on the tutorials, or on a folder.
+
+    Notebooks, and specifications with import, are programs: open those you trust.
+    """
     from psbench.cli.lab import start_lab
 
     return start_lab(folder)

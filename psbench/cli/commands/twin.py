@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from psbench.cli.app import FAILED, app, as_json_text, check_there, read_live, read_settings, say
+from psbench.cli.app import FAILED, app, as_json_text, check_there, put, read_live, read_settings, say
 from psbench.cli.options import AsJson, Scheduler, Settings, Spec
 from psbench.cli.starting import starting
 from psbench.errors import ParameterError, SpecError
@@ -53,14 +53,14 @@ def calibrate_command(
     try:
         found.to_yaml(out)
     except SpecError:
-        print(found.to_yaml())  # minutes of measuring are not lost with the file
+        put(found.to_yaml())  # minutes of measuring are not lost with the file
         raise
     for name, each in found.fitted.items():
-        print(f"{name}: {each.value:.4g}, 90 % {each.low:.4g} to {each.high:.4g}, of {each.source}")
+        put(f"{name}: {each.value:.4g}, 90 % {each.low:.4g} to {each.high:.4g}, of {each.source}")
     for remark in found.remarks:
-        print(remark)
+        put(remark)
     for unknown in found.unknown:
-        print(f"not identified: {unknown}")
+        put(f"not identified: {unknown}")
     say(f"wrote {out}; ask it by: psbench predict {out} --strategy ssp --strategy local_sgd")
     return 0
 
@@ -116,7 +116,7 @@ def predict_command(
         check_format(out)
     values = read_settings(settings)
     found = predict(profile, asked, seeds=seeds, target=target, over=curve, settings=values)
-    print(as_json_text({"rows": found.plain(), "ties": found.ties()}) if as_json else found)
+    put(as_json_text({"rows": found.plain(), "ties": found.ties()}) if as_json else found)
     if out is not None:
         say(f"wrote {found.write(out)}")
     return 0
@@ -168,7 +168,7 @@ def twin_command(
     sizes = Sizes(batches) if quick else Sizes(batches, repeats=5, seeds=20)
     runs = record(experiment, sizes, say, out) if recorded is None else Recorded.read(recorded)
     found = validate(runs, sizes.seeds)
-    print(as_json_text(found.plain()) if as_json else found)
+    put(as_json_text(found.plain()) if as_json else found)
     if out is not None:
         write_text(out / "results.json", as_json_text(found.plain()))
         say(f"wrote {write_report(found, out / 'report.html')}, and {out / 'results.json'}")
@@ -202,7 +202,7 @@ def diagnose_command(
 
     meetings = read_meetings(files)
     found = blame(meetings)
-    print(as_json_text(found.plain()) if as_json else found)
+    put(as_json_text(found.plain()) if as_json else found)
     if out is not None:
         cluster_of(meetings, out)
         say(f"wrote {out}, without links: what is known of them goes beside its step_time")

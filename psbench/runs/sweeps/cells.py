@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from psbench.errors import SpecError
+from psbench.errors import DamagedFile, DataError, SpecError
+from psbench.results.record_file import read_summary
 
 if TYPE_CHECKING:
     from psbench.experiment import Experiment
@@ -58,14 +60,24 @@ class Cell:
         return f"{self.experiment.strategy.name}-seed{self.experiment.seed}-{self.digest[:_DIGITS]}"
 
     def find(self, folder: Path) -> Path | None:
-        """Return the folder of the cell's run if it has been saved there, whole; else None."""
+        """Return the folder of the cell's run if it has been saved there, whole; else None.
+
+        A run that is damaged is none, which a warning (`DamagedFile`) says.
+        """
         own = folder / self.folder_name
-        try:
-            meta = json.loads((own / "run.json").read_text(encoding="utf-8"))["meta"]
-        except (OSError, ValueError, KeyError, TypeError):
+        if not (own / "run.json").is_file() or not (own / "log.parquet").is_file():
             return None
-        whole = meta.get("status") in _COMPLETE and (own / "log.parquet").is_file()
-        return own if whole else None
+        from psbench.results.run import Run
+
+        try:
+            if read_summary(own / "run.json")["status"] not in _COMPLETE:
+                return None
+            if Run.load(own).experiment.spec() != self.experiment.spec():
+                raise DataError(f"{own / 'experiment.yaml'}: is another experiment than {self.label}")
+        except (DataError, SpecError) as error:
+            warnings.warn(DamagedFile(f"{error}; the run is made again"), stacklevel=2)
+            return None
+        return own
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,9 +134,7 @@ class CellOutcome:
     def summary(self) -> dict[str, Any]:
         """The run's summary (`Run.summary`), read from its record where there is one."""
         if self._run is None and self._folder is not None:
-            record = json.loads((self._folder / "run.json").read_text(encoding="utf-8"))
-            found: dict[str, Any] = record["summary"]
-            return found
+            return read_summary(self._folder / "run.json")
         return self.run.summary()
 
     def evaluated(self, name: str) -> list[tuple[float, float]]:

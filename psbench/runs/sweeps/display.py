@@ -9,6 +9,7 @@ from typing import Any, Protocol, Self
 
 from psbench.progress import time_left
 from psbench.runs.sweeps.execution import Progress
+from psbench.terminal import shown
 
 #: seconds between plain lines, and before the first: work that ends sooner shows none
 LINE_EVERY_S, FIRST_LINE_S = 5.0, 1.0
@@ -65,7 +66,7 @@ class _Lines:
     def show(self, progress: Progress) -> None:
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + LINE_EVERY_S
-            print(f"sweep: {words(progress)}", file=sys.stderr, flush=True)
+            print(shown(f"sweep: {words(progress)}"), file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Do nothing: lines stay."""
@@ -93,7 +94,7 @@ class _Bar:
         self._bar.start()
 
     def show(self, progress: Progress) -> None:
-        running = "; ".join(progress.running)
+        running = shown("; ".join(progress.running))
         self._bar.update(
             self._task, completed=progress.fraction, description=words(progress), running=running
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from itertools import combinations_with_replacement
 from statistics import fmean, median
 from typing import Any, TypeAlias
@@ -308,17 +309,26 @@ class _Krum(_ByProducts):
 class _GeometricMedian(_ByProducts):
     """RFA, Alg. 2: Weiszfeld's iteration with distances of at least nu, from the mean over the samples."""
 
-    #: the distance from a point that is nearly reached is what rounding leaves of larger numbers
-    tolerance = 1e-4
+    #: rounding of weights alone
+    tolerance = 1e-6
 
     def weights(self, pushes: list[Push], products: np.ndarray) -> Any:
-        """Iterate on weights: z = sum_i a_i v_i is at distance sqrt((e_i - a)' G (e_i - a)) from v_i."""
-        weights = alphas = np.array(shares(pushes))
+        """Iterate on weights: z = sum_i a_i v_i is at distance sqrt((e_i - a)' G (e_i - a)) from v_i.
+
+        In fractions, as next to a push almost all digits of the products cancel.
+        """
+        alphas = [Fraction(push.samples, sum(each.samples for each in pushes)) for push in pushes]
+        exact, nu = [[Fraction(each) for each in row] for row in products.tolist()], self.own.smoothing
+        weights = [*map(float, alphas)]
         for _ in range(self.own.iterations):
-            away = np.eye(len(pushes)) - weights
-            distances = np.sqrt(np.maximum([row @ products @ row for row in away], 0.0))
-            betas = alphas / np.maximum(distances, self.own.smoothing)
-            weights = betas / betas.sum()
+            distances = []
+            for i in range(len(pushes)):
+                away = [(j == i) - Fraction(weight) for j, weight in enumerate(weights)]
+                away[i] = sum(map(Fraction, weights[:i] + weights[i + 1 :]), Fraction(0))  # they come to 1
+                form = sum(away[j] * away[k] * g for j, row in enumerate(exact) for k, g in enumerate(row))
+                distances.append(math.sqrt(max(form, 0)))
+            betas = [float(alpha) / max(nu, away) for alpha, away in zip(alphas, distances, strict=True)]
+            weights = [beta / sum(betas) for beta in betas]
         return weights
 
 

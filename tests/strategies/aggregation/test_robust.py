@@ -1,5 +1,7 @@
 """Robust aggregation: worked numbers, what each withstands, the same decision on any number of servers."""
 
+from decimal import Decimal, localcontext
+
 import numpy as np
 import pytest
 import torch
@@ -42,6 +44,44 @@ def test_a_geometric_median_has_the_smallest_sum_of_distances():
 
     near = [found + 0.01 * np.array([np.cos(a), np.sin(a)]) for a in np.linspace(0, 6.28, 30)]
     assert all(total(found) < total(point) for point in near)
+
+
+def weiszfeld(rows, smoothing, iterations):
+    """Return Alg. 2 of Pillutla et al. (2022) in 80 digits, on the vectors themselves, of equal samples.
+
+    v <- sum_k alpha_k w_k / sum_k alpha_k; then beta_k = alpha_k / max(nu, |v - w_k|), and
+    v <- sum_k beta_k w_k / sum_k beta_k.
+    """
+    with localcontext(prec=80):
+        vectors = [[Decimal(each) for each in row] for row in rows]
+        betas = [Decimal(1)] * len(vectors)
+        for _ in range(iterations):
+            point = [
+                sum(b * x for b, x in zip(betas, axis, strict=True)) / sum(betas)
+                for axis in zip(*vectors, strict=True)
+            ]
+            away = [sum((x - y) ** 2 for x, y in zip(row, point, strict=True)).sqrt() for row in vectors]
+            betas = [1 / max(Decimal(smoothing), each) for each in away]
+        return [float(beta / sum(betas)) for beta in betas]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [[0.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]],  # the mean is a push
+        [[0.5, 0.25], [0.5, 0.25], [0.5, 0.25], [1.0, 0.0], [-7.0, 0.0]],  # three coincide
+        [[0.5, 0.25], [0.5 + 2**-20, 0.25], [0.5, 0.25 + 2**-20], [1.0, 0.0], [-7.0, 0.0]],  # almost so
+        [[4096.0 + x, 4096.0] for x in (-1.0, -1.0, 0.0, 1.0, 2**-20)],  # far from 0, and near one another
+        [[2**20, 1.0], [2**20, 2.0], [2**20, 2.5]],
+    ],
+    ids=["a push", "three", "almost three", "far away", "far away, in a line"],
+)
+@pytest.mark.parametrize("smoothing", [2e-9, 1e-6, 1e-3])
+@pytest.mark.parametrize("iterations", [2, 10])
+def test_a_geometric_median_next_to_a_push_keeps_its_digits(rows, smoothing, iterations):
+    """The distance from a push that is nearly reached is what cancels last in sums of larger products."""
+    part = GeometricMedian(smoothing=smoothing, iterations=iterations)
+    assert weights(part, rows) == pytest.approx(weiszfeld(rows, smoothing, iterations), rel=1e-6, abs=1e-15)
 
 
 def test_a_clipped_mean_shortens_to_the_median_norm():

@@ -218,7 +218,7 @@ def test_every_strategy_whose_workers_keep_step_has_torch_s_rates(name, speeds, 
         assert own == pytest.approx(expected, abs=1e-7)
 
 
-def test_without_a_barrier_a_round_begins_where_the_run_is_and_advances_by_steps_of_all(rates):
+def test_without_a_barrier_a_round_begins_where_the_run_is(rates):
     strategy = {"name": "local_sgd", "local_steps": 6, "consistency": "asp"}
     experiment = toy_experiment(strategy, optimizer=sgd(COSINE), stop={"updates": 16})
     rates.clear()

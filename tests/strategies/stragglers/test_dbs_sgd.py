@@ -70,6 +70,7 @@ def test_a_slower_worker_gets_less(mode):
 def test_differences_below_the_tolerance_change_nothing():
     assert set(Lockstep().steps([1.04] * 20)) == {256}
     assert set(Lockstep(tolerance=1e9).steps([3.0] * 20)) == {256}
+    assert Lockstep(tolerance=1.0).steps([2.0] * 5)[-1] == 512  # away from 1 by the tolerance
 
 
 def test_a_batch_is_at_least_one_and_at_most_the_training_set():

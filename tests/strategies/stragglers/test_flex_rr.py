@@ -122,6 +122,14 @@ def test_the_example_in_whole():
     assert cluster.log.of_kind(Kind.APPLY)["time_s"].tolist() == [14.0, 14.0]  # BSP: 32
 
 
+@pytest.mark.parametrize(("threshold", "first"), [(5 / 16, 4.0), (5 / 16 - 1e-9, 3.0)])
+def test_a_difference_of_the_threshold_moves_nothing(threshold, first):
+    """At 3 s worker 0 has done 6 of 16, and worker 1, halfway through its first piece, 1 of 16."""
+    cluster = ScriptedCluster(strategies.flex_rr(threshold=threshold), [1.0, 4.0], samples=16)
+    cluster.run(until=4.5)
+    assert min(now for now, _, actions in cluster.history for a in actions if isinstance(a, Tell)) == first
+
+
 # -------------------------------------------------------------------- conservation
 
 

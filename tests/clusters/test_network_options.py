@@ -1,0 +1,215 @@
+"""Every pair of the options of a network, against the definitions of the options written down once more."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+from math import inf
+
+import pytest
+
+from psbench.backends.simulated.peer_links import PeerLinks
+from psbench.clusters import Custom, Network
+from psbench.clusters.link_times import LinkTimes
+from psbench.seeds import Streams
+
+WORKERS = 3
+BASE = {"workers": WORKERS, "bandwidth_mbit_s": 8.0, "server_bandwidth_mbit_s": 12.0, "latency_s": 0.5}
+BASE |= {"server_latency_s": 0.25}
+TRACE = {"name": "trace", "order": "in_order", "seconds": [[0.1 * end + 0.2] for end in range(2 * WORKERS)]}
+#: what differs from a cluster of equal links, an option each
+OPTIONS = {
+    "unequal links": {"bandwidth_mbit_s": [8.0, 2.0, 20.0]},
+    "equal links, slower down": {"bandwidth_down_mbit_s": 4.0},
+    "slower down": {"bandwidth_down_mbit_s": [4.0, 1.0, 3.0]},
+    "faster down": {"bandwidth_down_mbit_s": [40.0, 10.0, 30.0]},
+    "unequal latencies": {"latency_s": [0.5, 0.0, 2.0]},
+    "latencies that vary": {"link_time": TRACE},
+    "a window": {"first_window_bytes": 50_000},
+    "small messages are slow": {"achieved_rates": [(0, 1.0), (200_000, 3.0), (400_000, 50.0)]},
+    "throttles": {"throttles": [{"worker": 1, "from_s": 0.5, "to_s": 3.0, "factor": 4}]},
+    "equal shares": {"link_sharing": "equal"},
+    "two servers": {"servers": [0.5, 0.5]},
+    "uneven servers": {"servers": [0.75, 0.25], "server_bandwidth_mbit_s": [4.0, 12.0]},
+    "a server without entries": {"servers": [1.0, 0.0]},
+}
+#: (worker, bytes, seconds): in order, some at once, some while others pass, and in a throttle or none
+SENT = [(0, 300_000, 0.0), (1, 100_000, 0.0), (2, 900_000, 0.25), (1, 500_000, 2.0), (0, 500_000, 5.0)]
+SENT += [(1, 500_000, 5.0), (2, 20_000, 5.0), (1, 100_000, 9.0)]
+
+
+class Defined:
+    """The seconds of messages, by what the options say."""
+
+    def __init__(self, options):
+        self.is_equal = options.get("link_sharing") == "equal"
+        self.shares = options.get("servers", [1.0])
+        links = options["server_bandwidth_mbit_s"]
+        links = [links] * len(self.shares) if isinstance(links, float) else links
+        # a message is through when the server with most to carry for its link has its slice
+        self.server = min(125e3 * r / s for r, s in zip(links, self.shares, strict=True) if s)
+        each = lambda value: value if isinstance(value, list) else [value] * WORKERS  # noqa: E731
+        self.rates = [each(options["bandwidth_mbit_s"])] * 2
+        if "bandwidth_down_mbit_s" in options:
+            self.rates = [self.rates[0], each(options["bandwidth_down_mbit_s"])]
+        self.latency, self.options = each(options["latency_s"]), options
+
+    def rate(self, worker, back, now):
+        part = 1.0
+        for spell in self.options.get("throttles", ()):
+            if spell["worker"] == worker and spell["from_s"] <= now < spell["to_s"]:
+                part /= spell["factor"]
+        return 125e3 * self.rates[back][worker] * part
+
+    def achieved(self, size):
+        """Of the slices that pass side by side, the one that takes longest counts."""
+        table = self.options.get("achieved_rates", [])
+
+        def of(piece):
+            return [125e3 * mbit for begin, mbit in table if piece >= begin][-1] if table else inf
+
+        return size / max(share * size / of(share * size) for share in self.shares if share) if table else inf
+
+    def delay(self, worker, size, back):
+        """Return the latency, with the round trips of a window that doubles, and the hop of an answer."""
+        window, trips, sent = self.options.get("first_window_bytes", 0), 0, 0
+        while window:
+            sent += window * 2**trips
+            if sent >= size * max(self.shares):
+                break
+            trips += 1
+        one_way = self.latency[worker]
+        varies = "link_time" in self.options
+        first = TRACE["seconds"][worker + back * WORKERS][0] if varies else one_way
+        hop = 0.25 if back and len(self.shares) > 1 else 0.0
+        return first + 2 * trips * one_way + hop
+
+    def arrivals(self, sent, back):
+        """Return when these arrive: (worker, bytes, seconds) in the order of sending."""
+        limits = [min(self.rate(w, back, now), self.achieved(size)) for w, size, now in sent]
+        if self.is_equal:
+            passed = fluid([now for *_, now in sent], [size for _, size, _ in sent], limits, self.server)
+        else:
+            free, passed = 0.0, []
+            for (_, size, now), limit in zip(sent, limits, strict=True):
+                begins = max(free, now)
+                free = begins + size / self.server
+                passed.append(begins + size / min(limit, self.server))
+        pairs = zip(passed, sent, strict=True)
+        return [at + self.delay(worker, size, back) for at, (worker, size, _) in pairs]
+
+
+def fluid(begins, sizes, limits, rate):
+    """Return when messages have passed a link that all share: at each moment one level caps them all."""
+    left, ends, now = list(sizes), [inf] * len(sizes), 0.0
+    while any(left):
+        under = [i for i, begin in enumerate(begins) if begin <= now and left[i] > 0]
+        level = inf
+        if sum(limits[i] for i in under) > rate:
+            low, high = 0.0, rate
+            for _ in range(200):
+                level = (low + high) / 2
+                low, high = (
+                    (low, level) if sum(min(limits[i], level) for i in under) > rate else (level, high)
+                )
+        speeds = {i: min(limits[i], level) for i in under}
+        until = min([now + left[i] / speeds[i] for i in under] + [b for b in begins if b > now])
+        for i in under:
+            left[i] -= speeds[i] * (until - now)
+            if left[i] < 1e-6 * sizes[i]:
+                left[i], ends[i] = 0.0, until
+        now = until
+    return ends
+
+
+def pairs():
+    ones = [(), *((name,) for name in OPTIONS)]
+    twos = [(a, b) for a, b in combinations(OPTIONS, 2) if not OPTIONS[a].keys() & OPTIONS[b].keys()]
+    all_at_once = [
+        name
+        for name in OPTIONS
+        if name not in {"equal links, slower down", "faster down", "two servers", "a server without entries"}
+    ]
+    return [*ones, *twos, ("unequal links", "unequal latencies", "equal shares"), tuple(all_at_once)]
+
+
+def made(names):
+    options = BASE | {key: value for name in names for key, value in OPTIONS[name].items()}
+    if (
+        isinstance(options["server_bandwidth_mbit_s"], float) is False
+        and len(options.get("servers", [1])) != 2
+    ):
+        options["server_bandwidth_mbit_s"] = 12.0
+    plain = {key: value for key, value in options.items() if key != "servers"}
+    return options, Custom(**plain).profile()
+
+
+@pytest.mark.parametrize("back", [0, 1], ids=["up", "down"])
+@pytest.mark.parametrize("names", pairs(), ids=" + ".join)
+def test_messages_take_what_every_pair_of_options_says(names, back):
+    options, profile = made(names)
+    shares = options.get("servers", [1.0])
+    times = LinkTimes(profile, Streams(0)) if "link_time" in options else None
+    network = Network(profile, len(shares), shares, times)
+    said = []
+    for worker, size, now in SENT:
+        said.append((network.down if back else network.up)(worker, size, now))
+        later = [network.later(w, back) for w in range(WORKERS)]  # of the last message of each
+        for w, by in enumerate(later):
+            of = max((i for i, (each, *_) in enumerate(SENT[: len(said)]) if each == w), default=None)
+            if of is not None:
+                said[of] += by
+    assert said == pytest.approx(Defined(options).arrivals(SENT, back), rel=1e-6)
+
+
+@pytest.mark.parametrize("names", pairs(), ids=" + ".join)
+def test_rings_and_stars_take_what_every_pair_of_options_says(names):
+    """A ring's pieces go up one link and down another; to servers that add up all push at once.
+
+    Latencies that vary are of messages to servers, and drawn for those alone.
+    """
+    if "latencies that vary" in names:
+        names = tuple(name for name in names if name != "latencies that vary")
+    options, profile = made(names)
+    shares = options.get("servers", [1.0])
+    network, by = Network(profile, len(shares), shares), Defined(options)
+    now, size = 0.75, 900_000
+    network.advance(now)
+    alone = Defined(options | {"servers": [1.0], "server_bandwidth_mbit_s": 12.0})
+    for members in ([0, 1, 2], [0, 2], [1]):
+        n = len(members)
+        slowest = min(by.rate(worker, back, now) for worker in members for back in (0, 1))
+        piece = size / n / min(slowest, alone.achieved(size / n))
+        waits = max(alone.delay(worker, size / n, 0) for worker in members)
+        assert network.ring(size, members) == pytest.approx(2 * (n - 1) * (piece + waits))
+        up, down = ([(worker, each, now) for worker in members] for each in (size, 2 * size))
+        hop = 0.25 if len(shares) > 1 else 0.0  # between servers, of which each answers here
+        took = [max(by.arrivals(up, 0)) - now, max(by.arrivals(down, 1)) - now - hop]
+        assert network.star(size, 2 * size, members) == pytest.approx(sum(took))
+
+
+def test_links_between_workers_go_on_where_they_were():
+    """Two models are on their way; each link, up and down, is busy until they are through."""
+    _, profile = made(("unequal links", "slower down"))
+    links, again = PeerLinks(profile, 300_000), PeerLinks(profile, 300_000)
+    links.send(0, 1, 0.0)
+    links.spread(2, 7, [0], 0.0)
+    again.load_state_dict(json.loads(json.dumps(links.state_dict())))
+    for each in (links, again):
+        assert each.send(2, 1, 1.0) == pytest.approx(2 * 300_000 / 125e3 + 0.5)  # after the first, down at 1
+        assert each.arrival(2, 7, 0, 5.0) == pytest.approx(300_000 / 500e3 + 0.5)
+        assert each.send(0, 2, 1.0) == pytest.approx(1.0 + 300_000 / 375e3 + 0.5)
+
+
+@pytest.mark.parametrize("names", pairs(), ids=" + ".join)
+def test_messages_between_workers_take_what_every_pair_of_options_says(names):
+    """Each link, up and down, passes one at a time; servers, and how they share, do not count."""
+    names = tuple(name for name in names if name != "latencies that vary")
+    options, profile = made(names)
+    alone = Defined(options | {"servers": [1.0], "server_bandwidth_mbit_s": 12.0})
+    size, now = 300_000, 0.75
+    for sender, receiver in ((0, 1), (1, 0), (1, 2), (2, 0)):
+        rate = min(alone.rate(sender, 0, now), alone.rate(receiver, 1, now), alone.achieved(size))
+        waits = max(alone.delay(worker, size, 0) for worker in (sender, receiver))
+        found = PeerLinks(profile, size).send(sender, receiver, now)
+        assert found == pytest.approx(now + size / rate + waits)
