@@ -114,6 +114,7 @@ class ActionProcessor:
         self._by_share = now.lr_scaling == "by_share"
         self._momentum_scale = momentum_scale
         self._own_steps = now.own_steps
+        self._computes_on_workers = now.computes_on_workers
         self._decides_own_rounds = now.decides_own_rounds
         self._always_send = now.placement.collective or self._own_steps
         self._fragments = now.communication.fragments(self._wire_size.layout)
@@ -249,8 +250,8 @@ class ActionProcessor:
             self.note_fragments(worker, release.fragment)
         if self._decides_own_rounds:
             release.allowance = self.allow(worker)
-        if voted or self._own_steps:
-            kept = self._complete_for_own_steps(release, worker, status)
+        if voted or self._computes_on_workers:
+            kept = self._complete_for_own_half(release, worker, status)
         if self.migration is not None and step:
             self.migration.withhold(release, kept, voted)
             worker.hold_reason = REASSIGNMENT
@@ -331,8 +332,8 @@ class ActionProcessor:
             load = release.load
             log.append(pack_release(self.view.now, _RELEASE, worker, pushes, load, kept, size, text))
 
-    def _complete_for_own_steps(self, release: act.Release, worker: WorkerView, status: Status) -> int:
-        """Add the rate of a worker with steps of its own, and whether it gets the aggregate.
+    def _complete_for_own_half(self, release: act.Release, worker: WorkerView, status: Status) -> int:
+        """Add the rate of a worker that computes with it, and whether it gets the aggregate.
 
         Returns the samples of a vote's steps that it keeps: they are progress without a push.
         """

@@ -91,13 +91,16 @@ def _refuse_misspelt(cls: type[Part]) -> None:
     for name, value in vars(cls).items():
         if not inspect.isfunction(value) or name.startswith("_") or name in hooks:
             continue
-        for near in get_close_matches(name, hooks - vars(cls).keys(), 1, 0.8):
-            longer = name in near or near in name  # as a helper `steps` beside `step`
-            if name.startswith("on_") or not longer:
-                raise ParameterError(
-                    f"{cls.domain} {cls.name!r}: nothing calls its method {name!r}; did you mean {near!r}? "
-                    "One of the part's own begins with an underscore"
-                )
+        as_hook = name.startswith("on_")  # perhaps one of another domain
+        found = get_close_matches(name, hooks - vars(cls).keys(), 1, 0.8)
+        longer = any(name in near or near in name for near in found)  # as a helper `steps` beside `step`
+        if as_hook or (found and not longer):
+            known = ", ".join(sorted(hook for hook in hooks if hook.startswith("on_")))
+            hint = f"did you mean {found[0]!r}?" if found else f"a {cls.domain} part has {known}."
+            raise ParameterError(
+                f"{cls.domain} {cls.name!r}: nothing calls its method {name!r}; {hint} "
+                "One of the part's own begins with an underscore"
+            )
 
 
 def make_part(domain: str, value: Any) -> Part:

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, TypeAlias
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from psbench.core.arithmetic import ToAll
+from psbench.core.called_hooks import has_own_half, has_own_policy, never_called, overrides
 from psbench.core.compatibility import doubts, misfits, usual_lr_scaling
 from psbench.core.part import Part, make_part
 from psbench.core.parts import (
@@ -23,7 +24,6 @@ from psbench.core.parts import (
 )
 from psbench.core.specification import Specification, parameter
 from psbench.core.wire_size import WireSize
-from psbench.core.worker_policy import WorkerPolicy
 from psbench.errors import DoubtfulComposition, ParameterError
 
 #: (updates since the hand-over, size of the cluster) -> factor of the optimizer's momentum
@@ -107,7 +107,7 @@ class Strategy(Specification):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        for reason in misfits(self):
+        for reason in (*misfits(self), *never_called(self)):
             raise ParameterError(f"strategy {self.name!r}: {reason}")
         return self
 
@@ -150,11 +150,17 @@ class Strategy(Specification):
         m = self.communication
         columns = {"compute_s", "send_s", "loss"} >= set(self.reads)
         encoded = {m.codec.name, m.codec_down.name} != {"none"}
-        return self._pushes_every_step and columns and not (self.own_steps or m.accumulates or encoded)
+        own = self.computes_on_workers or m.accumulates or has_own_policy(m)
+        return columns and not (own or encoded)
+
+    @property
+    def computes_on_workers(self) -> bool:
+        """Whether a worker moves a model, or makes its pushes otherwise than by the mean gradient."""
+        return self.own_steps or has_own_half(self.communication)
 
     @property
     def _pushes_every_step(self) -> bool:
-        return type(self.communication.worker_policy()).after_step is WorkerPolicy.after_step
+        return not overrides(self.communication.worker_policy(), "after_step")
 
     @property
     def decides_own_rounds(self) -> bool:

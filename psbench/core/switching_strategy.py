@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import field_validator, model_validator
 
+from psbench.core.called_hooks import never_asked
 from psbench.core.part import Part, make_part
 from psbench.core.parts import Switching
 from psbench.core.specification import Specification, parameter
@@ -98,6 +99,8 @@ class LaterSwitch(Switch):
             raise ParameterError(
                 f"then: say which strategy the rule {self.rule.name!r} changes to, with `to`"
             )
+        if not isinstance(self.to, Strategy) and (reason := never_asked(self.rule)):
+            raise ParameterError(f"then: {reason}")
         return self
 
     def spec(self) -> dict[str, Any]:

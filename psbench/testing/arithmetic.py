@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from zlib import crc32
@@ -12,24 +12,25 @@ from torch import Tensor
 
 from psbench.core import Apply, Orders, Pushed, Release, Strategy
 from psbench.core.arithmetic import ToAll
+from psbench.errors import ProtocolError
 from psbench.optimization.optimizer import SGD
 from psbench.seeds import Streams
-from psbench.testing.invariants import BrokenContract
+from psbench.testing.invariants import BrokenContract, MisfitOrBroken
 from psbench.testing.scripted_cluster import LAYOUT
 from psbench.training.local_model import LocalModel
 from psbench.training.server import Server
 from psbench.training.trainer import StepResult
 
-_ENTRIES = 7
-_WHOLE = (slice(0, _ENTRIES),)
+ENTRIES = 7
+_WHOLE = (slice(0, ENTRIES),)
 #: of the tensors that these are
-_SHAPES = ((3, 2), (1,))
-_SLICES = (slice(0, 2), slice(2, 3), slice(3, _ENTRIES))
+SHAPES = ((3, 2), (1,))
+_SLICES = (slice(0, 2), slice(2, 3), slice(3, ENTRIES))
 #: of a run, as each checks every one of them
 _UPDATES = 30
 _PUSHES = 4  # of a worker
-_OPTIMIZER = SGD(lr=0.1, momentum=0.5)
-_NONE = torch.zeros(0)
+OPTIMIZER = SGD(lr=0.1, momentum=0.5)
+NONE = torch.zeros(0)
 
 #: makes the vector of a name
 _Draw = Callable[[str], Tensor]
@@ -51,34 +52,35 @@ def check_update(strategy: Strategy, updates: Sequence[Apply]) -> None:
     """
     part, updates = strategy.aggregation, updates[:_UPDATES]
     who = f"{type(part).__name__}.update"
-    plain, before = _updated(strategy, updates, _WHOLE, _drawn), part.state_dict()
-    if not _same(plain, _updated(strategy, updates, _WHOLE, _drawn)):
+    plain, before = _updated(strategy, updates, _WHOLE, drawn), part.state_dict()
+    _updated(strategy, updates[:-1], _WHOLE, drawn)  # or a count of every other would be where it was
+    if not all(map(torch.equal, plain, _updated(strategy, updates, _WHOLE, drawn))):
         raise BrokenContract(
             f"{who}: the same pushes give other parameters the second time. Most likely it draws numbers, or "
             "keeps something outside of `state`"
         )
-    if updates and torch.equal(plain[-1], _drawn("start")):
+    if updates and torch.equal(plain[-1], drawn("start")):
         raise BrokenContract(
             f"{who}: the parameters never move. Change `x` in place: x.add_(...), x.copy_(...)"
         )
     sliced = not (part.exchanges or part.per_tensor)
-    if sliced and not _same(plain, _updated(strategy, updates, _SLICES, _drawn)):
+    if sliced and not is_close(plain, _updated(strategy, updates, _SLICES, drawn)):
         raise BrokenContract(
             f"{who}: on three servers, each with a slice, the parameters are not those of one. Most likely "
             "it adds up over entries (a norm, a mean); ask for scalar products instead: `measures = ('dot',)`"
         )
-    if not _same(plain, _updated(strategy, updates, _WHOLE, _drawn, reloads=True)):
+    if not is_close(plain, _updated(strategy, updates, _WHOLE, drawn, reloads=True)):
         raise BrokenContract(
             f"{who}: with its state saved and loaded before every commit the parameters are others. Most "
             "likely it keeps something outside of `state`"
         )
     linear = part.linear and not part.exchanges
-    if linear and not _same(plain, _updated(strategy, updates, _WHOLE, _drawn, added_up=True)):
+    if linear and not is_close(plain, _updated(strategy, updates, _WHOLE, drawn, added_up=True)):
         raise BrokenContract(
             f"{who}: of the weighted sum of the pushes it makes other parameters than of the pushes, and "
             "declares `linear`, on which a ring relies"
         )
-    for vector in _updated(strategy, updates, _WHOLE, lambda name: torch.zeros(_ENTRIES)):
+    for vector in _updated(strategy, updates, _WHOLE, lambda name: torch.zeros(ENTRIES)):
         if not bool(vector.isfinite().all()):
             raise BrokenContract(f"{who}: pushes of zeros give NaN or infinity: does it divide by a norm?")
     if part.state_dict() != before:
@@ -96,38 +98,41 @@ def _updated(
 ) -> list[Tensor]:
     """Return the parameters after each commit, as so many servers make them."""
     part, versions = strategy.aggregation, [draw("start")]
-    fragments = [some_fragments(strategy, range(_ENTRIES)[cut]) for cut in slices]
+    fragments = [some_fragments(strategy, range(ENTRIES)[cut]) for cut in slices]
     servers = [
-        Server(versions[0][cut], _NONE, _OPTIMIZER, 1, part, own, shapes=_SHAPES)
+        Server(versions[0][cut], NONE, OPTIMIZER, 1, part, own, shapes=SHAPES)
         for cut, own in zip(slices, fragments, strict=True)
     ]
     for number, apply in enumerate(updates):
-        pushes = _pushes(strategy, apply, draw, versions)
+        pushes = pushes_of(strategy, apply, draw, versions)
         if added_up and len(pushes) > 1:
             total = sum((push.vector * push.weight for push in pushes), torch.zeros_like(pushes[0].vector))
-            pushes = [Pushed(total, _NONE, samples=sum(push.samples for push in pushes))]
+            pushes = [Pushed(total, NONE, samples=sum(push.samples for push in pushes))]
         for place, cut in enumerate(slices):
             if reloads:
                 saved = servers[place].tensors()
                 own = fragments[place]
                 renewed = part.fresh()
-                servers[place] = Server(versions[0][cut], _NONE, _OPTIMIZER, 1, renewed, own, shapes=_SHAPES)
+                servers[place] = Server(versions[0][cut], NONE, OPTIMIZER, 1, renewed, own, shapes=SHAPES)
                 servers[place].load(saved)
             sent = [replace(p, vector=_sent(p.vector, cut), base=_cut(p.base, cut)) for p in pushes]
             if apply.fragment >= 0:
                 entries = fragments[place][apply.fragment]
                 sent = [replace(push, vector=entries.of(push.vector)) for push in sent]
-            _apply(servers[place], sent, apply, f"{type(part).__name__}.update, commit {number}")
+            apply_to(servers[place], sent, apply, f"{type(part).__name__}.update, commit {number}")
         versions.append(torch.cat([server.parameters for server in servers]))
     return versions[1:]
 
 
-def _pushes(strategy: Strategy, apply: Apply, draw: _Draw, versions: Sequence[Tensor]) -> list[Pushed]:
+def pushes_of(
+    strategy: Strategy, apply: Apply, draw: _Draw, versions: Sequence[Tensor] | Mapping[int, Tensor]
+) -> list[Pushed]:
+    """Return the pushes of a commit with drawn vectors."""
     carries = strategy.aggregation.carries
     return [
         Pushed(
             vector=torch.cat([draw(f"push {push.id} {name}".rstrip()) for name in ("", *carries)]),
-            buffers=_NONE,
+            buffers=NONE,
             worker=push.worker,
             samples=push.samples,
             steps=push.steps,
@@ -140,30 +145,25 @@ def _pushes(strategy: Strategy, apply: Apply, draw: _Draw, versions: Sequence[Te
 
 def _sent(vector: Tensor, cut: slice) -> Tensor:
     """Return what one server is sent of a push: its entries of each vector, one behind the other."""
-    return vector.view(-1, _ENTRIES)[:, cut].reshape(-1)
+    return vector.view(-1, ENTRIES)[:, cut].reshape(-1)
 
 
 def _cut(vector: Tensor | None, cut: slice) -> Tensor | None:
     return None if vector is None else vector[cut].clone()
 
 
-def _apply(server: Server, pushes: list[Pushed], apply: Apply, where: str) -> None:
+def apply_to(server: Server, pushes: list[Pushed], apply: Apply, where: str) -> None:
+    """Make a version, and check that its pushes stay as they are."""
     sent = [push.vector for push in pushes]
     before = [vector.clone() for vector in sent]
-    with _named(where):
+    with named(where):
         if server.aggregation.exchanges:
             pushes = [_exchanged(server, pushes, apply)]
         server.apply(pushes, replace(apply, numbers=dict(apply.numbers)))
     if not all(map(torch.equal, sent, before)):
         raise BrokenContract(f"{where}: changes the vector of a push; make a new one: push.vector * 2")
-    answer = server.aggregate
-    if (answer is None) == (server.aggregation.reply != "model"):
-        does, says = ("never calls", "is not") if answer is None else ("calls", "is")
-        raise BrokenContract(f"{where}: {does} step.reply, and the part's `reply` {says} 'model'")
-    if answer is not None and answer.shape != server.parameters.shape:
-        raise BrokenContract(
-            f"{where}: replies with {tuple(answer.shape)} entries; `x` has as many as to send"
-        )
+    if server.aggregate is not None and server.aggregation.reply == "model":
+        raise BrokenContract(f"{where}: calls step.reply, and the part's `reply` is 'model'")
 
 
 def _exchanged(server: Server, pushes: list[Pushed], apply: Apply) -> Pushed:
@@ -171,7 +171,7 @@ def _exchanged(server: Server, pushes: list[Pushed], apply: Apply) -> Pushed:
     part, before = server.aggregation, {name: each.clone() for name, each in server.tensors().items()}
     found = server.exchange(pushes, apply.numbers)
     declared: list[int | ToAll] = []
-    member = part.exchange(pushes[0].vector, server.state, _SHAPES, apply.numbers)
+    member = part.exchange(pushes[0].vector, server.state, SHAPES, apply.numbers)
     with suppress(StopIteration):
         given = next(member)
         while True:
@@ -182,7 +182,7 @@ def _exchanged(server: Server, pushes: list[Pushed], apply: Apply) -> Pushed:
                 declared.append(ToAll(len(given)))
                 given = member.send([(1.0, given)])
     who = f"{type(part).__name__}.exchange"
-    sums = [*part.sums(_SHAPES, apply.pushes[0].base_version)] or [_ENTRIES]
+    sums = [*part.sums(SHAPES, apply.pushes[0].base_version)] or [ENTRIES]
     if declared != sums:
         raise BrokenContract(f"{who}: its sums are of {declared} entries, and `sums` says {sums}")
     if not all(torch.equal(each.vector, found[0].vector) for each in found):
@@ -199,7 +199,7 @@ def _exchanged(server: Server, pushes: list[Pushed], apply: Apply) -> Pushed:
             push.weight * (push.vector if each is None else push.vector - each)
             for push, each in zip(pushes, left, strict=True)
         )
-        if not isinstance(sent, Tensor) or not _same([found[0].vector], [sent]):
+        if not isinstance(sent, Tensor) or not is_close([found[0].vector], [sent]):
             raise BrokenContract(
                 f"{type(part).__name__}.left_out: the pushes, less what it leaves out of each, do not add up "
                 "to the aggregate, and it declares `conserves_sums`"
@@ -226,18 +226,31 @@ def check_half(strategy: Strategy, releases: Sequence[Release]) -> None:
     """
     who = type(strategy.communication).__name__
     orders = [each.orders for each in releases if each.worker == releases[0].worker][:_PUSHES]
-    plain = _payloads(strategy, orders, _drawn)
-    if not _same(plain, _payloads(strategy, orders, _drawn)):
+    part, before = strategy.communication, strategy.communication.state_dict()
+    plain = _payloads(strategy, orders, drawn)
+    _payloads(strategy, orders[:1], drawn)  # or a count of every other would be where it was
+    if part.state_dict() != before:
+        raise BrokenContract(
+            f"{who}: what workers compute changes a private attribute, which is the deciding side's and not "
+            "there live; use `state`"
+        )
+    if not all(map(torch.equal, plain, _payloads(strategy, orders, drawn))):
         raise BrokenContract(
             f"{who}: the same gradients give other pushes the second time. Most likely it draws numbers, or "
             "keeps something outside of `state`"
         )
-    if strategy.own_steps and not _same(plain, _payloads(strategy, orders, _drawn, reloads=True)):
+    if not is_close(plain, _payloads(strategy, orders, drawn, reloads=True)):
+        likely = (
+            "it keeps something outside of `state`"
+            if strategy.own_steps
+            else "it keeps something between two pushes, which is saved of workers with a model of their own "
+            "alone: declare `local` = True, or derive it from OwnSteps"
+        )
         raise BrokenContract(
             f"{who}: with a worker's state saved and loaded after every push the next ones are others. Most "
-            "likely it keeps something outside of `state`"
+            f"likely {likely}"
         )
-    for payload in _payloads(strategy, orders, lambda name: torch.zeros(_ENTRIES)):
+    for payload in _payloads(strategy, orders, lambda name: torch.zeros(ENTRIES)):
         if not bool(payload.isfinite().all()):
             raise BrokenContract(f"{who}: models and gradients of zeros give pushes of NaN or infinity")
 
@@ -247,8 +260,8 @@ def _payloads(
 ) -> list[Tensor]:
     """Return the pushes of a worker that takes two steps for each, and is answered."""
     who = type(strategy.communication).__name__
-    fragments = some_fragments(strategy, range(_ENTRIES))
-    model, found, copies = LocalModel(strategy, _OPTIMIZER, fragments), [], []
+    fragments = some_fragments(strategy, range(ENTRIES))
+    model, found, copies = LocalModel(strategy, OPTIMIZER, fragments), [], []
     answered, fragment = strategy.aggregation.reply != "model", -1
     for push, told in enumerate(orders):
         given = draw(f"answer {push}")
@@ -256,24 +269,24 @@ def _payloads(
             given = fragments[fragment].of(given)
         model.obey(told)
         before = given.clone()
-        with _named(f"{who}.receive" if push and answered else f"{who}.begin"):
+        with named(f"{who}.receive" if push and answered else f"{who}.begin"):
             if push and answered:
                 model.receive(given)
             else:
-                model.load(given, _NONE, fragment)
+                model.load(given, NONE, fragment)
         fragment = told["fragment"] if fragments else -1
         for number in range(2):
             gradient = draw(f"gradient {push} {number}")
-            with _named(f"{who}.step"):
-                model.stepped(StepResult(gradient, _NONE, 0.0), 4, 0.0)
+            with named(f"{who}.step"):
+                model.stepped(StepResult(gradient, NONE, 0.0), 4, 0.0)
             if not torch.equal(gradient, draw(f"gradient {push} {number}")):
                 raise BrokenContract(f"{who}.step: changes the gradient; make a new vector")
             if not number:
-                with _named(f"{who}.keep"):
+                with named(f"{who}.keep"):
                     model.keep()
         if not torch.equal(given, before):
             raise BrokenContract(f"{who}: changes the model that it was sent, which others hold too; copy it")
-        with _named(f"{who}.payload"):
+        with named(f"{who}.payload"):
             payload = model.payload(fragment)
         entries = given if fragment < 0 else fragments[fragment].of(draw("start"))
         vectors = strategy.vectors_of_a_push
@@ -285,9 +298,10 @@ def _payloads(
         copies.append(payload.clone())
         if reloads:
             saved = model.state_dict()
-            model = LocalModel(strategy, _OPTIMIZER, fragments)
-            model.load_state_dict(saved)
-    if not _same(found, copies):
+            model = LocalModel(strategy, OPTIMIZER, fragments)
+            if strategy.own_steps:
+                model.load_state_dict(saved)
+    if not is_close(found, copies):
         raise BrokenContract(f"{who}.payload: what it returned is changed by later steps; return a copy")
     return copies
 
@@ -321,26 +335,29 @@ def some_fragments(strategy: Strategy, held: range) -> list[Some]:
     return [Some([e - held.start for e in held if e % count == i]) for i in range(count)]
 
 
-def _drawn(name: str) -> Tensor:
+def drawn(name: str) -> Tensor:
     """Return the vector of a name: normal draws, none of them 0."""
     draws = Streams(0).generator("arithmetic", crc32(name.encode()))
-    return torch.from_numpy(draws.standard_normal(_ENTRIES)).float()
+    return torch.from_numpy(draws.standard_normal(ENTRIES)).float()
 
 
-def _same(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
+def is_close(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
+    """Return whether vectors are equal up to rounding."""
     pairs = zip(left, right, strict=True)
     return all(torch.allclose(a, b, rtol=1e-4, atol=1e-6, equal_nan=True) for a, b in pairs)
 
 
 @contextmanager
-def _named(where: str) -> Iterator[None]:
+def named(where: str) -> Iterator[None]:
     """Turn what a part's arithmetic raises into one line that names the method and the case."""
     try:
         yield
     except BrokenContract:
         raise
+    except ProtocolError as error:
+        raise BrokenContract(f"{where}: {error}") from error
     except KeyError as error:
-        raise BrokenContract(
+        raise MisfitOrBroken(
             f"{where}: there is no {error.args[0]!r}. A number is given to Apply(pushes, weights, "
             "{'name': number}) by on_commit; a vector of the state begins with state.vector(name)"
         ) from error

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from psbench.core import Apply, Consistency, Engine, Kind, Part, Release, Strategy, Switching
+from psbench.core import Apply, Communication, Consistency, Engine, Kind, Part, Release, Strategy, Switching
 from psbench.core.events import Join, Leave
 from psbench.core.switching_strategy import AnyStrategy, SwitchingStrategy
 from psbench.errors import Deadlock, ParameterError, ProtocolError, PsbenchError, UnansweredWorker
-from psbench.strategies import make_strategy
-from psbench.testing.invariants import BrokenContract, Invariants
+from psbench.strategies import CATALOGUE, make_strategy
+from psbench.testing.commits import check_finite, probed_commits
+from psbench.testing.invariants import BrokenContract, Invariants, MisfitOrBroken
 from psbench.testing.random_cluster import fitting_sizes, random_cluster
 from psbench.testing.scripted_cluster import ScriptedCluster, Undeclared
 from psbench.testing.variants import variants
@@ -35,15 +36,20 @@ def check_strategy(strategy: Any, *, clusters: int = 30, events: int = 80, seed:
     stalls, whichever workers fail, rejoin or join late; gives the same log for the same seed; decides
     identically from a state written as JSON at any event; pickles; reads only the statistics it declares;
     runs with its parameters at both ends of their ranges; and does what its class says: `barrier`, `singly`,
-    `waits_for`, `cancels`, `staleness_bound`. The user's own arithmetic is tried on vectors: it gives the
-    same on one server and on three, again, after its state was saved and loaded, and, if it is `linear`, of
-    the sum of the pushes; changes nothing but its slice; and makes no NaN of zeros. At every event pushes =
-    committed + discarded + pending, no push counts twice, versions rise by one and no staleness is negative.
+    `waits_for`, `cancels`, `staleness_bound`. At every event pushes = committed + discarded + pending, no
+    push counts twice, versions rise by one and no staleness is negative.
+
+    The user's own arithmetic is tried on vectors. It gives the same bits again, the same on one server and
+    on three, after its state was saved and loaded, and, if it is `linear`, of the sum of the pushes; changes
+    nothing but its slice; and makes no NaN of zeros. Every push counts, by its weight; under a barrier in any
+    order; and k equal ones as one. Workers take over what they are sent. The loss falls on a quadratic, where
+    no part measures vectors.
 
     Parameters
     ----------
     strategy : strategy, name of the catalogue, mapping, part, or class of a part
-        A part is composed with default parts, and a barrier if it needs one.
+        A part is composed with default parts, and a barrier if it needs one; a worker's half with models and
+        with differences, of which it has to suit one. Give the whole strategy to try both halves together.
     clusters : int, >= 1
         Random clusters to run on.
     events : int, >= 10
@@ -60,7 +66,7 @@ def check_strategy(strategy: Any, *, clusters: int = 30, events: int = 80, seed:
     --------
     >>> check_strategy("asp", clusters=2)
     """
-    made = _as_strategy(strategy)
+    made, *others = _as_strategies(strategy)
     _check_plain_data(made)
     for number in range(seed, seed + clusters):
         _check_run(made, number, events)
@@ -70,7 +76,8 @@ def check_strategy(strategy: Any, *, clusters: int = 30, events: int = 80, seed:
         _check_resumes(made, number, events)
     _check_commits(made, seed)
     _check_singly(made, seed, events)
-    _check_arithmetic(made, seed, events)
+    is_half = isinstance(strategy, (Part, type))
+    _check_arithmetics([made, *others], seed, events, is_half)
     for variant in variants(made):
         for number in range(seed, seed + min(_CLUSTERS_AT_ENDS, clusters)):
             _check_run(variant, number, events)
@@ -79,6 +86,8 @@ def check_strategy(strategy: Any, *, clusters: int = 30, events: int = 80, seed:
 # -------------------------------------------------------------------- what is checked
 
 
+#: of pushes that a worker's half is tried with: models and differences, where workers are sent the model
+_KINDS = 2
 _GOSSIP = {
     "consistency": "neighbours",
     "aggregation": "neighbour_average",
@@ -92,29 +101,50 @@ _OTHERS: tuple[dict[str, str], ...] = (
     {"consistency": "asp", "communication": "answered_sgd"},
     {"consistency": "asp", "aggregation": "heloco"},
     {"aggregation": "accumulated"},
+    {"communication": "local_sgd", "aggregation": "outer"},
+    {"communication": "local_sgd", "aggregation": "eager_outer"},
     {"placement": "all_reduce"},
     _GOSSIP,
     _GOSSIP | {"aggregation": "pair_average", "consistency": "asp"},
 )
 
 
-def _as_strategy(value: Any) -> AnyStrategy:
+def _as_strategies(value: Any) -> list[AnyStrategy]:
+    """Return the strategy; of a part, the default one that it fits, and others that take other pushes."""
     if isinstance(value, type) and issubclass(value, Part):
         value = value()
     if not isinstance(value, Part):
-        return make_strategy(value)
+        return [make_strategy(value)]
     if not value.name:
         raise BrokenContract(f"{type(value).__name__} has no name: give it `name = ...`")
     if isinstance(value, Switching):
         first, second = make_strategy("bsp"), make_strategy("asp")
-        return SwitchingStrategy(name=value.name, first=first, second=second, rule=value)
-    refusals = []
-    for others in ({}, _GOSSIP) if isinstance(value, Consistency) else _OTHERS:
-        try:
-            return Strategy(**{"name": value.name, "consistency": "bsp"} | others | {value.domain: value})
-        except ParameterError as error:
-            refusals.append(error)
-    raise refusals[0]
+        return [SwitchingStrategy(name=value.name, first=first, second=second, rule=value)]
+    found, refusals = dict[Any, AnyStrategy](), list[ParameterError]()
+    for group in (({}, _GOSSIP) if isinstance(value, Consistency) else _OTHERS, _published()):
+        for others in group:
+            try:
+                made = Strategy(**{"consistency": "bsp"} | others | {"name": value.name, value.domain: value})
+            except ParameterError as error:
+                refusals.append(error)
+                continue
+            found.setdefault((made.aggregation.payload, made.aggregation.reply), made)
+            if not isinstance(value, Communication) or len(found) == _KINDS:
+                break
+        if found:
+            return [*found.values()]
+    raise ParameterError(
+        f"{value.domain} {value.name!r} cannot be checked by itself, as it fits none of the parts that it "
+        f"was tried with ({refusals[0]}); check a whole strategy: "
+        f"check_strategy({{{value.domain!r}: {value.name!r}, ...}})"
+    )
+
+
+def _published() -> Iterator[dict[str, Any]]:
+    """Yield the parts of the published strategies, beside which one may fit that fits no default."""
+    for name in CATALOGUE:
+        for composition in make_strategy(name).compositions:
+            yield {part.domain: part for part in composition.parts}
 
 
 def _check_plain_data(strategy: AnyStrategy) -> None:
@@ -144,7 +174,8 @@ def _check_run(strategy: AnyStrategy, seed: int, events: int) -> None:
     for _ in range(events):
         if cluster.done:
             break
-        _guard(f"{where} after {cluster.now:g} s", cluster.step)
+        answer = _guard(f"{where} after {cluster.now:g} s", cluster.step)
+        check_finite(where, answer)
         invariants.look()
 
 
@@ -265,25 +296,44 @@ def _check_singly(strategy: AnyStrategy, seed: int, events: int) -> None:
     )
 
 
-def _check_arithmetic(strategy: AnyStrategy, seed: int, events: int) -> None:
+def _check_arithmetics(strategies: Sequence[AnyStrategy], seed: int, events: int, is_half: bool) -> None:
+    """Try the arithmetic with each kind of push; a worker's half may be made for one of them alone."""
+    misfits = []
+    for strategy in strategies:
+        try:
+            _check_arithmetic(strategy, seed, events, is_half)
+        except MisfitOrBroken as error:
+            misfits.append(error)
+    if len(misfits) == len(strategies):
+        raise misfits[-1]
+
+
+def _check_arithmetic(strategy: AnyStrategy, seed: int, events: int, is_half: bool) -> None:
     """Try what the user's own parts compute; that of psbench's is tested, and takes torch to try."""
     if isinstance(strategy, SwitchingStrategy):
         return
-    updates = _is_own(strategy.aggregation, "update", "update_buffers", "exchange", "left_out")
-    works = _is_own(strategy.communication, "begin", "step", "keep", "payload", "receive")
+    updates, works = _is_own(strategy.aggregation), _is_own(strategy.communication)
     if not (updates or works):
         return
+    from psbench.testing import probes
     from psbench.testing.arithmetic import check_half, check_update
 
     actions = [action for *_, answer in _played(strategy, seed, events).history for action in answer]
+    size = _largest(strategy)
     if updates:
         check_update(strategy, [action for action in actions if isinstance(action, Apply)])
+        probes.check_commits(strategy, probed_commits(strategy, size, events))
     if works:
         check_half(strategy, [action for action in actions if isinstance(action, Release)])
+        probes.check_adoption(strategy)
+    if not (is_half and strategy.aggregation.reply != "model"):  # the other half may take an answer otherwise
+        cluster = ScriptedCluster(strategy, [1.0 + 0.1 * worker for worker in range(size)], epochs=20)
+        cluster.run(events=events)
+        probes.check_descent(strategy, cluster)
 
 
-def _is_own(part: Part, *methods: str) -> bool:
-    return any(not getattr(type(part), name).__module__.startswith("psbench.") for name in methods)
+def _is_own(part: Part) -> bool:
+    return not type(part).__module__.startswith("psbench.")
 
 
 # -------------------------------------------------------------------- tools

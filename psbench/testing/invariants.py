@@ -16,6 +16,10 @@ class BrokenContract(ProtocolError):
     """A strategy does not keep the contract; the message says what was seen and the likely cause."""
 
 
+class MisfitOrBroken(BrokenContract):
+    """A worker's half gives wrong pushes, or pushes of another kind than the aggregation part takes."""
+
+
 #: rows that begin an answer; drops and readmissions are performed after the rest of an answer
 _EVENTS = frozenset(
     (

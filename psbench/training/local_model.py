@@ -16,6 +16,7 @@ from torch import Tensor
 
 from psbench.core import State, Strategy
 from psbench.core.arithmetic import Entries, put_back
+from psbench.errors import ProtocolError
 from psbench.optimization.absent import absent_entries
 from psbench.optimization.optimizer import SGD, Optimizer
 from psbench.optimization.piecewise import PiecewiseSteps
@@ -105,10 +106,21 @@ class LocalModel:
             found = self._at(fragment, lambda w, state: self._part.payload(w, state, self._own))
         else:
             found = self._part.payload(self.parameters, self.state, self._own)
-        if self._carries:
-            found = torch.cat([found["vector"], *map(found.get, self._carries)])
-        payload: Tensor = found
+        payload: Tensor = self._end_to_end(found) if self._carries or isinstance(found, Mapping) else found
         return payload
+
+    def _end_to_end(self, found: Any) -> Tensor:
+        """Return the vectors of a push, one after another, if they are those that the server takes."""
+        names = ("vector", *self._carries) if self._carries else ()
+        given = tuple(found) if isinstance(found, Mapping) else ()
+        if not names or {*given} != {*names}:
+            returned = f"a mapping with {list(given)}" if given else "one vector"
+            wanted = f"a mapping with {list(names)}, as it `carries` them" if names else "one vector"
+            raise ProtocolError(
+                f"payload of communication {self._part.name!r} returns {returned}; the aggregation part "
+                f"takes {wanted}"
+            )
+        return torch.cat([found[name] for name in names])
 
     def _at(self, fragment: int, compute: Callable[[Tensor, State], Any]) -> Any:
         entries = self._fragments[fragment]

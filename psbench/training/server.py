@@ -17,6 +17,7 @@ from torch import Tensor
 
 from psbench.core import Aggregation, Apply, Pushed, State, Step
 from psbench.core.arithmetic import Entries, Shapes, put_back, weighted_sum
+from psbench.errors import ProtocolError
 from psbench.optimization.absent import absent_in_all
 from psbench.optimization.optimizer import SGD, Optimizer
 from psbench.optimization.piecewise import PiecewiseSteps
@@ -113,9 +114,23 @@ class Server:
             self._update_fragment(fragment, pushes, step)
         if self.buffers.numel():  # `len` of a tensor is Python, and as slow as a small update
             self.aggregation.update_buffers(self.buffers, pushes, step)
-        self.aggregate = step.answer
+        self.aggregate = self._checked(step.answer)
         if before is not None:
             self.movement = _movement(before, self.parameters)
+
+    def _checked(self, answer: Tensor | None) -> Tensor | None:
+        """Return what workers are sent in the place of the model, as the part has declared it."""
+        part = self.aggregation
+        if answer is None and part.reply != "model":
+            raise ProtocolError(
+                f"aggregation {part.name!r} never calls step.reply, and its `reply` is {part.reply!r}"
+            )
+        if answer is not None and getattr(answer, "shape", None) != self.parameters.shape:
+            what = f"{len(answer)} entries" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
+            raise ProtocolError(
+                f"aggregation {part.name!r} replies with {what}; step.reply takes one vector as long as `x`"
+            )
+        return answer
 
     def exchange(self, pushes: Sequence[Pushed], numbers: Mapping[str, float]) -> list[Pushed]:
         """Run the exchange of a commit's pushers side by side, and return each one's result."""

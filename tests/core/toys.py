@@ -100,6 +100,7 @@ class Weighing(Aggregation):
     """Weighs pushes by a number that must be measured first."""
 
     name: ClassVar[str] = "toy_weighing"
+    measures: ClassVar[tuple[str, ...]] = ("model_loss", "distance_sq")
 
     _pushes: list[int] = PrivateAttr(default_factory=list)
 

@@ -9,11 +9,15 @@ from strategies.aggregation.own_arithmetic import OWN, DiLoCo, ElasticSteps, Med
 from toybox import put_in, take_out
 
 from psbench.core.actions import Apply, Release
+from psbench.errors import ParameterError
 from psbench.strategies import CATALOGUE, make_strategy
-from psbench.strategies.aggregation import PowerSGD
-from psbench.testing import BrokenContract, check_strategy
+from psbench.strategies.aggregation import Mean, ModelAverage, PowerSGD
+from psbench.strategies.communication import EveryStep, LocalSGD
+from psbench.testing import BrokenContract, ScriptedCluster, check_strategy
 from psbench.testing.arithmetic import check_half, check_update
-from psbench.testing.contract import _played
+from psbench.testing.commits import probed_commits
+from psbench.testing.contract import _largest, _played
+from psbench.testing.probes import check_adoption, check_commits, check_descent
 
 
 class Rebinds(Median):
@@ -165,6 +169,157 @@ class LosesHalf(PowerSGD):
         return super().left_out(mine, total, state, shapes, numbers) * 0.5
 
 
+# -------------------------------------------------------------------- faults of the rule, not of its form
+
+
+class ClimbsAtTheServer(Mean):
+    name = "faulty_climbs_at_the_server"
+
+    def update(self, x, pushes, state, step):
+        x.add_(step.sum(pushes), alpha=step.lr)
+
+
+class ClimbsOnTheWorker(EveryStep):
+    name = "faulty_climbs_on_the_worker"
+
+    def payload(self, w, state, own):
+        return -super().payload(w, state, own)
+
+
+class BackwardDifference(LocalSGD):
+    name = "faulty_backward_difference"
+
+    def payload(self, w, state, own):
+        return w - state["received"] if own.kind == "difference" else super().payload(w, state, own)
+
+
+class IgnoresWeights(Mean):
+    name = "faulty_ignores_weights"
+
+    def update(self, x, pushes, state, step):
+        step.move(step.stack(pushes).mean(dim=0))
+
+
+class Doubles(Mean):
+    name = "faulty_doubles"
+
+    def on_commit(self, pushes, view):
+        return [Apply(pushes, [2.0 / len(pushes)] * len(pushes))]
+
+
+class WeighsNaN(Mean):
+    name = "faulty_weighs_nan"
+
+    def on_commit(self, pushes, view):
+        return [Apply(pushes, [float("nan")] * len(pushes))]
+
+
+class TakesTheFirst(Mean):
+    name = "faulty_takes_the_first"
+
+    def update(self, x, pushes, state, step):
+        step.move(pushes[0].vector)
+
+
+class AddsInOrder(Mean):
+    name = "faulty_adds_in_order"
+
+    def update(self, x, pushes, state, step):
+        mixed = pushes[0].vector
+        for push in pushes[1:]:
+            mixed = 0.5 * (mixed + push.vector)
+        step.move(mixed)
+
+
+class WeighsInOrder(Mean):
+    name = "faulty_weighs_in_order"
+
+    def on_commit(self, pushes, view):
+        places = range(1, len(pushes) + 1)
+        return [Apply(pushes, [place / sum(places) for place in places])]
+
+
+class KeepsItsOwn(LocalSGD):
+    name = "faulty_keeps_its_own"
+
+    def begin(self, w, model, state, own):
+        state.vector("received", model).copy_(model)
+
+
+class DeafToAnswers(ElasticSteps):
+    name = "faulty_deaf_to_answers"
+
+    def receive(self, w, answer, state, own):
+        pass
+
+
+class CountsOnSelf(ElasticSteps):
+    name = "faulty_counts_on_self"
+    _count: int = PrivateAttr(0)
+
+    def payload(self, w, state, own):
+        self._count += 1
+        return w * (1.0 if self._count % 2 else 0.5)
+
+
+class CountsOnClass(ElasticSteps):
+    name = "faulty_counts_on_class"
+    seen: ClassVar[list] = []
+
+    def payload(self, w, state, own):
+        self.seen.append(1)
+        return w * (1.0 if len(self.seen) % 2 else 0.5)
+
+
+class CountsCommits(Mean):
+    name = "faulty_counts_commits"
+    seen: ClassVar[list] = []
+
+    def on_commit(self, pushes, view):
+        self.seen.append(1)
+        return [Apply(pushes, [1.0 / len(pushes)] * len(pushes), {"count": len(self.seen)})]
+
+
+class KeepsBetweenPushes(EveryStep):
+    name = "faulty_keeps_between_pushes"
+
+    def begin(self, w, model, state, own):
+        pass
+
+    def payload(self, w, state, own):
+        total = state.vector("velocity")
+        total.add_(super().payload(w, state, own))
+        return total.clone()
+
+
+class RepliesMapping(Median):
+    name = "faulty_replies_mapping"
+    payload = "parameters"
+    reply = "answer"
+
+    def update(self, x, pushes, state, step):
+        x.copy_(step.sum(pushes))
+        step.reply({"vector": x})
+
+
+class InheritsSilence(ModelAverage):
+    name = "faulty_inherits_silence"
+    reply = "answer"
+
+
+class FitsNothing(Mean):
+    name = "faulty_fits_nothing"
+    needs_barrier = True
+    one_at_a_time = True
+
+
+class PushesMapping(ElasticSteps):
+    name = "faulty_pushes_mapping"
+
+    def payload(self, w, state, own):
+        return {"vector": w.clone()}
+
+
 FAULTY = take_out("faulty_")
 SAID = {
     Rebinds: r"Rebinds.update: the parameters never move. Change `x` in place",
@@ -175,7 +330,7 @@ SAID = {
     Divides: r"Divides.update: pushes of zeros give NaN",
     SaysLinear: r"SaysLinear.update: .*declares `linear`",
     Misspelt: r"Misspelt.update, commit 0: there is no 'ruond'. A number is given to Apply",
-    Silent: r"Silent.update, commit 0: never calls step.reply",
+    Silent: r"Silent.update, commit 0: .* never calls step.reply, and its `reply` is 'answer'",
     Short: r"Short.update, commit 0: raised ValueError: state 'half': is of shape \(3,\)",
     ChangesModel: r"ChangesModel: changes the model that it was sent",
     Lends: r"Lends.payload: what it returned is changed by later steps",
@@ -185,6 +340,23 @@ SAID = {
     KeepsOwn: r"KeepsOwn.exchange: members come to different vectors",
     LosesHalf: r"LosesHalf.left_out: .* do not add up to the aggregate, and it declares `conserves_sums`",
     Writes: r"Writes.exchange: changes `state`",
+    ClimbsAtTheServer: r"on \|x - a\|\^2 / 2 the loss rises, .* Most likely a sign",
+    ClimbsOnTheWorker: r"on \|x - a\|\^2 / 2 the loss rises, .* Most likely a sign",
+    IgnoresWeights: r"IgnoresWeights.update: ignores the weights that on_commit decides",
+    Doubles: r"Doubles.update: .* equal pushes, with the weights .*, move the model otherwise than one",
+    WeighsNaN: r"faulty_weighs_nan.*: on_commit: the weight of push \d+ is nan",
+    TakesTheFirst: r"TakesTheFirst.update: of \d pushes, number 1 changes nothing",
+    AddsInOrder: r"AddsInOrder.update: under a barrier the same pushes in another order",
+    WeighsInOrder: r"WeighsInOrder.on_commit: .* depend on the order in which the pushes arrived",
+    KeepsItsOwn: r"KeepsItsOwn.begin: a worker computes on as if it had been sent nothing",
+    DeafToAnswers: r"DeafToAnswers.receive: a worker computes on as if it had been sent nothing",
+    CountsOnSelf: r"CountsOnSelf: what workers compute changes a private attribute",
+    CountsOnClass: r"CountsOnClass: the same gradients give other pushes the second time",
+    CountsCommits: r"resumed from its state at event 1, it decides differently",
+    KeepsBetweenPushes: r"KeepsBetweenPushes: .* keeps something between two pushes, .*declare `local`",
+    RepliesMapping: r"RepliesMapping.update, commit 0: .* replies with a dict",
+    InheritsSilence: r"InheritsSilence.update, commit 0: .* never calls step.reply",
+    PushesMapping: r"PushesMapping.payload: .* returns a mapping with \['vector'\]; .* takes one vector",
     Numbers: r"Numbers.payload: returns float, not a vector as long as `w`",
 }
 
@@ -205,6 +377,19 @@ def test_each_fault_is_named(part):
 
 
 @pytest.mark.slow
+def test_a_half_that_suits_one_kind_of_push():
+    check_strategy(BackwardDifference, clusters=1, events=20)  # of models it is right
+    whole = {"consistency": "bsp", "aggregation": "outer", "communication": "faulty_backward_difference"}
+    with pytest.raises(BrokenContract, match=r"the loss rises, .* Most likely a sign"):
+        check_strategy(whole, clusters=1, events=20)
+
+
+def test_a_half_that_fits_no_other_says_to_give_the_whole():
+    with pytest.raises(ParameterError, match=r"cannot be checked by itself.*check a whole strategy"):
+        check_strategy(FitsNothing)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("part", OWN, ids=lambda part: part.__name__)
 def test_what_is_right_passes(part):
     assert part.__module__ == own_arithmetic.__name__
@@ -218,3 +403,9 @@ def test_so_does_the_arithmetic_of_every_published_strategy(name):
         actions = [a for *_, answer in _played(composition, 0, 80).history for a in answer]
         check_update(composition, [a for a in actions if isinstance(a, Apply)])
         check_half(composition, [a for a in actions if isinstance(a, Release)])
+        size = _largest(composition)
+        check_commits(composition, probed_commits(composition, size, 80))
+        check_adoption(composition)
+        cluster = ScriptedCluster(composition, [1.0 + 0.1 * worker for worker in range(size)], epochs=20)
+        cluster.run(events=80)
+        check_descent(composition, cluster)

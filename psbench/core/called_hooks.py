@@ -1,0 +1,207 @@
+"""Which hooks of parts a composition calls, and the refusal of a part that overrides any other.
+
+A hook that no rule below names is called in every composition. One whose event may not happen in a run, such
+as the loss of a worker, an evaluation or a switch, counts as called.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from psbench.core.parts import Communication, Switching
+from psbench.core.worker_policy import WorkerPolicy
+
+if TYPE_CHECKING:
+    from psbench.core.compatibility import Composition
+
+#: the hooks of a communication part that compute on a worker
+WORKER_HALF = ("begin", "step", "keep", "payload", "receive")
+_POLICY = tuple(name for name, value in vars(WorkerPolicy).items() if inspect.isfunction(value))
+
+
+def overrides(part: object, hook: str) -> bool:
+    """Return whether a part's class, or a parent outside of `psbench.core`, defines this hook.
+
+    Examples
+    --------
+    >>> from psbench.strategies.communication import LocalSGD
+    >>> from psbench.strategies.consistency import BSP
+    >>> overrides(BSP(), "on_push"), overrides(LocalSGD(), "receive")
+    (True, False)
+    """
+    owner = next((each for each in type(part).__mro__ if hook in vars(each)), None)
+    return owner is not None and not owner.__module__.startswith("psbench.core.")
+
+
+def has_own_half(communication: Communication) -> bool:
+    """Return whether the part changes what workers make of models and gradients."""
+    return any(overrides(communication, hook) for hook in WORKER_HALF)
+
+
+def has_own_policy(communication: Communication) -> bool:
+    """Return whether workers may do anything after a step but push."""
+    policy = communication.worker_policy()
+    return any(overrides(policy, hook) for hook in _POLICY)
+
+
+class _Rule(NamedTuple):
+    """Hooks that only some compositions call."""
+
+    domain: str
+    hooks: tuple[str, ...]
+    is_called: Callable[[Composition], bool]
+    #: when nothing calls them
+    otherwise: str
+    remedy: str
+
+
+def _may(part: object, declared: str) -> bool:
+    """Return whether a class declares it, if only for some hyper-parameters, by a property."""
+    return bool(getattr(type(part), declared))
+
+
+def _has_steps_of_its_own(s: Composition) -> bool:
+    return overrides(s.communication.worker_policy(), "after_step")
+
+
+def _keeps_steps(s: Composition) -> bool:
+    """Return whether a worker may go on without an answer to its last step."""
+    m, p = s.communication, s.placement
+    always_answered = m.local or m.overlaps or p.collective
+    return _has_steps_of_its_own(s) or p.peer_to_peer or not always_answered
+
+
+def _measures(domain: str) -> _Rule:
+    return _Rule(
+        domain,
+        ("on_measured",),
+        lambda s: _may(getattr(s, domain), "measures"),
+        "the part asks for no numbers",
+        "declare them in `measures`, and return a Measure",
+    )
+
+
+_RULES = (
+    *(
+        _Rule(
+            domain,
+            hooks,
+            lambda s: not s.placement.stateless_workers,
+            "tasks compute plain gradients, as under placement 'map_reduce'",
+            "use placement 'all_reduce' or 'parameter_server'",
+        )
+        for domain, hooks in (("communication", WORKER_HALF), ("worker policy", _POLICY))
+    ),
+    _Rule(
+        "communication",
+        ("receive",),
+        lambda s: s.aggregation.reply != "model",
+        "workers are sent the model",
+        "declare `reply` = 'answer' or 'aggregate' in the aggregation part, or override begin()",
+    ),
+    _Rule(
+        "communication",
+        ("keep",),
+        _keeps_steps,
+        "workers push every step and are answered before the next",
+        "override step(), or have after_step() of the worker policy return 'continue'",
+    ),
+    *(
+        _Rule(
+            domain,
+            (hook,),
+            lambda s: s.communication.pushes == "together",
+            "workers do not vote",
+            "declare `pushes` = 'together' in the communication part",
+        )
+        for domain, hook in (("communication", "on_vote"), ("worker policy", "vote_value"))
+    ),
+    _Rule(
+        "worker policy",
+        ("on_answer", "takes_answer"),
+        lambda s: _may(s.communication, "overlaps"),
+        "workers wait for the answer to a push",
+        "declare `overlaps` = True in the communication part",
+    ),
+    *(
+        _Rule(
+            domain,
+            (hook,),
+            _has_steps_of_its_own,
+            "workers push every step and report nothing",
+            "use a communication part whose after_step() returns 'report', such as 'micro_steps'",
+        )
+        for domain, hook in (("worker policy", "report"), ("stragglers", "on_report"))
+    ),
+    *map(_measures, ("aggregation", "communication", "placement")),
+    _Rule(
+        "aggregation",
+        ("sums", "left_out"),
+        lambda s: s.aggregation.exchanges,
+        "pushes are added up as they are",
+        "override exchange() too",
+    ),
+    _Rule(
+        "placement",
+        ("on_applied",),
+        lambda s: _may(s.placement, "moves"),
+        "parameters stay on their servers",
+        "declare `moves` = True",
+    ),
+    _Rule(
+        "placement",
+        ("receivers", "senders"),
+        lambda s: s.placement.peer_to_peer,
+        "workers have one model in common",
+        "declare `peer_to_peer` = True",
+    ),
+    _Rule(
+        "placement",
+        ("start_s", "scan_s", "broadcast_s"),
+        lambda s: s.placement.stateless_workers,
+        "workers keep their state",
+        "declare `stateless_workers` = True",
+    ),
+    _Rule(
+        "placement",
+        ("reduce_s", "to_all_s", "to_all_bytes"),
+        lambda s: s.placement.collective,
+        "workers push to servers",
+        "declare `collective` = True",
+    ),
+)
+
+
+def never_called(strategy: Composition) -> Iterator[str]:
+    """Yield which hooks the parts override that nothing calls in this composition."""
+    m = strategy.communication
+    for hook in _POLICY:
+        if hook in dir(m):
+            yield (
+                f"communication {m.name!r} defines {hook}(), which is a hook of its worker policy: define it "
+                "in a WorkerPolicy, and return that from worker_policy()"
+            )
+    has_policy = overrides(m, "worker_policy")
+    for rule in _RULES:
+        of_policy = rule.domain == "worker policy"
+        if of_policy and not has_policy:
+            continue
+        owner = m if of_policy else getattr(strategy, rule.domain)
+        part = m.worker_policy() if of_policy else owner
+        who = f"the {rule.domain} of {m.name!r}" if of_policy else f"{rule.domain} {owner.name!r}"
+        for hook in rule.hooks:
+            if overrides(part, hook) and not rule.is_called(strategy):
+                yield f"{who} overrides {hook}(), which nothing calls where {rule.otherwise}; {rule.remedy}"
+
+
+def never_asked(rule: Switching) -> str:
+    """Return why the hooks of a rule are in vain that says a time alone; empty if it has none."""
+    for hook in ("start", "on_applied", "on_evaluated", "on_push", "on_timer", "on_switch_requested"):
+        if overrides(rule, hook):
+            return (
+                f"switching {rule.name!r} overrides {hook}(), which nothing calls where a switch at a set "
+                "time leads to a composition that the run has already; give `to` a strategy of its own"
+            )
+    return ""
