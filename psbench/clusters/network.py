@@ -210,11 +210,11 @@ class Network:
         self._said[worker, back] = arrives, latency
         return arrives
 
-    def later(self, worker: int, back: int) -> float:
-        """Return by how much a worker's last message is later than was said, as others began since; seconds.
+    def contention_delay(self, worker: int, back: int) -> float:
+        """Return the delay in seconds that transfers started since then add to a worker's last message.
 
-        Call it when that message was said to arrive, up (0) or back (1): it is 0 when called again then,
-        unless still others have begun.
+        Call it at the time for which the message, up (0) or back (1), was scheduled; the message is then
+        scheduled anew, so a second call returns 0 unless further transfers have started.
         """
         if (worker, back) not in self._said:
             return 0.0

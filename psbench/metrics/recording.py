@@ -173,8 +173,8 @@ def _newest(table: Table, at_s: float) -> Booleans:
     return kept
 
 
-class LogBeginning:
-    """What of a log's beginning must be known to show its newest rows: what was so, and what was under way.
+class LogPrefix:
+    """State at a row of a log, from which later rows can be read: what was in force, and what was under way.
 
     Parameters
     ----------
@@ -229,7 +229,7 @@ def _joined(first: Table, second: Table) -> Table:
 def recording(
     log: EventLog,
     bounds: Sequence[int | None] = (),
-    since: LogBeginning | None = None,
+    since: LogPrefix | None = None,
     stop: int | None = None,
 ) -> Recording:
     """Return a log as tables from which any moment follows.
@@ -239,12 +239,12 @@ def recording(
     log : EventLog
     bounds : sequence of int or None, steps
         The staleness bound of each composition, which the log does not hold.
-    since : LogBeginning, optional
+    since : LogPrefix, optional
         What was before the rows that are to be shown, which are all if it is not given. It stays as it is.
     stop : int, optional
         Up to which row.
     """
-    since = since or LogBeginning(bounds)
+    since = since or LogPrefix(bounds)
     rows = copy.deepcopy(since.absences).read(log.rows(since.row, stop))
     spans = spans_of(log, np.concatenate([since.open, rows])).in_order()
     states = _States(log, rows, since)
@@ -325,7 +325,7 @@ def _with_switches(
 class _States:
     """Clocks, leads of those who are held, and what each version is made of, along the rows."""
 
-    def __init__(self, log: EventLog, rows: Rows, since: LogBeginning) -> None:
+    def __init__(self, log: EventLog, rows: Rows, since: LogPrefix) -> None:
         self._clocks, self._bounds = copy.deepcopy(since.clocks), since.bounds
         self._composition = since.composition
         self._held = log.number(STALENESS) if STALENESS in log.texts else -1

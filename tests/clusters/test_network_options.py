@@ -154,7 +154,7 @@ def test_messages_take_what_every_pair_of_options_says(names, back):
     said = []
     for worker, size, now in SENT:
         said.append((network.down if back else network.up)(worker, size, now))
-        later = [network.later(w, back) for w in range(WORKERS)]  # of the last message of each
+        later = [network.contention_delay(w, back) for w in range(WORKERS)]  # of the last message of each
         for w, by in enumerate(later):
             of = max((i for i, (each, *_) in enumerate(SENT[: len(said)]) if each == w), default=None)
             if of is not None:

@@ -302,7 +302,7 @@ class FakeWorker:
             self._reply(message.tag, self.version)
         elif isinstance(message, msg.AbortRing):
             self._tell(msg.RingVerdict(message.ring, self._finished >= message.ring))
-        elif isinstance(message, msg.AddNothing):
+        elif isinstance(message, msg.ContributeZeros):
             self._contributes = True
         elif isinstance(message, msg.SendSum):
             self._reply(message.tag, self.version)

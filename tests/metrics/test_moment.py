@@ -12,7 +12,7 @@ from oracles.moment import moment
 from psbench import Experiment
 from psbench.core.log import EventLog, Kind
 from psbench.metrics import PHASES, timeline
-from psbench.metrics.recording import LogBeginning, recording
+from psbench.metrics.recording import LogPrefix, recording
 from psbench.runs.execution import run
 
 
@@ -54,7 +54,7 @@ def test_a_wait_that_began_before_the_newest_rows_keeps_its_bound() -> None:
     log.add(Kind.PUSH, 2.0, 0, 0, 0, 4, 1, send_s=1.0, text='{"goes_on": true}')
     log.add(Kind.HOLD, 2.0, 0, text="staleness bound")
     log.add(Kind.HOLD, 3.0, 0, text="barrier")
-    since = LogBeginning([0])
+    since = LogPrefix([0])
     since.read(log, len(log))
     log.add(Kind.PUSH, 4.0, 1, 1, 0, 4, 1, compute_s=4.0)
     log.add(Kind.RELEASE, 4.0, 0)
@@ -165,7 +165,7 @@ def test_a_part_of_a_recording_and_the_newest_rows_have_the_same_moments(strateg
     for at in np.linspace(begin, part.end_s, 40)[1:-1]:
         assert facts(moment(part, at)) == facts(moment(recorded, at))
     # the newest rows, with what is known of the time before them
-    rows, since = log.rows(), LogBeginning(bounds)
+    rows, since = log.rows(), LogPrefix(bounds)
     for first in range(0, len(rows) - 40, 40):
         since.read(log, first)
         newest = recording(log, bounds, since)

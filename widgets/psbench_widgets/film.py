@@ -8,7 +8,7 @@ from typing import Any
 from psbench.core.log import EventLog
 from psbench.core.strategy import Strategy
 from psbench.experiment import Experiment
-from psbench.metrics.recording import LogBeginning, Recording, recording
+from psbench.metrics.recording import LogPrefix, Recording, recording
 from psbench_widgets.own_objects import title
 
 #: spans that a page is sent at once: a run with more is sent piece by piece, as they come into view
@@ -46,7 +46,7 @@ def part_of(
 
 
 def moving(
-    experiment: Experiment, log: EventLog, label: str, key: str, since: LogBeginning, stop: int
+    experiment: Experiment, log: EventLog, label: str, key: str, since: LogPrefix, stop: int
 ) -> dict[str, Any]:
     """Return the newest rows of a run under way, up to one of them, as the page reads them."""
     part = recording(log, since.bounds, since, stop)

@@ -10,7 +10,7 @@ from typing import Any
 
 from psbench.core.log import EventLog, Kind
 from psbench.experiment import Experiment
-from psbench.metrics.recording import LogBeginning, Recording, recording
+from psbench.metrics.recording import LogPrefix, Recording, recording
 from psbench.metrics.rows import end_of
 from psbench.progress import RunProgress, time_left
 from psbench.system.start_progress import STAGES
@@ -94,7 +94,7 @@ class RunView:
         self._lock = threading.RLock()
         self._job: Job | None = None
         self._progress: RunProgress | None = None
-        self._newest = LogBeginning()
+        self._newest = LogPrefix()
         self._shown: list[_Film] = []
         self._stop = self._read = 0  # rows of the log that there are, and that are shown
         self._due = self._affordable = 0.0  # by the clock, and by the time that the run has taken
@@ -112,7 +112,7 @@ class RunView:
 
     def _begin(self, job: Job, log: EventLog) -> None:
         label = job.name or job.experiment.title
-        self._job, self._newest = job, LogBeginning(bounds_of(job.experiment))
+        self._job, self._newest = job, LogPrefix(bounds_of(job.experiment))
         self._progress = RunProgress(job.experiment.stop, job.meta)
         self._shown = [_Film(job.experiment, log, label, job.number)]
         self._stop = self._read = 0

@@ -38,7 +38,7 @@ class SharedCores:
     >>> cores = SharedCores(2.0)
     >>> [round(cores.begin(worker, 1.0, now=0.0), 6) for worker in range(3)]
     [1.0, 1.0, 1.5]
-    >>> round(cores.later(0), 6), cores.later(0)
+    >>> round(cores.contention_delay(0), 6), cores.contention_delay(0)
     (0.5, 0.0)
     """
 
@@ -58,8 +58,8 @@ class SharedCores:
         ends = self._said[worker] = self._link.begin(worker, seconds, 1.0, now)
         return ends
 
-    def later(self, worker: int) -> float:
-        """Return by how much the worker's step ends later than was said, as others began since; seconds."""
+    def contention_delay(self, worker: int) -> float:
+        """Return the delay in seconds that steps started since then add to the worker's step."""
         ends, said = self._link.ends(worker), self._said[worker]
         self._said[worker] = ends
         return max(0.0, ends - said)

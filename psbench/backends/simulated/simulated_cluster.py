@@ -233,11 +233,10 @@ class SimulatedCluster:
             return self.under_way.get(worker) is ending
         return ending.generation == ending.worker.generation
 
-    def is_later(self, entry: QueuedEvent, *, arrives: bool) -> bool:
-        """Return whether an event is later than was said, as others share its link or its cores; put it back.
+    def reschedule_if_delayed(self, entry: QueuedEvent, *, arrives: bool) -> bool:
+        """Reschedule an event if contention for its link or its cores has delayed it; return whether it has.
 
-        That is a push that arrives, the end of a step, and, of a worker that was released, what begins with
-        the release.
+        Delayed are pushes that arrive, steps that end, and the steps that a release begins.
         """
         time, _, worker, _, event = entry
         network, is_push = self.transfers.network, type(event) is Push
@@ -245,18 +244,18 @@ class SimulatedCluster:
             return False
         late = 0.0
         if arrives:
-            late = network.later(worker, 0)
+            late = network.contention_delay(worker, 0)
             event.send_s += late
         elif (
             is_push
             or (type(event) is StepBegins and type(event.what) is Push)
             or self.workers.follows_release(event, time, network.said(worker))
         ):
-            late = network.later(worker, 1)
+            late = network.contention_delay(worker, 1)
         if self._cores is not None and not arrives and (is_push or type(event) is StepEnd):
             number = worker if is_push else event.worker.number
             if self._goes_on(number, event):
-                late = self._cores.later(number)
+                late = self._cores.contention_delay(number)
                 event.compute_s += late
         if late <= 0:
             return False

@@ -168,7 +168,7 @@ class Simulation:
             if self.now >= deadline:
                 self.now = self.engine.view.now = deadline
                 self.end("finished", self._rules.at(deadline))
-            elif shared and cluster.is_later(entry, arrives=bool(arrives)):
+            elif shared and cluster.reschedule_if_delayed(entry, arrives=bool(arrives)):
                 pass
             elif type(event) is not Push:
                 if isinstance(event, WorkerEvent):

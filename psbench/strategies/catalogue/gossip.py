@@ -7,28 +7,28 @@ from psbench.strategies.catalogue.composition import Published
 
 d_psgd = Published(
     "d_psgd",
-    "no server: every worker mixes its model with its neighbours', while it computes its own step",
+    "no server: each worker averages its model with its neighbours' while it computes a step",
     "Lian et al. 2017 (D-PSGD)",
     [consistency.Neighbours, aggregation.NeighbourAverage, communication.MixThenStep, placement.Gossip],
 )
 
 d_psgd_step_first = Published(
     "d_psgd_step_first",
-    "d_psgd that steps and then mixes; in the complete graph it is bsp",
+    "d_psgd that steps before it averages; on a complete graph it equals bsp",
     "Lian et al. 2017 (D-PSGD); Assran et al. 2019 (SGP)",
     [consistency.Neighbours, aggregation.NeighbourAverage, communication.StepThenMix, placement.Gossip],
 )
 
 ad_psgd = Published(
     "ad_psgd",
-    "no server and no waiting: a worker averages its model with one neighbour's, whatever that one is doing",
+    "no server, no waiting: a worker averages its model with one neighbour's at any moment",
     "Lian et al. 2018 (AD-PSGD)",
     [consistency.ASP, aggregation.PairAverage, communication.MixThenStep, placement.Gossip],
 )
 
 sgp = Published(
     "sgp",
-    "no server: each worker sends a share of its model to one other, further and further away, and adds up",
+    "no server: each worker pushes a share of its model to one peer and sums what it receives",
     "Assran et al. 2019 (SGP)",
     [consistency.Neighbours, aggregation.PushSum, communication.StepThenMix, placement.Gossip],
     defaults={"graph": "one_peer_exponential"},
@@ -36,7 +36,7 @@ sgp = Published(
 
 moshpit_sgd = Published(
     "moshpit_sgd",
-    "no server: workers average in small groups along the axes of a grid, after the last of which all agree",
+    "no server: workers average in small groups along the axes of a grid, which add up to a global average",
     "Ryabinin et al. 2021 (Moshpit SGD)",
     [consistency.Neighbours, aggregation.NeighbourAverage, communication.StepThenMix, placement.Gossip],
     defaults={"graph": "moshpit"},
@@ -44,7 +44,7 @@ moshpit_sgd = Published(
 
 hierarchical_sgd = Published(
     "hierarchical_sgd",
-    "no server: workers average in small groups often, and in larger ones at longer periods",
+    "no server: workers average often in small groups and less often in large ones",
     "Ryabinin et al. 2021 (Moshpit SGD)",
     [consistency.Neighbours, aggregation.NeighbourAverage, communication.StepThenMix, placement.Gossip],
     defaults={"graph": "hierarchical"},

@@ -7,7 +7,7 @@ from psbench.strategies.catalogue.composition import Published
 
 local_sgd = Published(
     "local_sgd",
-    "every worker takes several steps by itself, then all models are averaged (PASGD)",
+    "workers take several local steps, then average their models (PASGD)",
     "Wang and Joshi 2019, AdaComm, eq. 1",
     [consistency.BSP, aggregation.ModelAverage, communication.LocalSGD],
 )
@@ -22,14 +22,14 @@ adacomm = Published(
 
 selsync = Published(
     "selsync",
-    "workers step by themselves until the gradients of one of them change; then all are averaged",
+    "workers take local steps until one worker's gradients change markedly; then all are averaged",
     "Tyagi and Swany 2023",
     [consistency.BSP, aggregation.Exchange, communication.SelSync],
 )
 
 hermes = Published(
     "hermes",
-    "asp whose workers push only what has clearly helped, and get as much data as they have time for",
+    "asp whose workers push only updates that clearly help; data shares follow their speeds",
     "Basani et al., Hermes",
     [consistency.ASP, aggregation.LossWeighted, communication.HermesGUP, stragglers.DualBinarySearch],
 )

@@ -17,7 +17,7 @@ from psbench.strategies.codecs import ChunkedTopK, OneBit
 #: (1-bit SGD has two for every column of a matrix), since two for a whole model and momentum do not learn.
 double_squeeze = Published(
     "double_squeeze",
-    "bsp in one bit an entry, up and down; what is lost is part of what is sent next",
+    "bsp with 1-bit compression and error feedback in both directions",
     "Tang et al. 2019",
     [consistency.BSP],
     defaults={
@@ -31,7 +31,7 @@ _KEPT = {"local_momentum": "kept"}
 
 diloco = Published(
     "diloco",
-    "every worker takes many steps by itself; their mean difference is a Nesterov step of the model",
+    "workers take many local steps; the server applies their mean difference as a Nesterov step",
     "Douillard et al. 2023 (DiLoCo)",
     [consistency.BSP, aggregation.Outer, communication.LocalSGD],
     defaults=_KEPT | {"local_steps": 20},  # the paper: 500, with AdamW inside
@@ -39,7 +39,7 @@ diloco = Published(
 
 streaming_diloco = Published(
     "streaming_diloco",
-    "diloco whose model is exchanged fragment by fragment, while the workers compute on",
+    "diloco that exchanges the model fragment by fragment while workers keep computing",
     "Douillard et al. 2025 (Streaming DiLoCo)",
     [consistency.BSP, aggregation.Outer, communication.Fragments],
     defaults={"outer_lr": 0.4},  # the paper sends 4 bits a value too: codec="e3m0"
@@ -47,21 +47,21 @@ streaming_diloco = Published(
 
 eager_diloco = Published(
     "eager_diloco",
-    "diloco whose workers do not wait: they step with their own new share and the others' last one",
+    "diloco without waiting: workers step with their own new difference and the others' previous one",
     "Kale et al. 2025 (Eager updates)",
     [consistency.BSP, aggregation.EagerOuter, communication.Eager],
 )
 
 decoupled_diloco = Published(
     "decoupled_diloco",
-    "streaming diloco that waits for some workers only, and asks slow ones for what they have by then",
+    "streaming diloco that waits for a quorum and takes from slow workers the steps done by then",
     "Decoupled DiLoCo 2026",
     [consistency.Quorum, aggregation.RadialOuter, communication.AskedFragments],
 )
 
 sparse_loco = Published(
     "sparse_loco",
-    "local steps whose differences are sent as their largest entries, in 2 bits each; the rest is sent later",
+    "local steps whose differences are sent as 2-bit top-k values with error feedback",
     "Sarfi et al. 2025 (SparseLoCo)",
     [consistency.BSP, aggregation.SparseOuter, communication.LocalSGD],
     # the paper: 30 steps, and 64 of 4,096 entries of models with a hundred million
@@ -70,7 +70,7 @@ sparse_loco = Published(
 
 fedavgm = Published(
     "fedavgm",
-    "federated averaging whose server takes the mean difference as a step with momentum",
+    "federated averaging with momentum on the server",
     "Hsu et al. 2019 (FedAvgM)",
     [consistency.BSP, aggregation.Outer, communication.LocalSGD],
     defaults={"outer_optimizer": "heavy_ball", "outer_lr": 1.0, "outer_momentum": 0.9, "local_steps": 10},
@@ -78,7 +78,7 @@ fedavgm = Published(
 
 fedadam = Published(
     "fedadam",
-    "federated averaging whose server takes the mean difference as a step of Adam",
+    "federated averaging with Adam on the server",
     "Reddi et al. 2021 (FedOpt)",
     [consistency.BSP, aggregation.Outer, communication.LocalSGD],
     defaults={"outer_optimizer": "adam", "outer_lr": 0.1, "outer_momentum": 0.9, "local_steps": 10},
@@ -86,7 +86,7 @@ fedadam = Published(
 
 slowmo = Published(
     "slowmo",
-    "local steps, an average, and a slow momentum of what all averages together did",
+    "local steps, then an average with slow momentum over all averages",
     "Wang et al. 2020 (SlowMo)",
     [consistency.BSP, aggregation.BlockMomentum, communication.LocalSGD],
     defaults={"block_momentum": 0.7, "local_steps": 12, "local_momentum": "cleared"},
@@ -94,7 +94,7 @@ slowmo = Published(
 
 lookahead = Published(
     "lookahead",
-    "k steps forward, then a step back towards where they began",
+    "k local steps, then a step back towards their starting point",
     "Zhang et al. 2019 (Lookahead)",
     [consistency.BSP, aggregation.Outer, communication.LocalSGD],
     defaults=_KEPT | {"outer_optimizer": "plain", "outer_lr": 0.5, "outer_momentum": 0.0, "local_steps": 5},
@@ -102,7 +102,7 @@ lookahead = Published(
 
 async_local_sgd = Published(
     "async_local_sgd",
-    "workers push what many steps did whenever they have done it; the momentum waits for several pushes",
+    "workers push differences of many local steps without waiting; momentum is applied every few pushes",
     "Liu et al. 2024 (Async Local-SGD)",
     [consistency.Grace, aggregation.DelayedNesterov, communication.DynamicLocalSGD],
     defaults=_KEPT | {"local_steps": 20},
@@ -110,7 +110,7 @@ async_local_sgd = Published(
 
 halos = Published(
     "halos",
-    "async local sgd on servers in two levels: regions step by themselves and send what that came to",
+    "async local sgd with servers on two levels: regional ones update on their own, then report differences",
     "Kim et al. 2025 (HALoS)",
     [consistency.ASP, aggregation.TwoLevels, communication.RegionalSGD],
     defaults=_KEPT,
@@ -118,21 +118,21 @@ halos = Published(
 
 fedbuff = Published(
     "fedbuff",
-    "differences of many steps are buffered, and every k of them make a version; no worker waits",
+    "the server buffers differences of local steps and updates with every k of them; no worker waits",
     "Nguyen et al. 2022 (FedBuff)",
     [consistency.KBatchASP, aggregation.FedBuff, communication.LocalSGD],
 )
 
 fedasync = Published(
     "fedasync",
-    "the model moves towards each worker's when it arrives, the less the staler it is",
+    "the server mixes in each worker's model as it arrives, less if it is stale",
     "Xie et al. 2019 (FedAsync)",
     [consistency.ASP, aggregation.FedAsync, communication.LocalSGD],
 )
 
 easgd = Published(
     "easgd",
-    "workers keep models of their own, and springs hold them to a centre that follows them",
+    "local models, elastically pulled towards a shared centre model",
     "Zhang et al. 2015 (EASGD)",
     [consistency.ASP, aggregation.ElasticCentre, communication.Elastic],
     defaults=_KEPT,
@@ -140,7 +140,7 @@ easgd = Published(
 
 dc_asgd = Published(
     "dc_asgd",
-    "asp in which a stale gradient is corrected by how far the model has moved since",
+    "asp that corrects a stale gradient for how far the model has moved since",
     "Zheng et al. 2017 (DC-ASGD)",
     [consistency.ASP, aggregation.DelayCompensated],
 )

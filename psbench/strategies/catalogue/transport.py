@@ -7,28 +7,28 @@ from psbench.strategies.catalogue.composition import Published
 
 all_reduce = Published(
     "all_reduce",
-    "no server: workers add up their gradients in a ring",
+    "no server: workers sum their gradients in a ring",
     "Patarasuk and Yuan 2009; thesis 2.1.2",
     [consistency.BSP, placement.AllReduce],
 )
 
 fsdp = Published(
     "fsdp",
-    "all_reduce whose workers hold a share of model and state each, and gather parameters twice a step",
+    "all_reduce with model and optimizer state sharded over workers; parameters are gathered twice a step",
     "Rajbhandari et al. 2020 (ZeRO); Zhao et al. 2023 (FSDP)",
     [consistency.BSP, placement.Sharded],
 )
 
 power_sgd = Published(
     "power_sgd",
-    "all_reduce of matrices of few columns, whose products stand for the gradients of large tensors",
+    "all_reduce of low-rank factors of the gradients of large tensors",
     "Vogels et al. 2019 (PowerSGD)",
     [consistency.BSP, aggregation.PowerSGD, placement.AllReduce],
 )
 
 one_bit_adam = Published(
     "one_bit_adam",
-    "all_reduce with Adam, whose momentum travels in one bit an entry once its variance is frozen",
+    "all_reduce with Adam; once its variance is frozen, momentum is sent in 1 bit per entry",
     "Tang et al. 2021 (1-bit Adam)",
     [consistency.BSP, aggregation.OneBitAdam, placement.AllReduce],
 )

@@ -28,91 +28,91 @@ ssp = Published(
 
 k_bsp = Published(
     "k_bsp",
-    "the first k workers make the version; the others' work is void",
+    "update with the first k gradients of each round; discard the rest",
     "Dutta et al. 2018 (K-sync); thesis 3.2.2",
     [consistency.KBSP],
 )
 
 k_batch_bsp = Published(
     "k_batch_bsp",
-    "the first k mini-batches make the version; other work is void",
+    "update with the first k mini-batches of each round; cancel the rest",
     "Dutta et al. 2018 (K-batch-sync); thesis 3.2.2",
     [consistency.KBatchBSP],
 )
 
 backup_workers = Published(
     "backup_workers",
-    "a barrier that does without the last few: their gradients are dropped",
+    "bsp that updates without the last few workers of each round and drops their gradients",
     "Chen et al. 2016",
     [consistency.BackupWorkers],
 )
 
 k_asp = Published(
     "k_asp",
-    "k workers make a version, whatever they started from, and wait for it",
+    "update with the gradients of any k workers, stale or not; only those k wait for the new model",
     "Dutta et al. 2018 (K-async); thesis 3.2.2",
     [consistency.KASP],
 )
 
 k_batch_asp = Published(
     "k_batch_asp",
-    "every k pushes make a version; no worker waits",
+    "update with every k gradients that arrive; no worker waits",
     "Dutta et al. 2018 (K-batch-async), Lian et al. 2015; thesis 3.2.2",
     [consistency.KBatchASP],
 )
 
 dssp = Published(
     "dssp",
-    "ssp whose fastest worker is granted more steps where that shortens its wait",
+    "ssp that grants the fastest worker extra steps when they shorten its wait",
     "Zhao et al. 2019, DSSP",
     [consistency.DSSP],
 )
 
 elastic_bsp = Published(
     "elastic_bsp",
-    "barriers where the workers' pushes are predicted to fall together, and asp in between",
+    "asp with a barrier where the workers' pushes are predicted to arrive close together",
     "Zhao et al. 2019, ElasticBSP; Zhao et al. 2021",
     [consistency.ElasticBSP],
 )
 
 n_softsync = Published(
     "n_softsync",
-    "about n versions while every worker pushes once; stale pushes count for less",
+    "about n updates while every worker pushes once; stale gradients count for less",
     "Gupta et al. 2016; Zhang et al. 2016; thesis 3.2.2",
     [consistency.NSoftsync, aggregation.StalenessWeighted],
 )
 
 con_sgd = Published(
     "con_sgd",
-    "ssp in which every push moves the model by its n-th part",
+    "ssp in which each gradient is scaled by 1/n",
     "Jiang et al. 2017",
     [consistency.SSP],
 )
 
 dyn_sgd = Published(
     "dyn_sgd",
-    "ssp in which a push is divided by its staleness",
+    "ssp in which each gradient is divided by its staleness",
     "Jiang et al. 2017",
     [consistency.SSP, aggregation.DynSGD],
 )
 
 bounded_step = Published(
     "bounded_step",
-    "asp in which a push counts for less the further the model has moved meanwhile",
+    "asp in which a gradient counts for less the further the model has moved since it was computed",
     "Dutta et al. 2018; thesis 3.2.2",
     [consistency.ASP, aggregation.BoundedStep],
 )
 
 osp = Published(
     "osp",
-    "bsp whose workers step on by themselves while their gradients are on the way",
+    "bsp whose workers take local steps while their gradients are being exchanged",
     "Wang, Guo, Li 2019",
     [consistency.BSP, aggregation.Accumulated, communication.OSP],
 )
 
 early_epoch_stop = Published(
     "early_epoch_stop",
-    "asp that meets at the end of every epoch, which is when most workers have done their share",
+    "asp with a barrier at the end of each epoch, which ends once most workers have finished their share",
     "Chilimbi et al. 2014, Project Adam; thesis 3.2.5",
     [consistency.EarlyEpochStop],
 )

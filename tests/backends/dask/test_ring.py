@@ -119,7 +119,7 @@ def test_a_version_of_nothing_is_the_model_before(strategy: object) -> None:
     member = RingMember(0, sent, None, b"", None)  # type: ignore[arg-type]
     member.begin(replica := workload.server(), "none")
     before = replica.parameters.clone()
-    member.handle(msg.AddNothing(-1))
+    member.handle(msg.ContributeZeros(-1))
     member.handle(msg.StartRing(1, [0], [1.0], [4], [1], {}))
     assert sent == [msg.RingVerdict(1, True)]
     member.handle(msg.MakeVersion(1, 1, msg.Update(1.0, 0.0, 1.0, {"keep": 0.0}, -1)))

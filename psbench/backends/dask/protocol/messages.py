@@ -298,10 +298,10 @@ class StartRing(Message, kind=50):
     numbers: dict[str, float]
 
 
-class AddNothing(Message, kind=47):
-    """The receiver adds to the next ring what does not move the model, in a `fragment` of it if not below 0.
+class ContributeZeros(Message, kind=47):
+    """Contribute zeros to the next all-reduce (of `fragment`; -1: of the whole model).
 
-    What the pushers of the next version had to add was lost with them.
+    Sent where the workers that pushed for the next version were lost with their gradients.
     """
 
     fragment: int

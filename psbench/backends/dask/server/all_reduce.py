@@ -128,7 +128,7 @@ class AllReduceStore(ParameterStore):
         members = [(push.worker, weight, push.samples, push.steps) for push, weight in there]
         if not members:
             members = [(min(self._with_model()), total, sum(push.samples for push in apply.pushes), 1)]
-            self._send(members[0][0], msg.AddNothing(apply.fragment))
+            self._send(members[0][0], msg.ContributeZeros(apply.fragment))
         self._start(_weighted(apply), members, total, apply.numbers)
 
     def _with_model(self) -> set[int]:

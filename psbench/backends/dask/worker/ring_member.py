@@ -94,7 +94,7 @@ class RingMember:
             StartRing: self._ring,
             msg.SendState: self._send_state,
             msg.SendPayload: self._send_payload,
-            msg.AddNothing: self._add_nothing,
+            msg.ContributeZeros: self._add_nothing,
             msg.AbortRing: lambda order: self._give_verdict(order.ring),
             msg.LoadReplica: lambda order: self.replica.load(order.tensors),
             msg.KeepShare: self._keep_share,
@@ -170,7 +170,7 @@ class RingMember:
     def _reply(self, tag: int, state: StateDict) -> None:
         self.mailbox.send(msg.StateReply(tag, state))
 
-    def _add_nothing(self, order: msg.AddNothing) -> None:
+    def _add_nothing(self, order: msg.ContributeZeros) -> None:
         """Contribute what does not move the model."""
         replica = self.replica
         own = (
