@@ -218,8 +218,7 @@ def test_compare_saves_every_run_and_a_report(compared):
 def test_compare_prints_a_table(compared, capsys):
     out, _ = ok(capsys, "compare", str(compared / "asp.yaml"), str(compared / "bsp.yaml"), "--seeds", "2")
     assert "equal budget: updates 6 on digits" in out
-    rows = [line.split()[0] for line in out.splitlines() if line.strip()]
-    assert {"asp", "bsp"} <= set(rows)
+    assert {"asp", "bsp"} <= {*out.split()}  # one a row, or one a column where rows are too long
 
 
 def test_compare_as_json(compared, capsys):

@@ -195,11 +195,11 @@ def test_golden_log(name):
     path = GOLDEN / f"{name}.json"
     if os.environ.get("PSBENCH_WRITE_GOLDEN"):
         write_log(cluster.log, path)
-    golden = read_log(path)
+    golden = read_log(path).log
     assert golden.texts == cluster.log.texts
     assert golden.rows().tolist() == cluster.log.rows().tolist()
     assert golden.digest() == cluster.log.digest()
 
 
 def test_every_golden_file_is_compared():
-    assert {path.stem for path in GOLDEN.glob("*.json")} == set(CASES)
+    assert {path.stem for path in GOLDEN.glob("*.json")} - {"pins"} == set(CASES)

@@ -166,7 +166,7 @@ def logs(draw):
 def test_a_log_comes_back_from_a_file_as_it_was(suffix, log, tmp_path):
     path = tmp_path / f"log.{suffix}"
     write_log(log, path)
-    again = read_log(path)
+    again = read_log(path).log
     assert again.texts == log.texts
     for name, column in log.columns().items():
         np.testing.assert_array_equal(again.columns()[name], column)  # for which nan equals nan
@@ -178,7 +178,7 @@ def test_a_log_comes_back_from_a_file_as_it_was(suffix, log, tmp_path):
 def test_a_runs_log_keeps_its_digest_in_a_file(suffix, tmp_path):
     log = run(toy_experiment("k_bsp", timing_only=True)).log  # whose losses are all nan
     write_log(log, tmp_path / f"log.{suffix}")
-    assert read_log(tmp_path / f"log.{suffix}").digest() == log.digest()
+    assert read_log(tmp_path / f"log.{suffix}").log.digest() == log.digest()
 
 
 @given(log=logs(), cuts=st.lists(st.integers(0, 12), max_size=3))

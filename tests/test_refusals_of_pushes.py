@@ -116,7 +116,7 @@ def test_no_model_to_apply_to():
     """A worker that is sent a model for every step has none between them."""
     nowhere = refused("no_model_to_apply_to", aggregation=GRADIENTS)
     with pytest.raises(NotImplementedError, match="is sent models only"):
-        LocalModel(nowhere, SGD()).receive(torch.ones(3), lr=0.1)
+        LocalModel(nowhere, SGD()).receive(torch.ones(3))
 
 
 def test_sums_taken_for_means():

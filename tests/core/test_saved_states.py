@@ -73,7 +73,7 @@ def test_a_log_with_the_old_names_of_kinds_is_read(tmp_path):
     old = path.read_text().replace('"switch_requested"', '"asked"').replace('"set_timer"', '"wake"')
     assert '"asked", "wake"' in old
     path.write_text(old)
-    assert read_log(path).digest() == log.digest()
+    assert read_log(path).log.digest() == log.digest()
     path.write_text(old.replace('"format": 1', '"format": 2'))
-    with pytest.raises(DataError, match="format 2, expected 1"):
+    with pytest.raises(DataError, match="format: must be less than or equal to 1, got 2"):
         read_log(path)

@@ -48,7 +48,7 @@ def test_a_transformer_comes_near_the_entropy():
             cluster={"workers": 2},
             optimizer={"name": "adam", "lr": 0.01},
             batch_size=64,
-            stop={"epochs": 6},
+            stop={"epochs": 9},
         )
     )
     above = done.metrics["val_loss"] - source.entropy_rate

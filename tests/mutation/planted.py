@@ -91,7 +91,7 @@ KNOWN = {
     "batch orders ignored": Fault(ActionProcessor, "release", "view.num_computing += 1", "pass"),
     "cancelled work counted": Fault(ActionProcessor, "cancel", "self.view.num_computing -= 1", "pass"),
     "discarded push kept": Fault(ActionProcessor, "discard", "pop(push.id, None)", "get(push.id, None)"),
-    "kept samples lost": Fault(ActionProcessor, "_complete_for_own_steps", "view.samples += kept", "pass"),
+    "kept samples lost": Fault(ActionProcessor, "_complete_for_own_half", "view.samples += kept", "pass"),
     "leaver still active": Fault(EngineMembership, "_remove", "view.num_active -= 1", "pass"),
     "leaver's clock kept": Fault(EngineMembership, "_remove", "view.leave_clock(worker)", "pass"),
     "hand-over with work under way": Fault(Drain, "next_actions", "or view.num_under_way", "or False"),

@@ -156,7 +156,9 @@ def test_measured_machines_are_a_situation_too(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match="measure your machines by `psbench calibrate`"):
         SITUATIONS["my_cluster"].experiment()
-    cluster = {"workers": 2, "speed": [1.0, 0.5], "link_time": {"name": "trace", "seconds": [[1e-3]] * 4}}
+    links = {"name": "trace", "seconds": [[1e-3]] * 4}
+    cluster = {"workers": 2, "speed": [1.0, 0.5], "step_time": {"name": "constant"}, "link_time": links}
+    cluster |= {"latency_s": 1e-3, "server_bandwidth_mbit_s": 1e3}
     measured = BRIEF.but(cluster=cluster, batch_size=32, backend="simulated").spec()
     Calibration(cluster, 2, (8, 16), 1438, {}, (), (), measured).to_yaml(Path("profile.yaml"))
     panel.say("preset", name="my_cluster")

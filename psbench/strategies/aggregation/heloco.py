@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from psbench.core import Action, Aggregation, Apply, ClusterView, Push, Pushed, State, Step, Vector, parameter
 from psbench.core.arithmetic import apart, end_to_end
 
-SOURCE = "HeLoCo 2026"
+SOURCE = "Al Asif et al. 2026 (HeLoCo)"
 #: of the paper's table 3: a cosine that passes, shares, the largest share, and the weight of the momentum
 _ALIGNED, _SHARE, _LARGEST, _KAPPA, _EPSILON = 0.2, 0.5, 0.5, 3.0, 1e-8
 

@@ -30,7 +30,7 @@ class AnsweredSGD(GoesOn, LocalSGD):
     """
 
     name = "answered_sgd"
-    source = "HeLoCo 2026"
+    source = "Al Asif et al. 2026 (HeLoCo)"
 
 
 class RegionalSGD(GoesOn, DynamicLocalSGD):

@@ -136,10 +136,11 @@ class Broken(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer, self.steps = nn.Linear(64, 10), 0
+        self.layer = nn.Linear(64, 10)
+        self.register_buffer("steps", torch.zeros(()))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.steps += self.training
+        self.steps += float(self.training)
         if self.steps > 4:
             raise ArithmeticError("a bug of the model")
         out: torch.Tensor = self.layer(x.flatten(1))
