@@ -118,11 +118,16 @@ class WorkerLoop:
         return self._within_allowance(directive) if waited else directive
 
     def _within_allowance(self, directive: Directive) -> Directive:
-        """Return `push` in place of a further step for which no samples are left, or `wait` until it may."""
+        """Return `push` in place of a further step for which no samples are left.
+
+        With a push under way the worker goes on until its answer is due, which its policy counts in steps.
+        """
         is_used_up = self._allowance is not None and self._samples >= self._allowance
-        if not is_used_up or directive not in ("continue", "report"):
-            return directive
-        return "wait" if self.exchanging else "push"
+        return (
+            "push"
+            if is_used_up and not self.exchanging and directive in ("continue", "report")
+            else directive
+        )
 
     def takes_answer(self, stepped: bool) -> bool:
         """Return whether an answer that came while the worker computes is taken now, or after later steps."""

@@ -49,16 +49,17 @@ def test_a_worker_pushes_when_it_has_used_up_its_allowance(allowance, steps):
     assert [loop.stepped(4, 0.5, 1.0, {}) for _ in range(5)] == [*["continue"] * 4, "push"]
 
 
-def test_a_worker_without_samples_left_waits_for_the_answer_to_its_push():
+def test_a_worker_without_samples_left_goes_on_until_its_answer_is_due():
     """And pushes what it has as soon as that is here; of an allowance, what was pushed is used up."""
     orders = {"local_steps": 6, "fragment": 0}
     strategy = {"name": "streaming_diloco", "local_steps": 12, "overlap": 5}
     loop = loop_of(strategy, orders, allowance=32)
     assert [loop.stepped(4, 0.5, 1.0, {}) for _ in range(6)] == [*["continue"] * 5, "push_and_continue"]
     assert loop.push(0, bytes=10, overlapping=True).samples == 24
-    assert [loop.stepped(4, 0.5, 1.0, {}) for _ in range(2)] == ["continue", "wait"]  # 8 samples are left
+    # 8 samples are left, and its policy counts the steps after which the answer is taken
+    assert [loop.stepped(4, 0.5, 1.0, {}) for _ in range(5)] == [*["continue"] * 4, "wait"]
     assert loop.release("step", 2, 1, orders, allowance=8) == "push"
-    assert (loop.push(1, bytes=10).steps, loop.exchanging) == (2, False)
+    assert (loop.push(1, bytes=10).steps, loop.exchanging) == (5, False)
     assert loop.release("step", 3, 2, orders, allowance=100) == "continue"
     assert [loop.stepped(4, 0.5, 1.0, {}) for _ in range(6)] == [*["continue"] * 5, "push_and_continue"]
 

@@ -479,3 +479,18 @@ def test_sends_over_a_slow_link_are_those_that_the_log_says():
     found = [(send.worker, send.start_s, send.end_s) for send in metrics.sends_beside(run.log).itertuples()]
     expected = sorted((send.worker, send.start_s, send.end_s) for send in sent_beside(rows_of(run.log)))
     assert found == [pytest.approx(send, rel=1e-6) for send in expected]
+
+
+@pytest.mark.parametrize("epochs", [2, 3])
+def test_a_budget_used_up_beside_a_push_is_no_deadlock(epochs):
+    """The answer may be here before the steps after which it is taken, which the budget must not cut off."""
+    slow = {"workers": 4, "latency_s": 0.005, "bandwidth_mbit_s": 10.0, "server_bandwidth_mbit_s": 1000.0}
+    pieces = {"local_steps": 24, "num_fragments": 3, "fragment_pattern": "contiguous", "overlap": 6}
+    done = ps.run(
+        ps.Experiment(
+            strategy={"name": "streaming_diloco", **pieces},
+            **{"data": "digits", "cluster": slow, "batch_size": 64, "timing_only": True},
+            stop={"epochs": epochs},
+        )
+    )
+    assert epochs <= done.summary()["epochs"] < 1.05 * epochs
