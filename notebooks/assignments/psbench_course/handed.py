@@ -68,7 +68,7 @@ class Handed:
 
     @cached_property
     def not_own(self) -> str:
-        """What shows that the work is not the student's own: a run on another cluster, later predictions."""
+        """The sign that the work is not the student's own: a run on another cluster, later predictions."""
         if self.submission.assignment == 0:
             return ""
         own = self.submission.practice if self.submission.assignment == 4 else self.submission.experiment

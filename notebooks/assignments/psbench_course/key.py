@@ -1,4 +1,4 @@
-"""The lecturer's key: right answers of the quiz, and what is checked of each assignment.
+"""The lecturer's key: the right answers of the quiz, and the checks of each assignment.
 
 No wheel holds it. It is the folder `notebooks/assignments/key` of a clone, or a copy of it.
 """
@@ -47,7 +47,7 @@ def folder_of_key() -> Path:
 
 @cache
 def checks() -> Checks:
-    """Return what is checked of each assignment.
+    """Return the checks of each assignment.
 
     Raises
     ------
