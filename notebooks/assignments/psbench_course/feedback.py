@@ -20,7 +20,7 @@ _ANSWERS = {
 
 
 def check(submission: Submission, number: int | None = None) -> str:
-    """Return "complete", or the first missing item of a submission; with the lecturer's key, one check's result.
+    """Return "complete", or the first missing item of a submission; with the lecturer's key, one result.
 
     Parameters
     ----------
