@@ -27,7 +27,13 @@ from psbench.training.workload import Workload
 
 @pytest.mark.slow
 @pytest.mark.dask
-@pytest.mark.parametrize("hit", [signal.SIGKILL, signal.SIGSTOP], ids=["dies", "freezes"])
+@pytest.mark.parametrize(
+    "hit",
+    [
+        pytest.param(signal.SIGKILL, id="dies"),
+        pytest.param(signal.SIGSTOP, id="freezes", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_dask_worker_with_a_partition_that_is_gone_is_replaced(hit):
     """The job is done again elsewhere, so the updates are still those of BSP."""
     two = toy_cluster([1.0, 1.0])
