@@ -14,9 +14,9 @@ from psbench.clusters import Cluster, Custom, make_cluster
 from psbench.clusters.connection import ConnectionSettings
 from psbench.clusters.recovery import Recovery
 from psbench.clusters.scheduler import check_address
-from psbench.core.compatibility import doubt_of_optimizer, unfit_without_server
 from psbench.core.part import make_part
 from psbench.core.parts import Switching
+from psbench.core.peer_to_peer import unfit_without_server
 from psbench.core.plateau import PlateauRule
 from psbench.core.specification import Specification, parameter
 from psbench.core.stop import Stop
@@ -176,7 +176,7 @@ class Experiment(Specification):
             values["strategy"] = _switched_at(values.get("strategy", _STRATEGY), switch_at_s)
         super().__init__(**values)
         for composition in self.strategy.compositions:
-            if doubt := doubt_of_optimizer(composition, self.optimizer.name, self.optimizer.lr):
+            if doubt := suitability.doubt_of_optimizer(composition, self.optimizer.name, self.optimizer.lr):
                 warnings.warn(f"strategy {composition.name!r}: {doubt}", DoubtfulComposition, stacklevel=2)
         for name in ("optimizer", "inner_optimizer"):
             if doubt := suitability.doubt_of_schedule(getattr(self, name), self.stop.epochs):

@@ -11,25 +11,23 @@ from toybox import take_out
 from psbench.backends.control import Control
 from psbench.backends.simulated.simulation import Simulation
 from psbench.core.aggregation import PayloadKind
+from psbench.core.collective import Jobs
 from psbench.core.compatibility import misfits
 from psbench.core.log import EventLog
 from psbench.core.part import make_part
-from psbench.core.parts import Placement
 from psbench.core.strategy import DOMAINS, Strategy
 from psbench.errors import ParameterError
 from psbench.strategies.aggregation import Mean
-from psbench.strategies.communication import EveryStep, LocalSGD
+from psbench.strategies.communication import LocalSGD
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
 from psbench.training.workload import Workload
 
 
-class Stateless(Placement):
+class Stateless(Jobs):
     """What MapReduce is: tasks that come and go."""
 
     name: ClassVar[str] = "refused_stateless"
-    collective: ClassVar[bool] = True
-    stateless_workers: ClassVar[bool] = True
 
 
 class BareModels(Mean):
@@ -37,13 +35,6 @@ class BareModels(Mean):
 
     name: ClassVar[str] = "refused_bare_models"
     payload: ClassVar[PayloadKind] = "parameters"
-
-
-class BareLocal(EveryStep):
-    """Says that steps stay on the worker, and not what becomes of them."""
-
-    name: ClassVar[str] = "refused_bare_local"
-    local: ClassVar[bool] = True
 
 
 class TwoVectors(Mean):
@@ -74,55 +65,55 @@ take_out("refused_")
 
 #: each row of `misfits` by the name of its test below
 ROWS = {
-    "who_may_never_push": "a worker that may never push would stall the others",
-    "all_push_together": "all push together, which needs a barrier",
-    "missed_aggregates": "would miss its aggregate",
-    "lost_steps": "steps kept on the worker would be lost",
-    "answers_to_others": "answers the pushers of a commit, of which",
-    "answers_in_part": "is no difference from the one before",
-    "steps_without_a_half": "does not say how; derive it from OwnSteps",
-    "no_model_to_send": "has no model of its own to send",
-    "no_model_to_apply_to": "cannot apply an aggregate",
-    "interrupted_overlap": "cannot be interrupted",
-    "sums_taken_for_means": "a push of several steps would count as one",
-    "means_taken_for_sums": "each push is a mean already, not a sum",
+    "who_may_never_push": "has workers that may never push",
+    "all_push_together": "has all workers push together",
+    "missed_aggregates": "which a worker outside of the commit would miss",
+    "lost_steps": "they would be lost where",
+    "answers_to_others": "answers the pushers of a commit, and",
+    "answers_in_part": "of which none is a difference from the one before",
+    "no_model_to_send": "without models of their own, of which",
+    "no_model_to_apply_to": "could not apply an aggregate of",
+    "interrupted_overlap": "would cancel that work",
+    "sums_taken_for_means": "would count each as one step",
+    "means_taken_for_sums": "takes each push as a sum over steps",
     "models_added_up_as_directions": "the weighted sum of models is no direction",
-    "pushes_that_only_their_sum_is_left_of": "pushes are added up on their way",
-    "blocks_of_all": "takes a commit for the work of all since the last",
+    "pushes_that_only_their_sum_is_left_of": "adds up pushes on their way",
+    "blocks_of_all": "treats a commit as the work of all workers",
     "one_push_against_a_state": "weighs one push against its own state",
-    "replicas_that_overlap": "its workers are not at one model",
-    "chunks_unknown": "sizes chunks of data, which",
-    "progress_not_reported": "looks at the workers' progress, which",
+    "replicas_that_overlap": "needs replicas of one model",
+    "chunks_unknown": "sizes chunks of data, into which",
+    "progress_not_reported": "looks at the workers' progress within a batch",
     "recut_without_a_barrier": "cuts new batches at each barrier",
-    "a_ring_of_some": "a collective operation needs all workers",
-    "bits_that_belong_together": "vectors are added up on their way",
-    "tasks_that_keep_nothing": "its tasks keep nothing between steps",
-    "tasks_that_hand_on_floats": "its tasks hand on 32-bit floats",
-    "nobody_who_makes_a_version": "no server makes a version of pushes",
+    "a_ring_of_some": "needs all workers in each operation",
+    "bits_that_belong_together": "adds up vectors on their way",
+    "tasks_that_keep_nothing": "has tasks that keep nothing between steps",
+    "tasks_that_hand_on_floats": "has tasks return 32-bit floats",
+    "nobody_who_makes_a_version": "has no server that could make a version",
     "one_model_for_all": "mixes models of workers, and",
-    "neighbours_not_waited_for": "mixes what a worker's neighbours sent at the same exchange",
-    "neighbours_waited_for_in_vain": "waits for what neighbours send",
-    "pairs_that_wait_for_all": "a pair exchanges whatever others do",
-    "a_model_that_is_replaced": "would not go on from its own model",
-    "no_mixture": "a worker goes on from a mixture, and",
-    "parts_of_a_mixture": "what a codec loses of a model that is mixed",
-    "a_regions_model_taken_for_a_gradient": "a worker would take for a gradient",
-    "no_model_of_a_region": "goes on from a model that it is answered with, and",
-    "a_share_of_the_model": "a worker holds a share of the model between steps",
-    "shares_that_are_nowhere_else": "a share of the model is with its worker alone",
+    "neighbours_not_waited_for": "mixes the models that a worker's neighbours sent",
+    "neighbours_waited_for_in_vain": "waits for models from neighbours",
+    "pairs_that_wait_for_all": "lets a pair exchange whatever others do",
+    "a_model_that_is_replaced": "has workers that continue from their own models",
+    "no_mixture": "has workers continue from a mixture of models",
+    "parts_of_a_mixture": "what a codec loses of a mixed model",
+    "a_regions_model_taken_for_a_gradient": "would take for a gradient",
+    "no_model_of_a_region": "continues from the model with which a push is answered",
+    "a_share_of_the_model": "has a worker hold a share of the model",
+    "shares_of_the_dropped": "has each share of the model with one worker alone",
+    "shares_that_are_nowhere_else": "gathers shares of the model as they are",
     "tensors_in_part": "takes norms of whole tensors, of which",
-    "fragments_at_different_steps": "takes pushes of several together",
-    "fragments_without_a_step": "a fragment is a difference, and a step of its own",
+    "fragments_at_different_steps": "commits pushes of several fragments together",
+    "fragments_without_a_step": "does not take a step of its own along the difference",
     "numbers_of_whole_vectors": "asks for numbers of whole vectors",
-    "codecs_of_whole_vectors": "codecs keep whole vectors",
-    "fragments_that_move": "parameters that move, while",
-    "vectors_that_are_not_given": "does not give; define its 'payload'",
-    "several_vectors_in_part": "fragments and measured numbers are of one vector",
-    "several_vectors_as_differences": "sends models as differences, and knows of one vector",
-    "several_vectors_that_wait": "and may wait for a commit under",
+    "codecs_of_whole_vectors": "its codecs keep whole vectors",
+    "fragments_that_move": "moves parameters meanwhile",
+    "vectors_that_are_not_given": "has pushes carry several vectors, of which",
+    "several_vectors_in_part": "and fragments, as of",
+    "several_vectors_as_differences": "has pushes carry several models, and the codec",
+    "several_vectors_that_wait": "may wait for a commit under",
     "several_vectors_that_move": "whose entries parameter_server does not move",
-    "sums_that_depend_on_sums": "several times for a version, which",
-    "sums_of_something_else": "decides what its sums carry",
+    "sums_that_depend_on_sums": "add up several times for a version, which",
+    "sums_of_something_else": "determines what its sums carry",
 }
 
 PLAIN = {

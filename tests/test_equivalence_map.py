@@ -281,4 +281,4 @@ def test_only_what_is_known_to_takes_other_batches():
     for name in OTHER_BATCHES:
         made = strategies.CATALOGUE[name]()
         assert isinstance(made, Strategy)
-        assert made.stragglers.needs_chunks
+        assert made.stragglers.sizes_chunks

@@ -9,7 +9,7 @@ import test_refusals_of_placements
 import test_refusals_of_pushes
 import test_refusals_of_vectors
 from draws import kinds
-from refusals import GRADIENTS, OF_PUSHES, ROWS, BareLocal, BareModels, Stateless, refused, unchecked
+from refusals import GRADIENTS, OF_PUSHES, ROWS, BareModels, Stateless, refused, unchecked
 from strategies.aggregation.own_arithmetic import Elastic
 
 from psbench.core.actions import Release
@@ -29,7 +29,6 @@ def test_every_reason_is_in_the_list_and_all_of_the_list_occur():
         make_part("communication", {"name": name, "codec": "top_k", "codec_down": "top_k"})
         for name in ("every_step", "local_sgd")
     ]
-    known["communication"].append(BareLocal())
     reasons = set()
     composition = unchecked(**{domain: parts[0] for domain, parts in known.items()})
     # a reason is of two or three parts, and every eleventh of 400,000 compositions has all triples of parts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from refusals import GRADIENTS, LOCAL, BareLocal, BareModels, refused, simulated, unchecked
+from refusals import GRADIENTS, LOCAL, BareModels, refused, simulated, unchecked
 from strategies.aggregation.own_arithmetic import Elastic, Median
 from vectors import how, pushed
 
@@ -77,15 +77,6 @@ def test_answers_in_part():
     compression = Compression(kept, partitions_of([[(0, 15)]]), Streams(0), {})
     arrived = compression.aggregate(0, 1, torch.ones(15))
     assert 0 < arrived.count_nonzero() < 3
-
-
-def test_steps_without_a_half():
-    """The gradient would be taken for a model, as by a worker that has none."""
-    nonsense = refused("steps_without_a_half", communication=BareLocal(), aggregation="model_average")
-    experiment = toy_experiment(nonsense, stop={"updates": 1}, **ALONE)
-    stepped = run(experiment.but(strategy="bsp")).parameters
-    gradient = (Workload.build(experiment).parameters - stepped) / 0.1
-    torch.testing.assert_close(run(experiment).parameters, gradient)
 
 
 ALONE = {"cluster": toy_cluster([1.0]), "batch_size": 8}

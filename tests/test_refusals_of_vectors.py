@@ -74,11 +74,14 @@ def test_shares_that_are_nowhere_else():
     """A model of rounded parameters is another one; and who is dropped takes a share along."""
     rounding = {"name": "every_step", "codec": "fp16"}
     refused("shares_that_are_nowhere_else", communication=rounding, placement="sharded")
-    refused("shares_that_are_nowhere_else", stragglers="drop_stragglers", placement="sharded")
+    refused("shares_of_the_dropped", stragglers="drop_stragglers", placement="sharded")
     out = Outbox()
     store = ShardedStore(out, [0, 1], None, itertools.count())
     with pytest.raises(ServerLost, match="worker 1 is lost, and its share"):
         store.leave(1, 0)
+
+
+test_shares_of_the_dropped = test_shares_that_are_nowhere_else
 
 
 def test_tensors_in_part():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from psbench.core import Specification, Strategy, parameter
-from psbench.core.compatibility import unreplicable
+from psbench.core.replicas import unreplicable
 from psbench.errors import ParameterError
 
 

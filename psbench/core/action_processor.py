@@ -17,6 +17,7 @@ from psbench.core.migration import REASSIGNMENT, Migration, lost_entries
 from psbench.core.neighbourhood import Neighbourhood
 from psbench.core.part import Part
 from psbench.core.parts import Communication, Switching
+from psbench.core.peer_to_peer import PeerToPeer, WaitsForNeighbours, sends_before_step
 from psbench.core.renamed import current_names
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView, Status, WorkerView
@@ -121,10 +122,11 @@ class ActionProcessor:
         self.view.fragment_updates = [0] * len(self._fragments)
         self._exchanges = now.aggregation.exchanges
         self._replies_aggregate = now.aggregation.reply != "model"
-        self.peer_to_peer = now.placement.peer_to_peer
-        self.view.neighbourhood = (
-            Neighbourhood(self.view, now.placement, now.communication) if self.peer_to_peer else None
-        )
+        self._waits_for_neighbours = isinstance(now.consistency, WaitsForNeighbours)
+        self.peer_to_peer, self.view.neighbourhood = False, None
+        if isinstance(now.placement, PeerToPeer):
+            self.peer_to_peer = True
+            self.view.neighbourhood = Neighbourhood(self.view, now.placement, now.communication)
         self.set_ranges(now.placement.ranges(self._wire_size.layout))
         own_rate = type(now.communication).rate_epoch is not Communication.rate_epoch
         self._rate_epoch = now.communication.rate_epoch if own_rate else None
@@ -196,7 +198,7 @@ class ActionProcessor:
         self.out.append(mix)
         received = sum(len(row.keys() - {number}) for number, row in mix.rows.items())
         size = received * self._wire_size.of(now.communication.codec, now.placement)
-        text = {"sent": mix.sent, "steps_first": not now.communication.sends_first, "rows": mix.rows}
+        text = {"sent": mix.sent, "steps_first": not sends_before_step(now.communication), "rows": mix.rows}
         first = next(iter(mix.rows))
         columns = {"id": mix.push, "version": mix.versions[first], "bytes": size, "text": plain_json(text)}
         self.record(Kind.MIX, worker=first, **columns)
@@ -363,7 +365,7 @@ class ActionProcessor:
         Without them the rates would depend on the order in which one answer releases workers.
         """
         view = self.view
-        if self.composition.consistency.by_neighbours:  # as if all had made as many exchanges
+        if self._waits_for_neighbours:  # as if all had made as many exchanges
             others = (other for other in view.workers.values() if other.status is not GONE)
             return sum((worker.version - other.version) * other.batch_size for other in others)
         if status is VOTED:  # votes are answered together

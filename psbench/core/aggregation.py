@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from psbench.core.actions import Action
 from psbench.core.arithmetic import Pushed, Shapes, State, Step, ToAll, Vector
 from psbench.core.events import Push
-from psbench.core.part import Part
+from psbench.core.needs import Need
+from psbench.core.part import Part, overrides
 from psbench.core.view import ClusterView
 
 PayloadKind: TypeAlias = Literal["gradient", "parameters", "difference"]
@@ -18,6 +19,51 @@ ReplyKind: TypeAlias = Literal["model", "aggregate", "answer"]
 Exchanging: TypeAlias = Generator[Any, Any, Mapping[str, Vector]]
 
 
+def _needs_of_several_vectors() -> tuple[Need, ...]:
+    """Return the needs of a part whose pushes carry more than one vector."""
+
+    def need(domain: str, is_met: Callable[[Any], bool], why: str, remedy: str = "") -> Need:
+        return Need(domain, is_met, "{part} has pushes carry several vectors, " + why, remedy, _has_several)
+
+    return (
+        need(
+            "communication",
+            lambda m: overrides(m, "payload"),
+            "of which {other} gives one",
+            "define 'payload' of {other}",
+        ),
+        need(
+            "communication",
+            lambda m: not overrides(m, "fragments"),
+            "and fragments, as of {other}, are of one",
+        ),
+        need("aggregation", lambda a: not a.measures, "and measured numbers are of one"),
+        need("aggregation", lambda a: not a.exchanges, "and an exchange is of one"),
+        Need(
+            "communication",
+            lambda m: m.codec.entrywise,
+            "{part} has pushes carry several models, and the codec of {other} sends one, as a difference",
+            "set codec to 'none' or 'fp16'",
+            lambda a: _has_several(a) and a.payload == "parameters",
+        ),
+        need(
+            "consistency",
+            lambda c: c.barrier or c.singly,
+            "and a push may wait for a commit under {other} with one vector only",
+        ),
+        need(
+            "placement",
+            lambda p: not p.moves,
+            "whose entries {other} does not move",
+            "leave reassignment out",
+        ),
+    )
+
+
+def _has_several(part: Aggregation) -> bool:
+    return bool(part.carries)
+
+
 class Aggregation(Part):
     """How pushes become the next model: which make a version and how much each counts, and the arithmetic.
 
@@ -25,37 +71,30 @@ class Aggregation(Part):
     the entries that it holds. It uses the fields of the part and what it is handed; private attributes are of
     the deciding side and not there.
 
-    Properties that decide what fits: `one_at_a_time`: weighs a single push against the part's state;
-    `needs_barrier`: a commit must take a push of every worker; `takes_sums`: a push carries the sum of its
-    steps' gradients, as workers that overlap push it, rather than their mean; `linear`: the update depends on
-    the pushes through their weighted sum alone, so that a ring may add them up on their way (false for a part
-    that defines `update`, unless it says so).
+    `linear`: the update depends on the pushes through their weighted sum alone, so that a ring may add them
+    up on their way (false for a part that defines `update`, unless it says so).
+
+    Families: an aggregation makes versions of one model that servers or replicas hold. `GradientSums` takes
+    sums of gradients; `AnsweredModels` replies with models of its own; `Mixing` (`psbench.core.peer_to_peer`)
+    has no server; one with an `exchange` adds up several times for a version.
     """
 
     domain = "aggregation"
     #: whether its weights share the learning rate out among the pushes, as 1/staleness does
     shares_rate: ClassVar[bool] = False
-    one_at_a_time: ClassVar[bool] = False
     #: whether a push is weighted by its samples, so that batches of different sizes add up to a global one
     weighs_samples: ClassVar[bool] = True
-    takes_sums: ClassVar[bool] = False
-    needs_barrier: ClassVar[bool] = False
-    #: whether it makes no common model but mixes those of a worker and its neighbours, or of a pair
-    mixes: ClassVar[Literal["", "neighbours", "pair"]] = ""
     linear: ClassVar[bool] = True
     #: whether `update` is given the version that each push started from (`Pushed.base`)
     needs_base: ClassVar[bool] = False
     #: whether `update` is told which entries are of which tensor (`Step.tensors`), as it takes norms of them
     per_tensor: ClassVar[bool] = False
-    #: whether an exchange keeps the sum of the server's and the worker's model, if both parts say so
-    conserves_models: ClassVar[bool] = False
     #: whether the aggregate of an exchange and what it has left out of the pushes add up, weighted, to these
     conserves_sums: ClassVar[bool] = False
     #: whether pushes with NaN or infinity are left to the part; else one of them ends the run as diverged
     withstands_nan: ClassVar[bool] = False
-    #: whether `update` takes steps of its own, and of the experiment's optimizer reads the rate alone
-    own_steps: ClassVar[bool] = False
-    #: the rate that is usual for such steps, and an experiment's unless it gives an optimizer; 0 if none is
+    #: the usual rate of an `update` that takes steps of its own and of the experiment's optimizer reads the
+    #: rate alone, and an experiment's default rate; 0 for other parts
     usual_lr: ClassVar[float] = 0.0
     #: what a push carries: a gradient, the worker's parameters, or the difference that its steps made, which
     #: is the model that it received less the one that it has now: like a gradient, a direction of descent
@@ -66,8 +105,58 @@ class Aggregation(Part):
     #: what a released worker receives: the model, or what `update` has given to `Step.reply`: an aggregate,
     #: which every worker must have of every commit, or an answer to those who pushed, as a model is
     reply: ClassVar[ReplyKind] = "model"
-    #: whether that answer is a model to go on from, other than the one that is evaluated
-    answers_models: ClassVar[bool] = False
+    needs = (
+        Need(
+            "aggregation",
+            lambda a: type(a).update is not Aggregation.update,
+            "{part} receives models, and the weighted sum of models is no direction",
+            "define 'update'",
+            when=lambda a: a.payload == "parameters",
+        ),
+        Need(
+            "consistency",
+            lambda c: c.barrier,
+            "{part} replies with the aggregate of a commit, which a worker outside of the commit would miss "
+            "under {other}",
+            when=lambda a: a.reply == "aggregate",
+        ),
+        Need(
+            "consistency",
+            lambda c: c.barrier or (c.singly and c.waits_for == "none"),
+            "{part} answers the pushers of a commit, and {other} may release one after the next",
+            when=lambda a: a.reply == "answer",
+        ),
+        Need(
+            "communication",
+            lambda m: m.codec_down.entrywise,
+            "{part} sends answers, of which none is a difference from the one before, as the codec of "
+            "{other} for replies requires",
+            "set codec_down to 'none' or 'fp16'",
+            when=lambda a: a.reply == "answer",
+        ),
+        Need(
+            "placement",
+            lambda p: p.num_servers == 1,
+            "{part} takes norms of whole tensors, of which each server of {other} holds a part",
+            "use servers: 1",
+            when=lambda a: a.per_tensor,
+        ),
+        Need(
+            "placement",
+            lambda p: p.collective and not p.stateless_workers,
+            "{part} has workers that hold the model and add up several times for a version, which {other} "
+            "cannot do",
+            when=lambda a: a.exchanges,
+        ),
+        Need(
+            "communication",
+            lambda m: m.codec.name == "none",
+            "{part} determines what its sums carry, and {other} would encode it",
+            "set codec to 'none'",
+            when=lambda a: a.exchanges,
+        ),
+        *_needs_of_several_vectors(),
+    )
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -198,3 +287,15 @@ class Aggregation(Part):
         buffers.mul_(1.0 - sum(shares))
         for share, push in zip(shares, pushes, strict=True):
             buffers.add_(push.buffers, alpha=share)
+
+
+class GradientSums(Aggregation):
+    """A push carries the sum of its steps' gradients, as workers push it that compute meanwhile."""
+
+    needs = (
+        Need(
+            "communication",
+            lambda m: m.pushes_sums,
+            "{part} takes each push as a sum over steps, and under {other} it is a mean",
+        ),
+    )

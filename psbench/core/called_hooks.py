@@ -10,6 +10,8 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from psbench.core.own_steps import OwnSteps
+from psbench.core.part import overrides
 from psbench.core.parts import Communication, Switching
 from psbench.core.worker_policy import WorkerPolicy
 
@@ -19,20 +21,6 @@ if TYPE_CHECKING:
 #: the hooks of a communication part that compute on a worker
 WORKER_HALF = ("begin", "step", "keep", "payload", "receive")
 _POLICY = tuple(name for name, value in vars(WorkerPolicy).items() if inspect.isfunction(value))
-
-
-def overrides(part: object, hook: str) -> bool:
-    """Return whether a part's class, or a parent outside of `psbench.core`, defines this hook.
-
-    Examples
-    --------
-    >>> from psbench.strategies.communication import LocalSGD
-    >>> from psbench.strategies.consistency import BSP
-    >>> overrides(BSP(), "on_push"), overrides(LocalSGD(), "receive")
-    (True, False)
-    """
-    owner = next((each for each in type(part).__mro__ if hook in vars(each)), None)
-    return owner is not None and not owner.__module__.startswith("psbench.core.")
 
 
 def has_own_half(communication: Communication) -> bool:
@@ -69,7 +57,7 @@ def _has_steps_of_its_own(s: Composition) -> bool:
 def _keeps_steps(s: Composition) -> bool:
     """Return whether a worker may go on without an answer to its last step."""
     m, p = s.communication, s.placement
-    always_answered = m.local or m.overlaps or p.collective
+    always_answered = isinstance(m, OwnSteps) or m.overlaps or p.collective
     return _has_steps_of_its_own(s) or p.peer_to_peer or not always_answered
 
 
@@ -149,13 +137,6 @@ _RULES = (
         lambda s: _may(s.placement, "moves"),
         "parameters stay on their servers",
         "declare `moves` = True",
-    ),
-    _Rule(
-        "placement",
-        ("receivers", "senders"),
-        lambda s: s.placement.peer_to_peer,
-        "workers have one model in common",
-        "declare `peer_to_peer` = True",
     ),
     _Rule(
         "placement",

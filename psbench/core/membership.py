@@ -95,7 +95,7 @@ class EngineMembership:
         for worker in self._others(spared):
             if catches_up and worker.status is Status.COMPUTING:
                 composition.communication.on_leave(worker.id, self._view)
-            if worker.overlapping and composition.communication.local:
+            if worker.overlapping and composition.has_local_steps:
                 self._processor.needs_full_model.add(worker.id)
             worker.base_version, worker.overlapping = -1, False
             if worker.status in (Status.COMPUTING, Status.VOTED):

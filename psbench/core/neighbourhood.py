@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+from psbench.core.peer_to_peer import sends_before_step
 from psbench.core.view import ClusterView, Status
 
 if TYPE_CHECKING:
-    from psbench.core.parts import Communication, Placement
+    from psbench.core.parts import Communication
+    from psbench.core.peer_to_peer import PeerToPeer
 
 
 class Neighbourhood:
@@ -17,8 +19,7 @@ class Neighbourhood:
     Parameters
     ----------
     view : ClusterView
-    placement : Placement
-        One that is `peer_to_peer`.
+    placement : PeerToPeer
     communication : Communication
 
     Attributes
@@ -27,9 +28,9 @@ class Neighbourhood:
         Whether a worker sends the model that its step begins with, so that it travels meanwhile.
     """
 
-    def __init__(self, view: ClusterView, placement: Placement, communication: Communication) -> None:
+    def __init__(self, view: ClusterView, placement: PeerToPeer, communication: Communication) -> None:
         self._view, self._placement = view, placement
-        self.sends_first = communication.sends_first
+        self.sends_first = sends_before_step(communication)
 
     def senders(self, worker: int) -> list[int]:
         """Return whose models a worker receives at its next exchange, in the order of the graph."""

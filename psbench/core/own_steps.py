@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from psbench.core.arithmetic import State, Vector, WorkerStep
+from psbench.core.needs import Need
 from psbench.core.parts import Communication
 
 
@@ -15,9 +16,21 @@ class OwnSteps(Communication):
     of the last step, which the answer stands in for.
     """
 
-    local = True
+    needs = (
+        Need(
+            "aggregation",
+            lambda a: a.payload != "gradient" or a.reply != "model",
+            "{part} keeps steps on the worker, and they would be lost where {other} replies with the model",
+            "use an aggregation whose payload is 'parameters' or 'difference', such as 'model_average'",
+        ),
+    )
     #: whether a worker that is sent the model resets the state of its own optimizer
     forgets_momentum: ClassVar[bool] = True
+
+    @property
+    def steps_by_itself(self) -> bool:
+        """Always."""
+        return True
 
     def begin(self, w: Vector, model: Vector, state: State, own: WorkerStep) -> None:
         """Go on from the model."""

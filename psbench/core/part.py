@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import inspect
 from difflib import get_close_matches
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import model_serializer
 
@@ -19,6 +19,9 @@ from psbench.core.actions import Action
 from psbench.core.specification import Specification
 from psbench.core.view import ClusterView
 from psbench.errors import ParameterError, UnknownName, in_short
+
+if TYPE_CHECKING:
+    from psbench.core.needs import Need
 
 #: every part by domain and name, filled as the classes are made
 REGISTRY: dict[str, dict[str, type[Part]]] = {}
@@ -31,6 +34,8 @@ class Part(Specification):
     name: ClassVar[str] = ""
     #: what saved specifications may call it
     former_names: ClassVar[tuple[str, ...]] = ()
+    #: properties of the other parts without which it cannot work, beside those that its parents declare
+    needs: ClassVar[tuple[Need, ...]] = ()
     #: statistics of a push or report that the part reads; no others are computed
     reads: ClassVar[tuple[str, ...]] = ()
     #: kinds of numbers that the part asks for with `Measure`
@@ -85,12 +90,31 @@ class Part(Specification):
             setattr(self, name, copy.deepcopy(value))
 
 
+def overrides(part: object, hook: str) -> bool:
+    """Return whether a part's class, or a parent outside of `psbench.core`, defines this hook.
+
+    Examples
+    --------
+    >>> from psbench.strategies.communication import LocalSGD
+    >>> from psbench.strategies.consistency import BSP
+    >>> overrides(BSP(), "on_push"), overrides(LocalSGD(), "receive")
+    (True, False)
+    """
+    owner = next((each for each in type(part).__mro__ if hook in vars(each)), None)
+    return owner is not None and not owner.__module__.startswith("psbench.core.")
+
+
 def _refuse_misspelt(cls: type[Part]) -> None:
     """Refuse a method whose name is a likely misspelling of a hook: it would never be called."""
     hooks = {name for base in cls.__mro__[1:] if issubclass(base, Part) for name in vars(base)}
     for name, value in vars(cls).items():
         if not inspect.isfunction(value) or name.startswith("_") or name in hooks:
             continue
+        if family := _family_with(cls, name):
+            raise ParameterError(
+                f"{cls.domain} {cls.name!r}: nothing calls its method {name!r}, a hook of parts that derive "
+                f"from {family.__name__}; derive it from {family.__module__}.{family.__name__}"
+            )
         as_hook = name.startswith("on_")  # perhaps one of another domain
         found = get_close_matches(name, hooks - vars(cls).keys(), 1, 0.8)
         longer = any(name in near or near in name for near in found)  # as a helper `steps` beside `step`
@@ -101,6 +125,17 @@ def _refuse_misspelt(cls: type[Part]) -> None:
                 f"{cls.domain} {cls.name!r}: nothing calls its method {name!r}; {hint} "
                 "One of the part's own begins with an underscore"
             )
+
+
+def _family_with(cls: type[Part], hook: str) -> type[Part] | None:
+    """Return the family of the same domain in `psbench.core` that has such a hook; None if none has."""
+    waiting = [each for each in Part.__subclasses__() if each.domain == cls.domain]
+    while waiting:
+        kind = waiting.pop(0)
+        if hook in vars(kind):
+            return kind
+        waiting += [each for each in kind.__subclasses__() if each.__module__.startswith("psbench.core.")]
+    return None
 
 
 def make_part(domain: str, value: Any) -> Part:

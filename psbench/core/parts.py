@@ -6,16 +6,18 @@ A hook that a part does not define does nothing. Class attributes declare the pr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from pydantic import Field, SerializeAsAny, field_validator
 
 from psbench.core.actions import Action, Commit, Hold, Orders, Release, SwitchTo
 from psbench.core.aggregation import Aggregation as Aggregation
+from psbench.core.aggregation import GradientSums
 from psbench.core.arithmetic import State, Vector, WorkerStep
 from psbench.core.events import Evaluated, Push, Report, SwitchRequested, Vote
-from psbench.core.part import Part, make_part
+from psbench.core.needs import Need
+from psbench.core.part import Part, make_part, overrides
 from psbench.core.view import ClusterView
 from psbench.core.worker_policy import WorkerPolicy
 
@@ -41,8 +43,6 @@ class Consistency(Part):
     singly: ClassVar[bool] = False
     #: whether a commit takes pushes from the current version alone, without a barrier, and drops later ones
     current_only: ClassVar[bool] = False
-    #: whether workers wait for their neighbours in a graph, and for no other
-    by_neighbours: ClassVar[bool] = False
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
         """Answer a push: commit or not, and release or hold its worker."""
@@ -96,6 +96,48 @@ def codec_field(description: str, name: str = "none") -> Any:
     )
 
 
+def _needs_of_fragments() -> tuple[Need, ...]:
+    """Return the needs of a part whose pushes carry some of the entries."""
+
+    def need(domain: str, is_met: Callable[[Any], bool], why: str, remedy: str = "") -> Need:
+        return Need(
+            domain, is_met, "{part} pushes fragments of the model, and " + why, remedy, _has_fragments
+        )
+
+    return (
+        need(
+            "consistency",
+            lambda c: (c.barrier or c.current_only or c.singly) and not c.cancels,
+            "{other} commits pushes of several fragments together",
+        ),
+        need(
+            "aggregation",
+            lambda a: a.payload == "difference" and a.reply == "model" and overrides(a, "update"),
+            "{other} does not take a step of its own along the difference of each",
+            "use aggregation 'outer'",
+        ),
+        need(
+            "aggregation",
+            lambda a: not (a.measures or a.needs_base or a.exchanges),
+            "{other} asks for numbers of whole vectors",
+            "use aggregation 'outer'",
+        ),
+        need(
+            "communication",
+            lambda m: not m.codec.has_memory and m.codec_down.entrywise,
+            "its codecs keep whole vectors",
+            "use one without error feedback, and 'none' or 'fp16' down",
+        ),
+        need(
+            "placement", lambda p: not p.moves, "{other} moves parameters meanwhile", "leave reassignment out"
+        ),
+    )
+
+
+def _has_fragments(part: Communication) -> bool:
+    return type(part).fragments is not Communication.fragments
+
+
 class Communication(Part):
     """When a worker pushes, and how messages are encoded.
 
@@ -121,26 +163,72 @@ class Communication(Part):
     evaluated_samples: ClassVar[int] = 0
     #: whether a worker certainly pushes (always), may never push (alone), or all push by vote (together)
     pushes: ClassVar[Literal["always", "alone", "together"]] = "always"
-    #: whether steps are kept on the worker between pushes, by its own optimizer
-    local: ClassVar[bool] = False
     #: whether a push carries the mean gradient of several steps from one model
     accumulates: ClassVar[bool] = False
     #: whether the worker computes while its push is under way
     overlaps: ClassVar[bool] = False
-    #: whether an exchange keeps the sum of the server's and the worker's model, if both parts say so
-    conserves_models: ClassVar[bool] = False
-    #: whether a worker exchanges the model that its step begins with, which may travel meanwhile
-    sends_first: ClassVar[bool] = False
-    #: whether a worker goes on from its own model, mixed with those of others
-    gossips: ClassVar[bool] = False
-    #: whether it goes on from an answer as from a model, where the aggregation part answers with one
-    takes_models: ClassVar[bool] = False
     #: whether a worker works on chunks of data, whose size the straggler part may order
     chunks: ClassVar[bool] = False
     #: whether a worker reports its progress within a batch, and takes orders to do more or less of it
     reports_progress: ClassVar[bool] = False
     codec: SerializeAsAny[CodecPart] = codec_field("how vectors sent to the servers are encoded")
     codec_down: SerializeAsAny[CodecPart] = codec_field("how vectors sent to the workers are encoded")
+    needs = (
+        Need(
+            "consistency",
+            lambda c: c.waits_for == "none",
+            "{part} has workers that may never push, and they would stall those that wait under {other}",
+            when=lambda m: m.pushes == "alone",
+        ),
+        Need(
+            "consistency",
+            lambda c: c.barrier,
+            "{part} has all workers push together, and {other} has no barrier",
+            when=lambda m: m.pushes == "together",
+        ),
+        Need(
+            "consistency",
+            lambda c: not c.cancels,
+            "{part} computes while its push is under way, and {other} would cancel that work",
+            when=lambda m: m.overlaps,
+        ),
+        *_needs_of_fragments(),
+        Need(
+            "aggregation",
+            lambda a: a.payload == "gradient",
+            "{part} has workers without models of their own, of which {other} would receive one",
+            "use a communication whose workers step by themselves, such as 'local_sgd'",
+            when=lambda m: not m.steps_by_itself,
+        ),
+        Need(
+            "aggregation",
+            lambda a: a.reply == "model",
+            "{part} has workers without models of their own, which could not apply an aggregate of {other}",
+            "use a communication whose workers step by themselves, such as 'selsync'",
+            when=lambda m: not m.steps_by_itself,
+        ),
+        Need(
+            "aggregation",
+            lambda a: isinstance(a, GradientSums),
+            "{part} pushes sums over several steps, and {other} would count each as one step",
+            when=lambda m: m.pushes_sums,
+        ),
+    )
+
+    @property
+    def is_encoded(self) -> bool:
+        """Whether messages are encoded on either way."""
+        return {self.codec.name, self.codec_down.name} != {"none"}
+
+    @property
+    def steps_by_itself(self) -> bool:
+        """Whether a worker has a model that an optimizer of its own moves, as under `OwnSteps`."""
+        return False
+
+    @property
+    def pushes_sums(self) -> bool:
+        """Whether a push carries the sum of the gradients of several steps, and not their mean."""
+        return self.overlaps and not self.steps_by_itself
 
     def smallest_step(self, batch: int) -> int:
         """Return the samples of the smallest step that a worker computes its batch in."""
@@ -175,8 +263,9 @@ class Communication(Part):
     def begin(self, w: Vector, model: Vector, state: State, own: WorkerStep) -> None:
         """Start from a model that was received, in place; `w` is the worker's own if it has one, else that.
 
-        A part that is `local` or `overlaps` has the worker keep a vector of its own, with the entries of the
-        whole model, and in `state` whatever it names; `own` has the rate and steps of the worker's optimizer.
+        A part that derives from `OwnSteps` or `overlaps` has the worker keep a vector of its own, with the
+        entries of the whole model, and in `state` whatever it names; `own` has the rate and steps of the
+        worker's optimizer.
         """
         state.clear()
 
@@ -237,12 +326,11 @@ class Stragglers(Part):
     """How much work each worker gets."""
 
     domain = "stragglers"
-    needs_barrier: ClassVar[bool] = False
     varies_batch: ClassVar[bool] = False
+    #: whether it orders the sizes of chunks of data, which workers must have memory for
+    sizes_chunks: ClassVar[bool] = False
     #: the fewest samples that a batch may be cut down to
     smallest_batch: ClassVar[int] = 1
-    needs_chunks: ClassVar[bool] = False
-    needs_progress: ClassVar[bool] = False
     #: whether it may have a run go on without a worker
     drops: ClassVar[bool] = False
 
@@ -319,14 +407,6 @@ class Placement(Part):
         """
         entries = [sum(stop - start for start, stop in own) for own in self.ranges(layout)]
         return {"entries": entries, "imbalance": {"entries": max(entries) * len(entries) / sum(entries)}}
-
-    def receivers(self, worker: int, exchange: int, num_workers: int) -> list[int]:
-        """Return whom a worker sends its model to at that exchange, if the placement is `peer_to_peer`."""
-        return []
-
-    def senders(self, worker: int, exchange: int, num_workers: int) -> list[int]:
-        """Return whose models a worker receives at that exchange, if the placement is `peer_to_peer`."""
-        return []
 
     def worker_bytes(self, num_parameters: int, kept: int, num_workers: int) -> int:
         """Return the bytes that a worker holds: parameters, gradient and `kept` vectors of their size."""

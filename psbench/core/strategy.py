@@ -10,9 +10,9 @@ from typing import Any, Literal, Self, TypeAlias
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from psbench.core.arithmetic import ToAll
-from psbench.core.called_hooks import has_own_half, has_own_policy, never_called, overrides
+from psbench.core.called_hooks import has_own_half, has_own_policy, never_called
 from psbench.core.compatibility import doubts, misfits, usual_lr_scaling
-from psbench.core.part import Part, make_part
+from psbench.core.part import Part, make_part, overrides
 from psbench.core.parts import (
     Aggregation,
     Communication,
@@ -142,16 +142,20 @@ class Strategy(Specification):
     def own_steps(self) -> bool:
         """Whether a worker moves a model of its own between pushes, or votes on its steps."""
         m = self.communication
-        return m.local or m.overlaps or m.pushes == "together"
+        return self.has_local_steps or m.overlaps or m.pushes == "together"
+
+    @property
+    def has_local_steps(self) -> bool:
+        """Whether a worker steps by an optimizer of its own and keeps these steps between pushes."""
+        return self.communication.steps_by_itself
 
     @property
     def pushes_raw_gradients(self) -> bool:
         """Whether every worker pushes a 32-bit gradient after every step, and nothing else."""
         m = self.communication
         columns = {"compute_s", "send_s", "loss"} >= set(self.reads)
-        encoded = {m.codec.name, m.codec_down.name} != {"none"}
         own = self.computes_on_workers or m.accumulates or has_own_policy(m)
-        return columns and not (own or encoded)
+        return columns and not (own or m.is_encoded)
 
     @property
     def computes_on_workers(self) -> bool:

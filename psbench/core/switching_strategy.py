@@ -153,7 +153,7 @@ class SwitchingStrategy(Switch):
     @model_validator(mode="after")
     def _has_momentum_to_reduce(self) -> Self:
         for switch, composition in zip(self.switches, self._strategies()[1:], strict=True):
-            if switch.reduces_momentum and composition.communication.local:
+            if switch.reduces_momentum and composition.has_local_steps:
                 raise ParameterError(
                     f"strategy {self.name!r}: momentum {switch.momentum!r} reduces the server's momentum, "
                     f"and the workers of {composition.name!r} step with optimizers of their own; "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psbench.core import AnyStrategy, SwitchingStrategy
+from psbench.core import AnyStrategy, Strategy, SwitchingStrategy
 from psbench.errors import ParameterError
 from psbench.optimization.optimizer import Optimizer
 from psbench.optimization.schedule import Plateau
@@ -26,12 +26,12 @@ def check_optimizers(
         What an experiment has that names none: what differs from it was set.
     """
     compositions = strategy.compositions
-    if inner is not None and not any(each.communication.local for each in compositions):
+    if inner is not None and not any(each.has_local_steps for each in compositions):
         raise ParameterError(
             f"inner_optimizer: no worker of strategy {strategy.name!r} steps by itself, so only "
             "`optimizer` is used; leave it out, or use a strategy with local steps, such as 'diloco'"
         )
-    own = next((each.aggregation for each in compositions if each.aggregation.own_steps), None)
+    own = next((each.aggregation for each in compositions if each.aggregation.usual_lr), None)
     if own is not None and (unread := optimizer.beside_the_rate(usual)):
         raise ParameterError(
             f"optimizer.{unread}: aggregation {own.name!r} takes steps of its own, at the optimizer's "
@@ -60,7 +60,7 @@ def blind_to_absence(strategy: AnyStrategy, optimizer: Optimizer) -> str:
         aggregation, codecs = each.aggregation, (each.communication.codec, each.communication.codec_down)
         if aggregation.payload != "gradient":
             continue  # workers step by themselves, each along its own gradients
-        if aggregation.own_steps or (aggregation.exchanges and optimizer.moves_without_gradient):
+        if aggregation.usual_lr or (aggregation.exchanges and optimizer.moves_without_gradient):
             return f"aggregation {aggregation.name!r}"
         lossy = [codec.name for codec in codecs if codec.name != "none"]
         if lossy and optimizer.moves_without_gradient:
@@ -141,4 +141,16 @@ def doubt_of_schedule(optimizer: Optimizer | None, epochs: float | None) -> str:
     return (
         f"{schedule.name!r} ends at epoch {planned:g}, and the run at {epochs:g}, where the rate is "
         f"{schedule.factor(epochs):.2g} of its value; give it epochs: {epochs:g}"
+    )
+
+
+def doubt_of_optimizer(strategy: Strategy, optimizer: str, lr: float) -> str:
+    """Return a warning if optimizer or rate are probably not intended; empty otherwise."""
+    if doubt := strategy.aggregation.doubt_of_rates(lr):
+        return doubt
+    if not strategy.communication.pushes_sums or optimizer == "sgd":
+        return ""
+    return (
+        f"optimizer {optimizer!r} under {strategy.communication.name}: the steps that workers take by "
+        f"themselves are plain SGD at its rate, and only the servers' updates are {optimizer!r}; use 'sgd'"
     )

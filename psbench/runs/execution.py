@@ -278,7 +278,7 @@ def lr_convention(strategy: AnyStrategy, lr: float, num_workers: int) -> str:
 
 
 def _rate_of(composition: Strategy, lr: float, num_workers: int) -> str:
-    if composition.communication.local:
+    if composition.has_local_steps:
         return f"lr = {lr:g} for each worker's own steps{composition.aggregation.outer_rate_in_words}"
     if composition.lr_scaling == "by_share":
         return f"lr k/n = {lr:g} k/{num_workers} for an update of k pushes"

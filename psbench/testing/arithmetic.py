@@ -244,7 +244,7 @@ def check_half(strategy: Strategy, releases: Sequence[Release]) -> None:
             "it keeps something outside of `state`"
             if strategy.own_steps
             else "it keeps something between two pushes, which is saved of workers with a model of their own "
-            "alone: declare `local` = True, or derive it from OwnSteps"
+            "alone: derive it from OwnSteps"
         )
         raise BrokenContract(
             f"{who}: with a worker's state saved and loaded after every push the next ones are others. Most "

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from psbench.core import Apply, Push, Pushed, Release, Strategy
+from psbench.core.aggregation import GradientSums
+from psbench.core.peer_to_peer import Mixing
 from psbench.optimization.optimizer import SGD
 from psbench.testing.arithmetic import (
     ENTRIES,
@@ -49,7 +51,7 @@ def check_commits(strategy: Strategy, commits: Sequence[Apply]) -> None:
     BrokenContract
     """
     part = strategy.aggregation
-    if strategy.sends_fragments or part.mixes:
+    if strategy.sends_fragments or isinstance(part, Mixing):
         return
     who = f"{type(part).__name__}.update"
     for commit in commits:
@@ -83,15 +85,15 @@ def _check_any_order(who: str, strategy: Strategy, apply: Apply) -> None:
         if not is_close(usual, _made(strategy, apply, order=order)):
             raise BrokenContract(
                 f"{who}: under a barrier the same pushes in another order give another version, and their "
-                "order is chance. Treat all alike; a part that takes one after another declares "
-                "`one_at_a_time`"
+                "order is chance. Treat all alike; a part that takes one after another lists "
+                "NEEDS_SINGLE_PUSHES in its `needs`"
             )
 
 
 def _check_equal_pushes(who: str, strategy: Strategy, apply: Apply) -> None:
     """Check that k equal gradients or differences move the model as one does."""
     part = strategy.aggregation
-    if part.payload == "parameters" or part.shares_rate or part.takes_sums or part.needs_base:
+    if part.payload == "parameters" or part.shares_rate or isinstance(part, GradientSums) or part.needs_base:
         return
     if _measures_vectors(strategy):
         return
@@ -161,7 +163,11 @@ def check_adoption(strategy: Strategy) -> None:
     BrokenContract
     """
     m = strategy.communication
-    if not (m.local or m.overlaps) or strategy.sends_fragments or strategy.placement.peer_to_peer:
+    if (
+        not (strategy.has_local_steps or m.overlaps)
+        or strategy.sends_fragments
+        or strategy.placement.peer_to_peer
+    ):
         return
     usual, other = (_models(strategy, name) for name in ("answer", "other answer"))
     if torch.equal(usual, other):

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from psbench.core import State, Strategy
 from psbench.core.arithmetic import Entries, put_back
+from psbench.core.own_steps import OwnSteps
 from psbench.errors import ProtocolError
 from psbench.optimization.absent import absent_entries
 from psbench.optimization.optimizer import SGD, Optimizer
@@ -57,7 +58,7 @@ class LocalModel:
         self._fragments = fragments
         self._part = part = composition.communication
         self._carries = composition.aggregation.carries
-        self._keeps_model = part.local or part.overlaps
+        self._keeps_model = isinstance(part, OwnSteps) or part.overlaps
         self._own = _OwnStep(optimizer, composition.aggregation.payload)
         #: samples that the worker takes a test loss over
         self.test_samples = part.evaluated_samples

@@ -169,7 +169,7 @@ class Workload:
 
     def _check_memory(self) -> None:
         """Refuse workers that cannot hold the chunks of data that the strategy sends them."""
-        sized = any(c.stragglers.needs_chunks for c in self.experiment.strategy.compositions)
+        sized = any(c.stragglers.sizes_chunks for c in self.experiment.strategy.compositions)
         for worker, held in enumerate(self.capacity if sized else ()):
             if held < CHUNKS_HELD:
                 raise ParameterError(

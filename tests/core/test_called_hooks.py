@@ -138,13 +138,6 @@ class Moving(AllReduce):
         return []
 
 
-class Receivers(AllReduce):
-    name = "vain_receivers"
-
-    def receivers(self, worker, exchange, num_workers):
-        return []
-
-
 class Reducing(ParameterServer):
     name = "vain_reducing"
 
@@ -205,10 +198,19 @@ NEVER = {
     "on_measured": ({"aggregation": Measured()}, r"overrides on_measured\(\), .* declare them in `measures`"),
     "left_out": ({"aggregation": LeavesOut()}, r"overrides left_out\(\), .* override exchange\(\) too"),
     "on_applied": ({"placement": Moving()}, r"overrides on_applied\(\), .* declare `moves` = True"),
-    "receivers": ({"placement": Receivers()}, r"overrides receivers\(\), .* declare `peer_to_peer` = True"),
     "reduce_s": ({"placement": Reducing()}, r"overrides reduce_s\(\), .* declare `collective` = True"),
     "start_s": ({"placement": Starting()}, r"overrides start_s\(\), .* declare `stateless_workers` = True"),
 }
+
+
+def test_a_hook_of_another_family_is_refused():
+    with pytest.raises(ParameterError, match=r"'receivers', a hook .* derive it from psbench.*PeerToPeer"):
+
+        class Receivers(AllReduce):
+            name = "vain_receivers"
+
+            def receivers(self, worker, exchange, num_workers):
+                return []
 
 
 @pytest.mark.parametrize("case", NEVER)

@@ -14,6 +14,7 @@ from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.messages import MixModels, PeerModel, PushMessage, ReleaseMessage
 from psbench.backends.dask.protocol.roles import Address
 from psbench.backends.dask.worker.gossip_member import _KEPT
+from psbench.core.peer_to_peer import NeighbourMixing, sends_before_step
 from tests.live_runs.workers import FakeWorker, Life
 
 
@@ -52,7 +53,7 @@ class FakeGossipWorker(FakeWorker):
 
     @property
     def _by_neighbours(self) -> bool:
-        return self._composition.aggregation.mixes == "neighbours"
+        return isinstance(self._composition.aggregation, NeighbourMixing)
 
     def _spread(self, version: int) -> None:
         self._sent = {each for each in self._sent if each > version - _KEPT} | {version}
@@ -76,7 +77,11 @@ class FakeGossipWorker(FakeWorker):
     def _push(self, overlapping: bool) -> None:
         assert self._loop is not None
         push = self._loop.push(-1, bytes=0, overlapping=overlapping)
-        if self._by_neighbours and not self._composition.communication.sends_first and not self.diverges:
+        if (
+            self._by_neighbours
+            and not sends_before_step(self._composition.communication)
+            and not self.diverges
+        ):
             self._spread(push.base_version)
         self._tell(PushMessage.of(push, self._clock(), not self.diverges))
 
@@ -93,7 +98,7 @@ class FakeGossipWorker(FakeWorker):
         yield from self._settle()
         self._has_model = True
         self._took(release)
-        if self._by_neighbours and self._composition.communication.sends_first:
+        if self._by_neighbours and sends_before_step(self._composition.communication):
             self._spread(release.version)
 
     def _settle(self) -> Life:

@@ -285,7 +285,7 @@ class Vectors:
         """
         halves: tuple[Any, Any] = (self._composition.aggregation, self._composition.communication)
         exact = self._last is not None and self.wire.is_exact
-        if self._last is None or not exact or not all(part.conserves_models for part in halves):
+        if self._last is None or not exact or not all(hasattr(part, "elastic_rate") for part in halves):
             return
         (apply, centre, pushed), self._last = self._last, None
         if apply.pushes[0].worker != worker or len({part.elastic_rate for part in halves}) > 1:

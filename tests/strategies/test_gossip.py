@@ -12,6 +12,7 @@ from psbench.core import ClusterView, Engine, Hold, Push, Release
 from psbench.core.actions import Apply, Mix
 from psbench.core.events import Join, Leave
 from psbench.core.log import EventLog, Kind
+from psbench.core.peer_to_peer import sends_before_step
 from psbench.core.view import Status
 from psbench.strategies.placement import graphs
 
@@ -28,7 +29,7 @@ class Toys:
         self.log, self.rng = EventLog(), np.random.default_rng(seed)
         self.engine = Engine(strategy, ClusterView(n, dataset_size=n, global_batch=n), log=self.log)
         self.gradient = gradient or (lambda worker, model: 0 * model)
-        self.steps_first = not strategy.communication.sends_first
+        self.steps_first = not sends_before_step(strategy.communication)
         self.sent, self.held, self.pushes, self.now, self.mixes = {}, {}, 0, 0.0, []
         self.perform(self.engine.begin(range(n)))
 

@@ -9,6 +9,7 @@ from strategies.aggregation.own_arithmetic import OWN, DiLoCo, ElasticSteps, Med
 from toybox import put_in, take_out
 
 from psbench.core.actions import Apply, Release
+from psbench.core.needs import NEEDS_BARRIER, NEEDS_SINGLE_PUSHES
 from psbench.errors import ParameterError
 from psbench.strategies import CATALOGUE, make_strategy
 from psbench.strategies.aggregation import Mean, ModelAverage, PowerSGD
@@ -309,8 +310,7 @@ class InheritsSilence(ModelAverage):
 
 class FitsNothing(Mean):
     name = "faulty_fits_nothing"
-    needs_barrier = True
-    one_at_a_time = True
+    needs = (NEEDS_BARRIER, NEEDS_SINGLE_PUSHES)
 
 
 class PushesMapping(ElasticSteps):
@@ -353,7 +353,7 @@ SAID = {
     CountsOnSelf: r"CountsOnSelf: what workers compute changes a private attribute",
     CountsOnClass: r"CountsOnClass: the same gradients give other pushes the second time",
     CountsCommits: r"resumed from its state at event 1, it decides differently",
-    KeepsBetweenPushes: r"KeepsBetweenPushes: .* keeps something between two pushes, .*declare `local`",
+    KeepsBetweenPushes: r"KeepsBetweenPushes: .* keeps something between two pushes, .*OwnSteps",
     RepliesMapping: r"RepliesMapping.update, commit 0: .* replies with a dict",
     InheritsSilence: r"InheritsSilence.update, commit 0: .* never calls step.reply",
     PushesMapping: r"PushesMapping.payload: .* returns a mapping with \['vector'\]; .* takes one vector",

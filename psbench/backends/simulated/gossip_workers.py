@@ -14,6 +14,7 @@ from psbench.backends.simulated.transfers import Transfers
 from psbench.backends.simulated.workers import Resources
 from psbench.core import actions as act
 from psbench.core.events import Push
+from psbench.core.peer_to_peer import NeighbourMixing, PairMixing, sends_before_step
 from psbench.core.strategy import Strategy
 from psbench.core.worker_policy import Directive
 from psbench.errors import WorkerLost
@@ -37,14 +38,14 @@ class GossipWorkers(LocalWorkers):
     ) -> None:
         super().__init__(composition, resources, transfers, residuals, **settings)
         self._links = transfers.links
-        self._sends_first = self._composition.communication.sends_first
+        self._sends_first = sends_before_step(self._composition.communication)
         self._mixer = Mixer(self._composition.aggregation, self._resources.workload.experiment.batch_size)
         #: what workers sent at each of their versions, until it cannot be asked for any more
         self._sent: dict[tuple[int, int], ModelVectors] = {}
         self._mixed: dict[int, ModelVectors] = {}  #: models that their workers are released with
         self._ready_s: dict[int, float] = {}  #: when those have arrived
         self._began_from: dict[int, Tensor] = {}  #: models that steps under way began from
-        self._changes_meanwhile = self._composition.aggregation.mixes == "pair"
+        self._changes_meanwhile = isinstance(self._composition.aggregation, PairMixing)
         self._reaches_s = 0.0
         self._versions: dict[int, int] = {}  #: of each worker, as far as exchanges are performed
 
@@ -104,7 +105,7 @@ class GossipWorkers(LocalWorkers):
     def _send_model(self, worker: int, version: int, model: ModelVectors | None, now: float) -> None:
         """Send a model to the worker's neighbours, for their exchange of that number."""
         graph = self._resources.view.neighbourhood
-        if graph is None or self._composition.aggregation.mixes != "neighbours":
+        if graph is None or not isinstance(self._composition.aggregation, NeighbourMixing):
             return
         self._links.spread(worker, version, graph.receivers(worker), now)
         if model is not None:

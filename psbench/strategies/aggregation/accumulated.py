@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from psbench.core import Action, Aggregation, Apply, ClusterView, Push
+from psbench.core import Action, Apply, ClusterView, Push
+from psbench.core.aggregation import GradientSums
 
 
-class Accumulated(Aggregation):
+class Accumulated(GradientSums):
     """Move the model by the mean of the workers' sums of gradients: w <- w - (lr/n) sum_i a_i.
 
     A push carries the sum over its steps of each step's mean gradient, so it weighs as its worker's batch
@@ -24,7 +25,6 @@ class Accumulated(Aggregation):
 
     name = "accumulated"
     source = "Wang, Guo, Li 2019, OSP"
-    takes_sums = True
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Weigh each push by its worker's share of one step of all pushers."""

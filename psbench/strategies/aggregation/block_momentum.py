@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from psbench.core import Action, Apply, ClusterView, Push, Pushed, State, Step, Vector, parameter
+from psbench.core.needs import NEEDS_BARRIER
 from psbench.strategies.aggregation.mean import sample_shares
 from psbench.strategies.aggregation.model_average import MovesToMean
 
@@ -25,7 +26,7 @@ class BlockMomentum(MovesToMean):
 
     name = "block_momentum"
     source = SOURCE
-    needs_barrier = True
+    needs = (NEEDS_BARRIER,)
     linear = True
 
     block_momentum: float = parameter(

@@ -8,6 +8,7 @@ from typing import ClassVar
 from pydantic import PrivateAttr
 
 from psbench.core import Action, Aggregation, Apply, ClusterView, Push, Pushed, State, Step, Vector
+from psbench.core.needs import NEEDS_SINGLE_PUSHES
 
 
 class DynSGDVersioned(Aggregation):
@@ -39,7 +40,7 @@ class DynSGDVersioned(Aggregation):
 
     name = "dyn_sgd_versioned"
     source = "Jiang et al. 2017, several versions; unverified"
-    one_at_a_time = True
+    needs = (NEEDS_SINGLE_PUSHES,)
     weighs_samples = False
     shares_rate: ClassVar[bool] = True
 

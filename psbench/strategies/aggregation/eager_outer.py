@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from psbench.core import Action, Aggregation, Apply, ClusterView, Push, Pushed, State, Step, Vector, parameter
+from psbench.core.needs import NEEDS_BARRIER
 from psbench.strategies.aggregation.outer import nesterov
 
 SOURCE = "Kale et al. 2025 (Eager updates), sec. 3"
@@ -30,7 +31,7 @@ class EagerOuter(Aggregation):
     source = SOURCE
     payload = "difference"
     reply = "aggregate"
-    needs_barrier = True
+    needs = (NEEDS_BARRIER,)
     weighs_samples = False
     linear = True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from psbench.core import Action, Apply, ClusterView, Push, parameter
+from psbench.core.needs import NEEDS_SINGLE_PUSHES
 from psbench.strategies.aggregation.model_average import MovesToMean
 
 SOURCE = "Zhang et al. 2015 (EASGD)"
@@ -30,8 +31,7 @@ class ElasticCentre(MovesToMean):
 
     name = "elastic_centre"
     source = "Zhang et al. 2015 (EASGD), Alg. 1"
-    one_at_a_time = True
-    conserves_models = True
+    needs = (NEEDS_SINGLE_PUSHES,)
 
     elastic_rate: float = parameter(
         0.1, "share of the distance that centre and worker move", source=SOURCE, ge=0, lt=1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from psbench.core import Action, Aggregation, Apply, ClusterView, Push, Pushed, State, Step, Vector, parameter
+from psbench.core.needs import NEEDS_SINGLE_PUSHES
 from psbench.strategies.aggregation.model_average import MovesToMean
 
 FEDASYNC, FEDBUFF = "Xie et al. 2019 (FedAsync)", "Nguyen et al. 2022 (FedBuff)"
@@ -38,7 +39,7 @@ class FedAsync(MovesToMean):
 
     name = "fedasync"
     source = "Xie et al. 2019 (FedAsync), Alg. 1"
-    one_at_a_time = True
+    needs = (NEEDS_SINGLE_PUSHES,)
 
     mixing: float = parameter(0.6, "share of a fresh model", source=FEDASYNC, gt=0, le=1)
     staleness_exponent: float = parameter(0.5, "how fast staleness lowers the share", source=FEDASYNC, ge=0)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psbench.core import Action, Aggregation, Apply, ClusterView, Push, Pushed, State, Step, Vector, parameter
+from psbench.core import Action, Apply, ClusterView, Push, Pushed, State, Step, Vector, parameter
+from psbench.core.answered_models import AnsweredModels
 from psbench.core.arithmetic import apart, end_to_end
+from psbench.core.needs import NEEDS_SINGLE_PUSHES
 
 SOURCE = "Al Asif et al. 2026 (HeLoCo)"
 #: of the paper's table 3: a cosine that passes, shares, the largest share, and the weight of the momentum
 _ALIGNED, _SHARE, _LARGEST, _KAPPA, _EPSILON = 0.2, 0.5, 0.5, 3.0, 1e-8
 
 
-class HeLoCo(Aggregation):
+class HeLoCo(AnsweredModels):
     """Correct each worker's difference along the outer momentum, step, and answer with a model ahead.
 
     A push carries D, what its worker's steps made, and is applied when it arrives. G is rho times D, of
@@ -47,9 +49,7 @@ class HeLoCo(Aggregation):
     name = "heloco"
     source = SOURCE
     payload = "difference"
-    reply = "answer"
-    answers_models = True
-    one_at_a_time = True
+    needs = (NEEDS_SINGLE_PUSHES,)
     weighs_samples = False
     per_tensor = True
 

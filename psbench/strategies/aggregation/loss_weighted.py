@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import PrivateAttr
 
 from psbench.core import Action, Apply, ClusterView, Measure, Push, parameter
+from psbench.core.needs import NEEDS_SINGLE_PUSHES
 from psbench.strategies.aggregation.model_average import MovesToMean
 
 
@@ -45,7 +46,7 @@ class LossWeighted(MovesToMean):
     name = "loss_weighted"
     source = "Hermes, IV-C, eqs. 5-6, Alg. 2"
     measures = ("candidate_loss", "model_loss")
-    one_at_a_time = True
+    needs = (NEEDS_SINGLE_PUSHES,)
 
     loss_samples: int = parameter(
         500, "validation samples that a model's loss is taken over", unit="samples", source="ours", ge=1

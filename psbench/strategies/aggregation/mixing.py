@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import PrivateAttr
 
-from psbench.core import Action, Aggregation, Apply, ClusterView, Push, Pushed, State, Step, Vector, parameter
+from psbench.core import Action, Apply, ClusterView, Push, parameter
 from psbench.core.actions import Mix
+from psbench.core.peer_to_peer import NeighbourMixing, PairMixing
 
 
-class Mixing(Aggregation):
-    """What the parts share: a worker's model becomes the weighted sum of some models, its own included."""
-
-    payload = "parameters"
-    linear = True
-    weighs_samples = False
-
-    def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
-        """Take the weighted sum of the models, in the order of their workers; `x` is the worker's own."""
-        x.copy_(step.sum(pushes))
-
-    def update_buffers(self, buffers: Vector, pushes: Sequence[Pushed], step: Step) -> None:
-        """Take the same sum of the running statistics."""
-        buffers.zero_()
-        for push in pushes:
-            buffers.add_(push.buffers, alpha=push.weight)
-
-
-class NeighbourAverage(Mixing):
+class NeighbourAverage(NeighbourMixing):
     """Mix a worker's model with its neighbours': w_i <- sum_j W_ij w_j, as they were at the same exchange.
 
     Metropolis weights: an edge counts 1/(1 + the larger degree of its ends), the rest stays with the worker.
@@ -45,7 +27,6 @@ class NeighbourAverage(Mixing):
 
     name = "neighbour_average"
     source = "Lian et al. 2017 (D-PSGD), Alg. 1; Xiao and Boyd 2004"
-    mixes = "neighbours"
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Weigh the models of the neighbours that are there."""
@@ -60,7 +41,7 @@ class NeighbourAverage(Mixing):
         return [Mix({worker: _ordered(row)}, sent=True, push=push.id), Apply(pushes, [1.0])]
 
 
-class PushSum(Mixing):
+class PushSum(NeighbourMixing):
     """Share a worker's model out among itself and its receivers, and add up what arrives (push-sum).
 
     Each model has a weight. Model times weight is what is shared out, in equal parts, with the weight; the
@@ -77,7 +58,6 @@ class PushSum(Mixing):
 
     name = "push_sum"
     source = "Assran et al. 2019 (SGP), Alg. 1; Kempe et al. 2003"
-    mixes = "neighbours"
     #: of each worker, as pairs of version and what a part of its model weighs then, for those not yet done
     _parts: dict[int, dict[int, float]] = PrivateAttr(default_factory=dict)
 
@@ -116,7 +96,7 @@ class PushSum(Mixing):
         self._parts = {worker: {int(v): part for v, part in known} for worker, known in state["_parts"]}
 
 
-class PairAverage(Mixing):
+class PairAverage(PairMixing):
     """Average a worker's model with that of one neighbour, for both at once; the neighbour need not wait.
 
     What the neighbour computes meanwhile is a gradient of its model as it was, which it then takes from its
@@ -131,7 +111,6 @@ class PairAverage(Mixing):
 
     name = "pair_average"
     source = "Lian et al. 2018 (AD-PSGD)"
-    mixes = "pair"
 
     partners: Literal["any", "other_parity"] = parameter(
         "any", "which neighbours a worker averages with", source="Lian et al. 2018 (AD-PSGD)"

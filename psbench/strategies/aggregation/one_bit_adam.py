@@ -51,7 +51,6 @@ class OneBitAdam(Mean):
 
     name = "one_bit_adam"
     source = SOURCE
-    own_steps = True
     usual_lr = 1e-3
 
     # DeepSpeed: 100,000, the paper 15 to 20 % of all steps; a laptop's runs have 500 to 2,000 updates

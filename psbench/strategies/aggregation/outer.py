@@ -7,6 +7,7 @@ from typing import Literal
 
 from psbench.core import Action, Aggregation, Apply, ClusterView, Push, Pushed, State, Step, Vector, parameter
 from psbench.core.arithmetic import in_blocks
+from psbench.core.needs import NEEDS_BARRIER
 from psbench.strategies.aggregation.mean import sample_shares
 
 SOURCE = "Douillard et al. 2023 (DiLoCo); Reddi et al. 2021 (FedOpt)"
@@ -57,7 +58,7 @@ class Outer(Aggregation):
     name = "outer"
     source = "Douillard et al. 2023 (DiLoCo), Alg. 1; Reddi et al. 2021 (FedOpt), Alg. 2"
     payload = "difference"
-    needs_barrier = True
+    needs = (NEEDS_BARRIER,)
     linear = True
 
     outer_optimizer: Literal["nesterov", "heavy_ball", "adam", "yogi", "plain"] = parameter(

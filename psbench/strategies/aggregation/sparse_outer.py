@@ -10,6 +10,7 @@ from pydantic import PrivateAttr
 
 from psbench.core import Action, Aggregation, Apply, ClusterView, Measure, Push, parameter
 from psbench.core.arithmetic import Pushed, State, Step, Vector
+from psbench.core.needs import NEEDS_BARRIER
 
 SOURCE = "Sarfi et al. 2025 (SparseLoCo)"
 
@@ -44,7 +45,7 @@ class SparseOuter(Aggregation):
     name = "sparse_outer"
     source = SOURCE
     payload = "difference"
-    needs_barrier = True
+    needs = (NEEDS_BARRIER,)
     weighs_samples = False
 
     outer_lr: float = parameter(1.0, "rate of the server", source=SOURCE, gt=0)

@@ -6,15 +6,17 @@ from collections.abc import Sequence
 
 from pydantic import PrivateAttr
 
-from psbench.core import Action, Aggregation, Apply, ClusterView, Note, Push, parameter
+from psbench.core import Action, Apply, ClusterView, Note, Push, parameter
+from psbench.core.answered_models import AnsweredModels
 from psbench.core.arithmetic import Pushed, State, Step, Vector
+from psbench.core.needs import NEEDS_SINGLE_PUSHES
 from psbench.errors import ParameterError
 
 SOURCE = "Kim et al. 2025 (HALoS)"
 _BITS, _MEGA = 8, 1e6
 
 
-class TwoLevels(Aggregation):
+class TwoLevels(AnsweredModels):
     """Step a region's model along each worker's difference, and the global one along each region's.
 
     A push goes to the server of the worker's region, which takes a delayed Nesterov step and answers with the
@@ -68,9 +70,7 @@ class TwoLevels(Aggregation):
     name = "two_levels"
     source = SOURCE
     payload = "difference"
-    reply = "answer"
-    answers_models = True
-    one_at_a_time = True
+    needs = (NEEDS_SINGLE_PUSHES,)
     weighs_samples = False
 
     region_size: int = parameter(2, "workers of a region", unit="workers", source=SOURCE, ge=1)

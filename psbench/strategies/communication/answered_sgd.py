@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
-from psbench.core import State, Vector, WorkerStep, parameter
+from psbench.core import parameter
+from psbench.core.answered_models import AnsweredSteps
 from psbench.strategies.communication.dynamic_local_sgd import DynamicLocalSGD
-from psbench.strategies.communication.local_sgd import Local, LocalSGD
+from psbench.strategies.communication.local_sgd import LocalSGD
 
 SOURCE = "Kim et al. 2025 (HALoS)"
 
 
-class GoesOn(Local):
-    """A worker that goes on from the answer to its push, which is a model."""
-
-    takes_models: ClassVar[bool] = True
-
-    def receive(self, w: Vector, answer: Vector, state: State, own: WorkerStep) -> None:
-        """Take the model."""
-        self.begin(w, answer, state, own)
-
-
-class AnsweredSGD(GoesOn, LocalSGD):
+class AnsweredSGD(AnsweredSteps, LocalSGD):
     """Push after every `local_steps` steps, and go on from the answer, which is a model.
 
     Notes
@@ -33,7 +24,7 @@ class AnsweredSGD(GoesOn, LocalSGD):
     source = "Al Asif et al. 2026 (HeLoCo)"
 
 
-class RegionalSGD(GoesOn, DynamicLocalSGD):
+class RegionalSGD(AnsweredSteps, DynamicLocalSGD):
     """Go on from the answer to a push, which is the model of the worker's region.
 
     A worker is ordered h_i = max(1, ceil(v_i / v_max * H)) steps, by its measured speed, as in

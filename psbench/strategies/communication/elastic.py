@@ -30,7 +30,6 @@ class Elastic(LocalSGD):
 
     name = "elastic"
     source = "Zhang et al. 2015 (EASGD), Algs. 1 and 2"
-    conserves_models = True
 
     elastic_rate: float = parameter(
         0.1, "share of the distance that centre and worker move", source=SOURCE, ge=0, lt=1

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from psbench.core import ClusterView, Orders, OwnSteps, State, Vector, WorkerPolicy, WorkerStep
+from psbench.core import ClusterView, Orders, State, Vector, WorkerPolicy, WorkerStep
+from psbench.core.peer_to_peer import MixedSteps
 
 
-class StepThenMix(OwnSteps):
+class StepThenMix(MixedSteps):
     """Step, then exchange the model that the step has made: w_i <- sum_j W_ij (w_j - lr g_j(w_j)).
 
     Each worker keeps its optimizer's momentum. Under stochastic gradient push its rate is lr/a_i.
@@ -17,7 +18,6 @@ class StepThenMix(OwnSteps):
 
     name = "step_then_mix"
     source = "Assran et al. 2019 (SGP)"
-    gossips = True
     forgets_momentum = False
 
     def worker_policy(self) -> WorkerPolicy:

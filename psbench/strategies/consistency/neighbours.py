@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from psbench.core import Action, ClusterView, Commit, Consistency, Hold, Push, Release, Status
+from psbench.core import Action, ClusterView, Commit, Hold, Push, Release, Status
+from psbench.core.peer_to_peer import WaitsForNeighbours
 
 #: why a worker waits
 REASON = "neighbours"
 
 
-class Neighbours(Consistency):
+class Neighbours(WaitsForNeighbours):
     """A worker goes on when all its neighbours have sent what its exchange takes.
 
     That is their model of the same exchange, or, where models are sent before the step, that of its
@@ -22,8 +23,6 @@ class Neighbours(Consistency):
 
     name = "neighbours"
     source = "Lian et al. 2017 (D-PSGD)"
-    singly = True
-    by_neighbours = True
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
         """Let all go on that have waited for this worker alone, and itself if it need not wait."""

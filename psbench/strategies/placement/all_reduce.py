@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from psbench.core import Placement
+from psbench.core.collective import Replicas
 from psbench.core.parts import NetworkTimes
 
 
-class AllReduce(Placement):
+class AllReduce(Replicas):
     """A ring All-Reduce over the pushers of a commit; every worker keeps a replica of the model.
 
     In a ring of n workers each sends 2 (n - 1)/n of the vector. Its first half, the
@@ -21,7 +21,6 @@ class AllReduce(Placement):
 
     name = "all_reduce"
     source = "Patarasuk and Yuan 2009; thesis 2.1.2"
-    collective = True
 
     def reduce_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
         """Return the time of the ring, which leaves the sum with every worker."""

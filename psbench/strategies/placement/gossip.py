@@ -6,7 +6,8 @@ from typing import Self
 
 from pydantic import PositiveInt, model_validator
 
-from psbench.core import Placement, parameter
+from psbench.core import parameter
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.errors import ParameterError
 from psbench.strategies.placement.graphs import GraphName, check_graph, receivers, senders
 from psbench.strategies.placement.groups import grid_group, level_group
@@ -22,7 +23,7 @@ _OF_GRAPH = {
 }
 
 
-class Gossip(Placement):
+class Gossip(PeerToPeer):
     """Every worker keeps a model of its own and exchanges it along the edges of a graph.
 
     There is no version that all agree on: a worker's version is the number of times that its own model was
@@ -45,7 +46,6 @@ class Gossip(Placement):
 
     name = "gossip"
     source = "Lian et al. 2017 (D-PSGD)"
-    peer_to_peer = True
 
     graph: GraphName = parameter("ring", "who exchanges with whom", source="Lian et al. 2017 (D-PSGD)")
     graph_seed: int = parameter(
@@ -99,11 +99,3 @@ class Gossip(Placement):
                 f"placement {self.name!r}: the largest levels have {largest} of {num_workers} workers "
                 f"which would never hear of others; add a level such as [8, {num_workers}]"
             )
-
-    def bytes_up(self, payload: int, num_workers: int) -> int:
-        """Return 0: the exchange counts what is sent, by the neighbours that are there."""
-        return 0
-
-    def bytes_down(self, payload: int, num_workers: int) -> int:
-        """Return 0: no model is sent down."""
-        return 0

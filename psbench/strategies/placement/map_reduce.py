@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from math import ceil, log2
 
-from psbench.core import Placement, parameter
+from psbench.core import parameter
+from psbench.core.collective import Jobs
 from psbench.core.parts import NetworkTimes
 
 _MLLIB = "thesis, Table 2.4 (MLlib, logistic regression): 6,533,333 examples/s on 140 workers"
 
 
-class MapReduce(Placement):
+class MapReduce(Jobs):
     """The driver sends out the model, one task a partition computes a gradient, and a tree adds them up.
 
     Every mini-batch is a job of its own, and each task goes through its whole partition to find the members
@@ -30,8 +31,6 @@ class MapReduce(Placement):
 
     name = "map_reduce"
     source = "thesis 2.2, 2.3 (Spark MLlib)"
-    collective = True
-    stateless_workers = True
 
     job_s: float = parameter(0.1, "time to start a job, in virtual time", unit="s", source="by hand", ge=0)
     scan_s_per_sample: float = parameter(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 from psbench.core import parameter
+from psbench.core.collective import Shares
 from psbench.core.parts import NetworkTimes
 from psbench.strategies.placement.all_reduce import AllReduce
 
 SOURCE = "Rajbhandari et al. 2020 (ZeRO)"
 
 
-class Sharded(AllReduce):
+class Sharded(Shares, AllReduce):
     """All-Reduce whose workers hold an n-th of the state each, and gather what they compute with.
 
     With k vectors of the optimizer, a worker holds of each parameter, in 4 bytes each: parameter, gradient

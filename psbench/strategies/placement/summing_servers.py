@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from psbench.core import Placement, parameter
+from psbench.core import parameter
+from psbench.core.collective import Replicas
 from psbench.core.parts import NetworkTimes
 
 SOURCE = "Jiang et al. 2020 (BytePS)"
 
 
-class SummingServers(Placement):
+class SummingServers(Replicas):
     """Servers add up what the workers of a commit send; every worker keeps a replica of the model.
 
     A sum is one push and one answer of every worker: each server adds up its share of the entries, in the
@@ -34,7 +35,6 @@ class SummingServers(Placement):
 
     name = "summing_servers"
     source = SOURCE
-    collective = True
 
     servers: int = parameter(1, "number of servers that add up", unit="servers", source=SOURCE, ge=1, le=64)
 

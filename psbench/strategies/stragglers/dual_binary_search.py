@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import PrivateAttr
 
 from psbench.core import Action, ClusterView, Orders, Push, Report, Status, Stragglers, Tell, parameter
+from psbench.core.needs import Need
 
 SOURCE = "Hermes IV-A"
 #: batches that are tried, in order
@@ -74,7 +75,14 @@ class DualBinarySearch(Stragglers):
     reads = ("compute_s",)
     varies_batch = True
     smallest_batch = BATCHES[0]
-    needs_chunks = True
+    sizes_chunks = True
+    needs = (
+        Need(
+            "communication",
+            lambda m: m.chunks,
+            "{part} sizes chunks of data, into which {other} does not divide them",
+        ),
+    )
 
     chunk_samples: int = parameter(
         2500, "samples of a chunk at the beginning", unit="samples", source="Hermes, Fig. 12", ge=1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import PrivateAttr
 
 from psbench.core import Action, ClusterView, Orders, Push, Report, Stragglers, Tell, parameter
+from psbench.core.needs import NEEDS_BARRIER_TO_RECUT, Need
 
 SOURCE = "Harlap et al. 2016, FlexRR; thesis 3.2.5"
 
@@ -39,8 +40,14 @@ class FlexRR(Stragglers):
 
     name = "flex_rr"
     source = SOURCE
-    needs_barrier = True
-    needs_progress = True
+    needs = (
+        NEEDS_BARRIER_TO_RECUT,
+        Need(
+            "communication",
+            lambda m: m.reports_progress,
+            "{part} looks at the workers' progress within a batch, which {other} does not report",
+        ),
+    )
     varies_batch = True
 
     threshold: float = parameter(

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import PrivateAttr
 
 from psbench.core import Action, ClusterView, Orders, Push, Stragglers, parameter
+from psbench.core.needs import NEEDS_BARRIER_TO_RECUT
 from psbench.core.rounding import largest_remainder
 
 SOURCE = "Chen et al. 2018, 2020 (LB-BSP)"
@@ -44,7 +45,7 @@ class LBBSP(Stragglers):
     name = "lb_bsp"
     source = SOURCE
     reads = ("compute_s",)
-    needs_barrier = True
+    needs = (NEEDS_BARRIER_TO_RECUT,)
     varies_batch = True
 
     predictor: Literal["ewma", "mean", "last"] = parameter(

@@ -11,6 +11,7 @@ from typing import Any
 from psbench.core import Action, AnyStrategy, Kind, Status, Strategy, SwitchingStrategy
 from psbench.core import actions as act
 from psbench.core.neighbourhood import Neighbourhood
+from psbench.core.peer_to_peer import PeerToPeer, WaitsForNeighbours, sends_before_step
 from psbench.core.wire_size import WireSize
 from psbench_fuzz.model import (
     aggregation,
@@ -93,8 +94,9 @@ class Account:
         c.in_force, c.ranges = index, now.placement.ranges(self.size.layout)
         if now.placement.peer_to_peer:
             view: Any = c
+            assert isinstance(now.placement, PeerToPeer)
             c.neighbourhood = Neighbourhood(view, now.placement, now.communication)
-        c.graph, c.sends_first = now.placement, now.communication.sends_first
+        c.graph, c.sends_first = now.placement, sends_before_step(now.communication)
         if self.switches is not None:
             self.switches.reached = index
             self.switches.show(c)
@@ -150,7 +152,7 @@ class Account:
         self.out.append(replace(mix, versions=versions))
         models = [other for number, row in mix.rows.items() for other in row if other != number]
         first = next(iter(mix.rows))
-        text = {"sent": mix.sent, "steps_first": not now.communication.sends_first, "rows": mix.rows}
+        text = {"sent": mix.sent, "steps_first": not sends_before_step(now.communication), "rows": mix.rows}
         size = len(models) * self.size.of(now.communication.codec, now.placement)
         self.log.add(Kind.MIX, first, text, id=mix.push, version=versions[first], bytes=size)
 
@@ -225,7 +227,7 @@ class Account:
         Without a server it is where all would be with as many exchanges as the worker has made.
         """
         c = self.cluster
-        if self.composition.consistency.by_neighbours:
+        if isinstance(self.composition.consistency, WaitsForNeighbours):
             here = [c.workers[worker] for worker in c.active]
             return sum((member.version - other.version) * other.batch_size for other in here)
         if member.status is Status.VOTED:

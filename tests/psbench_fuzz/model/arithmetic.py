@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from psbench.core import Strategy
+from psbench.core import OwnSteps, Strategy
+from psbench.core.answered_models import AnsweredSteps
 from psbench.seeds import Streams
 
 #: a float64 array, (entries,); `Any`, as are the hyper-parameters that it is multiplied by
@@ -400,6 +401,7 @@ class ModelWorker:
     def __init__(self, composition: Strategy, momentum: float) -> None:
         self.m: Any = composition.communication
         self.kind, self.momentum = composition.aggregation.payload, momentum
+        self.own_steps = isinstance(self.m, OwnSteps)
         self.own, self.optimizer = np.zeros(0), ModelSGD()
         self.received = self.last = self.own
         self.steps: list[tuple[ModelVector, int]] = []  # gradients and samples that no push has carried
@@ -424,7 +426,7 @@ class ModelWorker:
             alpha = self.m.elastic_rate
             before = (x - alpha * self.own) / (1 - alpha)
             self.own = x = self.own - alpha * (self.own - before)
-        elif self.m.overlaps and not self.m.local:  # w_answer - lr (gradients since the push)
+        elif self.m.overlaps and not self.own_steps:  # w_answer - lr (gradients since the push)
             self.own = x - self.lr * sum((g for g, _ in self.steps), np.zeros_like(x))
         else:
             self.own, self.steps = x, []
@@ -434,7 +436,7 @@ class ModelWorker:
 
     def receive(self, answer: ModelVector) -> None:
         """Step along the aggregate, in the place of the own last gradient; or take a region's model."""
-        if self.m.takes_models:
+        if isinstance(self.m, AnsweredSteps):
             self.load(answer, None)
             return
         if self.m.name != "eager":
@@ -452,16 +454,16 @@ class ModelWorker:
         """Take a step's gradient, and its rate."""
         self.lr = lr
         self.steps.append((gradient, samples))
-        if self.m.overlaps and not self.m.local:
+        if self.m.overlaps and not self.own_steps:
             self.own = self.own - lr * gradient
-        elif self.m.local and self.kind == "gradient":
+        elif self.own_steps and self.kind == "gradient":
             self.last = gradient  # it steps when it knows along which
-        elif self.m.local:
+        elif self.own_steps:
             self.own = self.optimizer.step(self.own, gradient, lr, self.momentum)
 
     def keep(self) -> None:
         """Keep the last step, which is not exchanged."""
-        if self.m.local and self.kind == "gradient":
+        if self.own_steps and self.kind == "gradient":
             self.own = self.optimizer.step(self.own, self.last, self.lr, self.momentum)
 
     def payload(self, places: ModelVector | None) -> ModelVector:
@@ -483,6 +485,6 @@ class ModelWorker:
             return self.own
         if self.kind == "difference":
             return self.received - self.own
-        if self.m.local:
+        if self.own_steps:
             return self.last
         return sum(n * gradient for gradient, n in steps) / sum(n for _, n in steps)

@@ -59,7 +59,7 @@ class Interpreter(Account):
         c.epochs = epochs
         releases: list[Action] = []
         for member in c.present:
-            lost = member.overlapping and self.composition.communication.local
+            lost = member.overlapping and self.composition.has_local_steps
             member.has_model = member.has_model and not lost
             member.base_version, member.overlapping = -1, False
             if member.status in (Status.COMPUTING, Status.VOTED):

@@ -6,6 +6,7 @@ from pydantic import PrivateAttr
 from toybox import take_out
 
 from psbench.core import Aggregation, Apply, Measure, parameter
+from psbench.core.needs import NEEDS_BARRIER, NEEDS_SINGLE_PUSHES
 from psbench.strategies.communication import LocalSGD
 
 # %% median
@@ -15,7 +16,7 @@ class Median(Aggregation):
     """The median of each entry: what one worker sends cannot take the model anywhere alone."""
 
     name = "own_median"
-    needs_barrier = True
+    needs = (NEEDS_BARRIER,)
 
     def on_commit(self, pushes, view):
         return [Apply(pushes, [1.0 / len(pushes)] * len(pushes))]
@@ -51,7 +52,7 @@ class DiLoCo(Aggregation):
 
     name = "own_diloco"
     payload = "difference"
-    needs_barrier = True
+    needs = (NEEDS_BARRIER,)
     linear = True
     outer_lr: float = parameter(0.7, "rate of the outer step", gt=0)
     outer_momentum: float = parameter(0.9, "its momentum", ge=0, lt=1)
@@ -105,7 +106,7 @@ class Steadied(Aggregation):
 
     name = "own_steadied"
     measures = ("dot",)
-    one_at_a_time = True
+    needs = (NEEDS_SINGLE_PUSHES,)
 
     _asked: int = PrivateAttr(-1)
 

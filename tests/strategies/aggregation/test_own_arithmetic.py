@@ -25,6 +25,7 @@ from psbench.checkpoints.file import Checkpoint
 from psbench.core import Aggregation, Apply, Strategy
 from psbench.core.arithmetic import State
 from psbench.core.log import Kind
+from psbench.core.needs import NEEDS_SINGLE_PUSHES
 from psbench.errors import ParameterError, UnknownName
 from psbench.optimization.optimizer import SGD
 from psbench.runs.execution import resume, run
@@ -193,7 +194,7 @@ def test_a_ring_takes_what_is_linear_and_refuses_the_rest():
     ring = {"placement": "all_reduce"}
     ours = run(toy_experiment(STRATEGIES["own_diloco"] | ring, stop={"updates": 6}))
     assert torch.isfinite(ours.parameters).all()
-    with pytest.raises(ParameterError, match="added up on their way, and own_median looks at each"):
+    with pytest.raises(ParameterError, match="adds up pushes on their way, and own_median looks at each"):
         ps.Experiment(strategy=STRATEGIES["own_median"] | ring)
 
 
@@ -204,7 +205,7 @@ def test_a_ring_takes_what_is_linear_and_refuses_the_rest():
 def test_the_memory_that_is_forecast_counts_a_parts_vectors(part, vectors):
     assert kept_vectors(part()) == vectors
     settings = {"aggregation": part(), "communication": "local_sgd" if part is DiLoCo else "every_step"}
-    consistency = "asp" if part.one_at_a_time else "bsp"
+    consistency = "asp" if NEEDS_SINGLE_PUSHES in part.needs else "bsp"
     workload = Workload.build(toy_experiment(Strategy(consistency=consistency, **settings)))
     assert workload.entry_bytes == 4 * (1 + workload.experiment.optimizer.tensors + vectors)
 
@@ -287,7 +288,7 @@ def test_what_does_not_exist_is_refused_when_the_strategy_is_made():
             return [Apply(pushes, [1.0] * len(pushes))]
 
     take_out("own_models")
-    with pytest.raises(ParameterError, match=r"own_models: pushes carry models, .*; define 'update'"):
+    with pytest.raises(ParameterError, match=r"own_models receives models, .*; define 'update'"):
         Strategy(consistency="bsp", communication=LOCAL, aggregation=Models())
 
 

@@ -13,6 +13,7 @@ from torch.nn import functional
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, MultiStepLR, SequentialLR
 
 from psbench.core.log import Kind
+from psbench.core.peer_to_peer import WaitsForNeighbours
 from psbench.runs.execution import resume, run
 from psbench.strategies import make_strategy
 from psbench.strategies.catalogue.make import CATALOGUE
@@ -189,7 +190,7 @@ def rates(monkeypatch):
 def _in_step(name):
     strategy = make_strategy(name)
     each = strategy.compositions[0]
-    together = each.consistency.barrier or each.consistency.by_neighbours
+    together = each.consistency.barrier or isinstance(each.consistency, WaitsForNeighbours)
     return len(strategy.compositions) == 1 and each.own_steps and together
 
 

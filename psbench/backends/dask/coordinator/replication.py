@@ -16,7 +16,7 @@ from psbench.backends.dask.protocol.messages import KeepState
 from psbench.backends.dask.protocol.roles import REPLICA
 from psbench.backends.dask.server.store import key_of
 from psbench.core.actions import Action, Release
-from psbench.core.compatibility import keeps_on_workers
+from psbench.core.replicas import keeps_on_workers
 from psbench.training.batches import BatchPosition
 
 

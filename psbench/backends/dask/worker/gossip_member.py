@@ -22,6 +22,7 @@ from psbench.backends.dask.worker.exchange import WorkerExchange
 from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
 from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.core.events import Push
+from psbench.core.peer_to_peer import NeighbourMixing, PeerToPeer, sends_before_step
 from psbench.core.strategy import Strategy
 from psbench.training.local_model import LocalModel
 from psbench.training.mixing import Mixer
@@ -75,15 +76,19 @@ class GossipMember(RingMember):
 
     def spread(self, version: int, parameters: Tensor | None = None) -> None:
         """Send the worker's model of a version to its neighbours, or what a faulty one sends in its place."""
-        placement, n = self._composition.placement, self._workload.profile.num_workers
         own = {name: tensor.clone() for name, tensor in self._own().items()}
         if parameters is not None:
             own["parameters"] = parameters.clone()
         self._sent[version] = own
         for old in [number for number in self._sent if number <= version - _KEPT]:
             del self._sent[old]
-        for other in placement.receivers(self.worker, version, n):
+        for other in self._receivers(version):
             self._send(other, version, own)
+
+    def _receivers(self, version: int) -> list[int]:
+        placement = self._composition.placement
+        assert isinstance(placement, PeerToPeer)
+        return placement.receivers(self.worker, version, self._workload.profile.num_workers)
 
     def _give(self, order: msg.GiveModel) -> None:
         self._send(order.to, order.key, self._own())
@@ -222,9 +227,8 @@ class GossipMember(RingMember):
 
     def _send_again(self, workers: Collection[int], ticket: int = -1) -> None:
         """Send these workers what they were sent last, for that release and later ones."""
-        placement, n = self._composition.placement, self._workload.profile.num_workers
         for version, model in self._sent.items():
-            for other in placement.receivers(self.worker, version, n):
+            for other in self._receivers(version):
                 if other in workers:
                     self._send(other, version, model, ticket)
 
@@ -248,8 +252,8 @@ class GossipExchange(WorkerExchange):
     ) -> None:
         super().__init__(mailbox, clock, None)
         self._member, self._model, self._workload = member, model, workload
-        self._sends_first = composition.communication.sends_first
-        self._by_neighbours = composition.aggregation.mixes == "neighbours"
+        self._sends_first = sends_before_step(composition.communication)
+        self._by_neighbours = isinstance(composition.aggregation, NeighbourMixing)
         member.compose(composition, workload, model)
 
     def push(self, push: Push, payload: Tensor, buffers: Tensor) -> None:

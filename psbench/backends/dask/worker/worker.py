@@ -76,7 +76,7 @@ class Worker:
         self.trainer, self.evaluator = workload.trainer(), workload.evaluator()
         self.loop: WorkerLoop | None = None  # begins with a release
         self._optimizer = workload.optimizers[1]
-        if any(each.communication.local for each in compositions):
+        if any(each.has_local_steps for each in compositions):
             # the first update of torch's takes seconds: no step's
             self._optimizer.of_entries(torch.ones(1)).of_tensors([(1,)]).update(torch.zeros(1))
         self._ring_address: Address | None = None if socket is None else socket.address

@@ -1,0 +1,37 @@
+"""Base classes of the family whose pushes are answered with a model other than the one that is evaluated."""
+
+from __future__ import annotations
+
+from psbench.core.aggregation import Aggregation
+from psbench.core.arithmetic import State, Vector, WorkerStep
+from psbench.core.needs import Need
+from psbench.core.own_steps import OwnSteps
+
+
+class AnsweredModels(Aggregation):
+    """A push is answered with a model to continue from, such as that of the worker's region."""
+
+    reply = "answer"
+    needs = (
+        Need(
+            "communication",
+            lambda m: isinstance(m, AnsweredSteps),
+            "{part} answers with a model, which a worker under {other} would take for a gradient",
+        ),
+    )
+
+
+class AnsweredSteps(OwnSteps):
+    """A worker steps by itself and continues from the answer to its push, which is a model."""
+
+    needs = (
+        Need(
+            "aggregation",
+            lambda a: isinstance(a, AnsweredModels),
+            "{part} continues from the model with which a push is answered, and {other} answers with none",
+        ),
+    )
+
+    def receive(self, w: Vector, answer: Vector, state: State, own: WorkerStep) -> None:
+        """Continue from the model."""
+        self.begin(w, answer, state, own)

@@ -1,0 +1,161 @@
+"""Base classes of the family without a server: workers keep models of their own and mix them with others'."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from psbench.core.aggregation import Aggregation
+from psbench.core.arithmetic import Pushed, State, Step, Vector
+from psbench.core.needs import Need
+from psbench.core.own_steps import OwnSteps
+from psbench.core.parts import Communication, Consistency, Placement
+
+if TYPE_CHECKING:
+    from psbench.core.compatibility import Composition
+
+
+class PeerToPeer(Placement):
+    """Every worker has a model of its own and exchanges it with some others; there is no server."""
+
+    peer_to_peer = True
+    needs = (
+        Need(
+            "aggregation",
+            lambda a: isinstance(a, Mixing),
+            "{part} has no server that could make a version from pushes, as {other} does",
+        ),
+        Need(
+            "communication",
+            lambda m: isinstance(m, MixedSteps),
+            "{part} has workers that continue from their own models, and under {other} they would not",
+        ),
+        Need(
+            "communication",
+            lambda m: not m.is_encoded,
+            "{part} mixes models, and what a codec loses of a mixed model is not defined here",
+            "set both codecs to 'none', or use placement 'parameter_server'",
+        ),
+    )
+
+    def receivers(self, worker: int, exchange: int, num_workers: int) -> list[int]:
+        """Return the workers to which a worker sends its model at that exchange of its own."""
+        raise NotImplementedError(f"{type(self).__name__} must define receivers")
+
+    def senders(self, worker: int, exchange: int, num_workers: int) -> list[int]:
+        """Return the workers whose models a worker receives at that exchange of its own."""
+        raise NotImplementedError(f"{type(self).__name__} must define senders")
+
+    def bytes_up(self, payload: int, num_workers: int) -> int:
+        """Return 0: the exchange counts the bytes sent, by the neighbours that are present."""
+        return 0
+
+    def bytes_down(self, payload: int, num_workers: int) -> int:
+        """Return 0: no model is sent down."""
+        return 0
+
+
+class Mixing(Aggregation):
+    """A worker's model becomes a weighted sum of models, its own included; `on_commit` gives the weights."""
+
+    payload = "parameters"
+    linear = True
+    weighs_samples = False
+    needs = (
+        Need(
+            "placement",
+            lambda p: p.peer_to_peer,
+            "{part} mixes models of workers, and {other} has one model for all",
+        ),
+    )
+
+    def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
+        """Take the weighted sum of the models, in the order of their workers; `x` is the worker's own."""
+        x.copy_(step.sum(pushes))
+
+    def update_buffers(self, buffers: Vector, pushes: Sequence[Pushed], step: Step) -> None:
+        """Take the same sum of the running statistics."""
+        buffers.zero_()
+        for push in pushes:
+            buffers.add_(push.buffers, alpha=push.weight)
+
+
+class NeighbourMixing(Mixing):
+    """The models are those that a worker's neighbours sent at the same exchange."""
+
+    needs = (
+        Need(
+            "consistency",
+            lambda c: isinstance(c, WaitsForNeighbours),
+            "{part} mixes the models that a worker's neighbours sent at the same exchange, for which {other} "
+            "does not wait",
+        ),
+    )
+
+
+class PairMixing(Mixing):
+    """A worker and one neighbour average their models at once, without waiting for each other."""
+
+    needs = (
+        Need(
+            "consistency",
+            lambda c: c.singly and c.waits_for == "none",
+            "{part} lets a pair exchange whatever others do, and there is no common version or clock for "
+            "which {other} could wait",
+        ),
+    )
+
+
+class WaitsForNeighbours(Consistency):
+    """A worker waits for its neighbours in a graph, and for no other worker."""
+
+    singly = True
+    needs = (
+        Need(
+            "aggregation",
+            lambda a: isinstance(a, NeighbourMixing),
+            "{part} waits for models from neighbours, and {other} uses none of them",
+        ),
+    )
+
+
+class MixedSteps(OwnSteps):
+    """A worker steps by itself and continues from a mixture of its model with others'."""
+
+    #: whether a worker exchanges the model that its step begins with, which may travel meanwhile
+    sends_first: ClassVar[bool] = False
+    needs = (
+        Need(
+            "placement",
+            lambda p: p.peer_to_peer,
+            "{part} has workers continue from a mixture of models, and {other} has none",
+        ),
+    )
+
+
+def sends_before_step(communication: Communication) -> bool:
+    """Return whether workers exchange the models that their steps begin with."""
+    return isinstance(communication, MixedSteps) and communication.sends_first
+
+
+def unfit_without_server(strategy: Composition, *, tolerance: bool, corruptions: bool) -> str:
+    """Return why an experiment needs a common model and its workers have none; empty if it fits.
+
+    `tolerance`: whether it ends when an update hardly moves the model; `corruptions`: whether workers send
+    wrong vectors.
+    """
+    if not strategy.placement.peer_to_peer:
+        return ""
+    parts = (strategy.consistency, strategy.aggregation, strategy.communication, strategy.stragglers)
+    if measuring := [part.name for part in parts if part.measures]:
+        return f"{measuring[0]}: measures a common model, and every worker has its own; use another part"
+    if tolerance:
+        return "stop.tolerance: no common model moves; stop by epochs, updates or target_accuracy"
+    m = strategy.communication
+    sent_by_step = isinstance(strategy.aggregation, NeighbourMixing) and not sends_before_step(m)
+    if corruptions and not sent_by_step:
+        return (
+            "cluster.corruptions: only what a step has made is corrupted; use communication "
+            "'step_then_mix' with consistency 'neighbours'"
+        )
+    return ""

@@ -1,0 +1,39 @@
+"""What a replica of the servers can hold of a run, and what of it is with the workers."""
+
+from __future__ import annotations
+
+from psbench.core.compatibility import Composition
+from psbench.core.own_steps import OwnSteps
+
+
+def keeps_on_workers(strategy: Composition) -> bool:
+    """Return whether workers have more than a place in their data when they wait: models, or residuals."""
+    m = strategy.communication
+    if strategy.aggregation.exchanges:
+        return True
+    return isinstance(m, OwnSteps) or (m.is_encoded and not strategy.placement.collective)
+
+
+def unreplicable(strategy: Composition) -> str:
+    """Return why a replica cannot hold the whole state of such a run; empty if it can.
+
+    What it holds is of the servers, the engine, and workers that wait: one that computes is not asked, as it
+    would have to be waited for.
+    """
+    c, m, p = strategy.consistency, strategy.communication, strategy.placement
+    if p.stateless_workers or p.peer_to_peer:
+        return "it has no servers"
+    if m.overlaps:
+        return f"under {m.name} workers compute while they wait"
+    if m.pushes == "together":
+        return f"under {m.name} workers vote in the middle of a push"
+    if m.accumulates:
+        return f"under {m.name} workers have counts of their own"
+    if c.cancels and keeps_on_workers(strategy):
+        return f"{c.name} releases workers that compute, and these have residuals or models of their own"
+    if p.moves:
+        return "parameters move between its servers"
+    parts = (c, strategy.aggregation, m, strategy.stragglers)
+    if measuring := [part.name for part in parts if part.measures]:
+        return f"{measuring[0]} measures in the middle of an answer"
+    return ""
