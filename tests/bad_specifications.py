@@ -206,7 +206,7 @@ SIZES = [
         *("model 'mlp'", "held 305 times", "or use fewer workers"),
     ),
     bad("processes", ("backend=dask", "model.hidden=[1000000]", "strategy=asp"), "times in 12 processes"),
-    bad("rows", f"data={{name: look_alike, samples: {10**11}}}", "samples = 100000000000", "12.4 TB"),
+    bad("rows", f"data={{name: synthetic_table, samples: {10**11}}}", "samples = 100000000000", "12.4 TB"),
     bad("samples", f"data={{name: mixture, num_samples: {10**11}}}", "num_samples = 100000000000", "TB"),
     bad("features", f"data={{name: mixture, num_features: {10**9}}}", "num_features = 1000000000", "TB"),
     bad("classes", f"data={{name: mixture, num_classes: {10**9}}}", "1000000000 classes"),

@@ -20,8 +20,8 @@ from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
 from psbench.training.workload import Workload
 
-YEARS = {"name": "look_alike", "layout": "year_prediction_msd", "samples": 3000}
-HIGGS = {"name": "look_alike", "layout": "higgs", "samples": 3000}
+YEARS = {"name": "synthetic_table", "layout": "year_prediction_msd", "samples": 3000}
+HIGGS = {"name": "synthetic_table", "layout": "higgs", "samples": 3000}
 PERCEPTRON = {"name": "mlp", "hidden": [15, 15]}
 FOUR = toy_cluster([1.0, 0.5, 0.25, 1.0])
 TRAIN = 2400  # of 3000

@@ -166,28 +166,6 @@ def repeats_steps(composition: Strategy) -> bool:
     return not (waits or composition.placement.peer_to_peer)
 
 
-def with_current_names(checkpoint: Checkpoint) -> Checkpoint:
-    """Return a checkpoint with the names of this version, whichever version wrote it."""
-    state = {_FORMER_STATE.get(name, name): value for name, value in checkpoint.state.items()}
-    return Checkpoint({_current_tensor(name): t for name, t in checkpoint.tensors.items()}, state)
-
-
-def _current_tensor(name: str) -> str:
-    for former, now in _FORMER_TENSORS.items():
-        if name.startswith(former):
-            name = now + name.removeprefix(former)
-    return name.removesuffix("/unsaid") + "/residual" if name.endswith("/unsaid") else name
-
-
-#: how tensors and names in the state of checkpoints that older versions wrote begin, and today's
-_FORMER_TENSORS = {
-    "wire/": "codecs/",
-    "optimizer/block_momentum": "aggregation/block_momentum/momentum",
-    "optimizer/stage_": "aggregation/dyn_sgd_versioned/stage_",
-}
-_FORMER_STATE = {"agenda": "events", "ending": "stop_rules", "wire": "codecs"}
-
-
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors whose names begin with a prefix, without it."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -1,7 +1,7 @@
 """What the plain data of a checkpoint must be, whichever backend and version wrote it.
 
 Only what is read by name is declared; the state of a part or a codec is restored on trial instead, in
-`validation`. Fields that older versions called differently are read under both names.
+`validation`.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def check_state(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def _check_experiment(path: Path, spec: Mapping[str, Any], experiment: Experiment) -> None:
-    # read again, so that fields of older versions have their current names, and new ones their defaults
+    # read again, so that fields that were left out have their defaults
     before, now = Experiment.from_spec(spec, where=str(path)).spec(), experiment.spec()
     for field in sorted({*before, *now} - {*FREE}):
         if where := _difference(before.get(field), now.get(field), field):

@@ -18,7 +18,6 @@ from psbench.core.neighbourhood import Neighbourhood
 from psbench.core.part import Part
 from psbench.core.parts import Communication, Switching
 from psbench.core.peer_to_peer import PeerToPeer, WaitsForNeighbours, sends_before_step
-from psbench.core.renamed import current_names
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView, Status, WorkerView
 from psbench.core.wire_size import WireSize
@@ -27,7 +26,6 @@ from psbench.errors import ProtocolError
 # module-level names for what every push needs: looking up an enum member costs more than comparing it
 COMPUTING, PUSHED, VOTED, GONE = Status.COMPUTING, Status.PUSHED, Status.VOTED, Status.GONE
 #: old and new keys of the state
-_RENAMED = {"move": "migration", "anew": "needs_full_model"}
 #: what the rest of an answer waits for that stopped after an update (`Engine.pause_for_evaluations`)
 EVALUATION = "evaluation"
 _APPLY, _RELEASE, _HOLD = map(int, (Kind.APPLY, Kind.RELEASE, Kind.HOLD))
@@ -519,7 +517,6 @@ class ActionProcessor:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a state of `state_dict`."""
-        state = current_names(state, _RENAMED)
         self.drain = Drain.of_state(state["drain"]) if state["drain"] else None
         self.migration = Migration.of_state(state["migration"]) if state["migration"] else None
         self.needs_full_model = set(state["needs_full_model"])

@@ -54,9 +54,6 @@ class Kind(IntEnum):
     #: without a server: worker, id = push or -1, version = the worker's own from then on, bytes (of models
     #: received), text = for each worker whose model is mixed the weight of each that it takes
     MIX = 24
-    # names in JSON logs of older versions
-    ASKED = SWITCH_REQUESTED
-    WAKE = SET_TIMER
 
 
 FIELDS = (

@@ -32,8 +32,6 @@ class Part(Specification):
 
     domain: ClassVar[str] = ""
     name: ClassVar[str] = ""
-    #: what saved specifications may call it
-    former_names: ClassVar[tuple[str, ...]] = ()
     #: properties of the other parts without which it cannot work, beside those that its parents declare
     needs: ClassVar[tuple[Need, ...]] = ()
     #: statistics of a push or report that the part reads; no others are computed
@@ -161,7 +159,6 @@ def make_part(domain: str, value: Any) -> Part:
         )
     values = dict(value)
     name = values.pop("name")
-    name = next((new for new, part in known.items() if name in part.former_names), name)
     if name not in known:
         raise UnknownName(f"{domain} part", name, known)
     return known[name](**values)

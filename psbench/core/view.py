@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from psbench.core.events import Push
-from psbench.core.renamed import current_names
 
 
 class Status(IntEnum):
@@ -248,8 +247,7 @@ class ClusterView:
             setattr(self, name, state[name])
         self.in_force = state.get("in_force", self.composition)
         self.fragment_updates = [*state.get("fragment_updates", ())]
-        workers = [current_names(worker, _RENAMED) for worker in state["workers"]]
-        pending = [current_names(push, _RENAMED) for push in state["pending"]]
+        workers, pending = state["workers"], state["pending"]
         self.workers = {w["id"]: WorkerView(**w | {"status": Status(w["status"])}) for w in workers}
         self.pending = {p["id"]: Push(**p) for p in pending}
         self.clock_counts = dict(state["clock_counts"])
@@ -257,8 +255,6 @@ class ClusterView:
         self.rng.bit_generator.state = state["rng"]
 
 
-#: old and new names of fields of workers and pushes
-_RENAMED = {"goes_on": "overlapping"}
 #: fields that are written as they are
 _SAVED = (
     *("num_workers", "dataset_size", "global_batch", "epochs", "now", "version", "samples"),

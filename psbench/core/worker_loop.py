@@ -13,7 +13,6 @@ from typing import Any
 
 from psbench.core.actions import Orders
 from psbench.core.events import Push, Report, Vote
-from psbench.core.renamed import current_names
 from psbench.core.strategy import Strategy
 from psbench.core.worker_policy import Directive, WorkerPolicy
 
@@ -214,7 +213,7 @@ class WorkerLoop:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state of `state_dict`."""
-        own = copy.deepcopy(current_names(state, _RENAMED))
+        own = copy.deepcopy(dict(state))
         for name, value in own.pop("policy").items():
             setattr(self._policy, name, value)
         for name, value in own.items():
@@ -245,13 +244,6 @@ class WorkerLoop:
         self._compute_s = self._reported_s = self._loss = 0.0
 
 
-#: old and new keys of the state
-_RENAMED = {
-    "half": "policy",
-    "_told_s": "_reported_s",
-    "_told_to_push": "_push_ordered",
-    "_waits": "_waiting",
-}
 #: attributes that are written as they are
 _SAVED = (
     *("ticket", "version", "exchanging", "chunk", "_batch", "_chunk_orders", "_steps", "_samples"),

@@ -49,7 +49,6 @@ class SyntheticTable(DataSource):
     """
 
     name: ClassVar[str] = "synthetic_table"
-    former_names: ClassVar[tuple[str, ...]] = ("look_alike",)
     source: ClassVar[str] = "thesis ch. 2, the layouts; the models are ours"
 
     layout: Literal["higgs", "year_prediction_msd"] = parameter("higgs", "whose columns and task")

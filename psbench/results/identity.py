@@ -4,7 +4,7 @@ The identity is random, and drawn when a run begins. It is no part of the specif
 digest, so that equal runs stay equal in everything that is compared; and it is not derived from
 specification and seed, because two runs of one specification are two runs: live ones differ, and simulated
 ones may have been made by different versions of a library. A run that is resumed in its folder keeps its
-identity; resumed into another folder it is a new run. Files of older versions carry none.
+identity; resumed into another folder it is a new run.
 """
 
 from __future__ import annotations

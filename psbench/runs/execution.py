@@ -17,7 +17,6 @@ import numpy as np
 from torch import Tensor
 
 from psbench.backend import backend_of
-from psbench.backends.checkpointing import with_current_names
 from psbench.backends.control import Control, Observer, stop_on_signals
 from psbench.backends.outcome import Outcome
 from psbench.checkpoints.chain import (
@@ -244,7 +243,7 @@ def _beginning(experiment: Experiment, path: Path, log: EventLog) -> Checkpoint:
     before = log_of(path, checkpoint)
     check_log(path, before, experiment.num_workers)
     log.extend(before.rows(), before.texts)
-    return with_current_names(checkpoint)
+    return checkpoint
 
 
 def _check_record(folder: Path, begin: Checkpoint, experiment: Experiment) -> None:

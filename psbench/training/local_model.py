@@ -150,8 +150,6 @@ class LocalModel:
             return  # it has not been sent a model yet
         self._take(state["parameters"].clone())
         self.state.load(copies_under(STATE, state))
-        if len(gradient := state.get("gradient", torch.zeros(0))):  # as older versions name it
-            self.state["gradient"] = gradient.clone()
         if own := copies_under(OPTIMIZER, state):
             self._own.load(own)
 

@@ -71,7 +71,7 @@ def experiment(case: Case, strategy: str, batch: int | None, samples: int, worke
     size = batch or train
     steps = [STEP**k for k in range(1, int(log(MOST, STEP)) + 1)]
     return Experiment(
-        data={"name": "look_alike", "layout": case.layout, "samples": samples},
+        data={"name": "synthetic_table", "layout": case.layout, "samples": samples},
         model=case.model,
         strategy=strategy,
         batch_size=size,

@@ -21,7 +21,12 @@ SECONDS = 2.0
 
 def _experiment(strategy: str, size: int, scheduler: str) -> Experiment:
     return Experiment(
-        data={"name": "look_alike", "layout": "higgs", "samples": SAMPLES * 10 // 8, "val_fraction": 0.2},
+        data={
+            "name": "synthetic_table",
+            "layout": "higgs",
+            "samples": SAMPLES * 10 // 8,
+            "val_fraction": 0.2,
+        },
         model="logistic",
         strategy=strategy,
         backend="dask",

@@ -84,7 +84,7 @@ class BoundedStep(_ByDistance):
     the rate, the momentum and the number of workers. The default is the median in the first epoch of the
     default experiment under ASP (digits, c2, rate 0.1, momentum 0.9: 0.12; without momentum 0.002, where
     it corrects nothing). `bounded_step_by_mean` needs no constant.
-    near = 0, the default of older versions, takes the mean distance so far, as `bounded_step_by_mean`.
+    near = 0, takes the mean distance so far, as `bounded_step_by_mean`.
 
     Examples
     --------
