@@ -10,6 +10,9 @@ from psbench.core.own_steps import OwnSteps
 from psbench.core.parts import Communication, Consistency, Placement, Stragglers
 from psbench.errors import UnknownName
 
+#: codecs that send floats, which a ring adds up hop by hop
+_FLOATS = ("none", "fp16")
+
 
 class Composition(Protocol):
     """One part of each domain."""
@@ -100,7 +103,7 @@ def _misfits_of_pairs(strategy: Composition) -> Iterator[str]:
         yield f"{a.name}: a worker that is not in a commit would miss its aggregate; needs a barrier"
     if a.reply == "answer" and not (c.barrier or (c.singly and c.waits_for == "none")):
         yield f"{a.name}: answers the pushers of a commit, of which {c.name} may release one after the next"
-    if a.reply == "answer" and not m.codec_down.entrywise:
+    if a.reply == "answer" and m.codec_down.name not in _FLOATS:
         yield f"{a.name}: an answer is no difference from the one before; codec {m.codec_down.name} needs one"
     if a.answers_models and not m.takes_models:
         yield (
@@ -136,9 +139,12 @@ def _misfits_of_pairs(strategy: Composition) -> Iterator[str]:
         yield f"{a.name}: takes a commit for the work of all since the last; {c.name} has no barrier"
     if a.one_at_a_time and not c.singly:
         yield f"{a.name}: weighs one push against its own state; {c.name} commits several"
-    if p.collective and not (m.codec.entrywise and m.codec_down.entrywise):
+    if p.collective and not {m.codec.name, m.codec_down.name} <= {*_FLOATS}:
+        yield f"{p.name}: vectors are added up on their way, as floats; use codecs 'none' or 'fp16'"
+    elif p.collective and (m.codec.has_memory or m.codec_down.has_memory):
         yield (
-            f"{p.name}: vectors are added up on their way, as codecs whose bits belong together do not allow"
+            f"{p.name}: sums are rounded on their way, which is no worker's residual; use codecs without "
+            "error_feedback"
         )
     if p.stateless_workers and {m.codec.name, m.codec_down.name} != {"none"}:
         yield f"{p.name}: its tasks hand on 32-bit floats; set both codecs to 'none'"
@@ -203,7 +209,7 @@ def _misfits_of_fragments(strategy: Composition) -> Iterator[str]:
         yield f"{m.name} with {a.name}: a fragment is a difference, and a step of its own, as that of 'outer'"
     if a.measures or a.needs_base or a.exchanges:
         yield f"{a.name}: asks for numbers of whole vectors, of which {m.name} sends fragments"
-    if m.codec.has_memory or not m.codec_down.entrywise:
+    if m.codec.has_memory or m.codec_down.name not in _FLOATS:
         yield (
             f"{m.name}: codecs keep whole vectors; use one without error feedback, and 'none' or 'fp16' down"
         )
@@ -243,11 +249,13 @@ def doubt_of_optimizer(strategy: Composition, optimizer: str, lr: float) -> str:
     )
 
 
-def unfit_without_server(strategy: Composition, *, tolerance: bool, corruptions: bool) -> str:
+def unfit_without_server(
+    strategy: Composition, *, tolerance: bool, corruptions: bool, link_times: bool
+) -> str:
     """Return why an experiment needs a common model and its workers have none; empty if it fits.
 
     `tolerance`: whether it ends when an update hardly moves the model; `corruptions`: whether workers send
-    wrong vectors.
+    wrong vectors; `link_times`: whether latencies between workers and servers vary.
     """
     if not strategy.placement.peer_to_peer:
         return ""
@@ -256,6 +264,11 @@ def unfit_without_server(strategy: Composition, *, tolerance: bool, corruptions:
         return f"{measuring[0]}: measures a common model, and every worker has its own; use another part"
     if tolerance:
         return "stop.tolerance: no common model moves; stop by epochs, updates or target_accuracy"
+    if link_times:
+        return (
+            "cluster.link_time: latencies between workers and servers, and there is no server; give the "
+            "workers' constant latencies by latency_s"
+        )
     sent_by_step = strategy.aggregation.mixes == "neighbours" and not strategy.communication.sends_first
     if corruptions and not sent_by_step:
         return (

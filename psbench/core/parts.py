@@ -72,7 +72,8 @@ class Consistency(Part):
 class CodecPart(Part):
     """How a vector of floats is encoded; `psbench.strategies.codecs` has them.
 
-    `entrywise`: every entry is encoded by itself, so that a ring may add up vectors hop by hop.
+    `entrywise`: every entry is encoded by itself, so that models are sent as they are, and not as differences
+    from what a worker holds. A ring adds up floats alone: those of codecs 'none' and 'fp16'.
     """
 
     domain = "codec"
@@ -85,6 +86,20 @@ class CodecPart(Part):
     def num_bytes(self, size: int) -> int:
         """Return the length of an encoded vector of `size` entries; it does not depend on their values."""
         raise NotImplementedError(f"{type(self).__name__} must define num_bytes")
+
+    def shift_rate(self, size: int) -> float:
+        """Return the rate at which a receiver adds decoded differences to the vector that it holds.
+
+        The update held <- held + rate Q(x - held) must bring held nearer to x. A codec whose squared error is
+        below ||x||^2 allows rate 1. One that is only unbiased, with E ||Q(x) - x||^2 <= omega ||x||^2, needs
+        1/(1 + omega), which reduces E ||x - held||^2 by that share.
+
+        Source
+        ------
+        Mishchenko et al. (2019), "Distributed Learning with Compressed Gradient Differences" (DIANA), where
+        alpha <= 1/(1 + omega); Beznosikov et al. (2020), "On Biased Compression for Distributed Learning".
+        """
+        return 1.0
 
 
 def codec_field(description: str, name: str = "none") -> Any:
