@@ -86,6 +86,8 @@ class Experiment(Specification):
     loss : Loss or None
         What is minimised: a name such as `huber`, or a function (outputs, targets) -> mean over the batch, as
         a tensor of one number. None: cross-entropy for classes and tokens, the squared error for numbers.
+        A function that broadcasts outputs and targets to a table is refused, also if the model's outputs are
+        tensors in tuples, lists or dictionaries; outputs that are other objects are not checked.
     metrics : mapping of str to Metric
         What is measured on the validation set beside loss and accuracy: functions (outputs, targets) ->
         number, called with all of it at once, or names; a list for those that go by their own names. Which
@@ -241,9 +243,11 @@ class Experiment(Specification):
                     f"is known of a step is {', '.join(STATISTICS)}, "
                     f"and what is measured is {', '.join(MEASURES)}"
                 )
-            asked = {"tolerance": self.stop.tolerance is not None}
             if unfit := unfit_without_server(
-                composition, **asked, corruptions=bool(self.cluster.corruptions)
+                composition,
+                tolerance=self.stop.tolerance is not None,
+                corruptions=bool(self.cluster.corruptions),
+                link_times=self.cluster.link_time is not None,
             ):
                 raise ParameterError(f"{unfit} (strategy {composition.name!r})")
         if self.stop.target is not None:

@@ -17,7 +17,7 @@ import pytest
 import torch
 import yaml
 
-from psbench import DataError, Run, SpecError, replay, resume, write_report
+from psbench import DataError, Run, SpecError, resume, write_report
 from psbench.checkpoints.chain import find
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
@@ -30,8 +30,6 @@ from psbench.results.storage import write_log
 from psbench.runs.execution import run
 from psbench.system.files import CLAIM, atomic_write, check_writable, claimed
 from psbench.testing import toy_experiment
-
-SAVED = Path(__file__).parent / "golden" / "saved"
 
 
 def toy(strategy: Any = "bsp", **changes: Any) -> Any:
@@ -153,20 +151,6 @@ def test_files_of_two_runs_are_no_run(name, folder, tmp_path):
     shutil.copy(tmp_path / "other" / name, folder)
     with pytest.raises(DataError, match=rf"{name}: is of another run \({other.run_id}\)"):
         Run.load(folder)
-
-
-@pytest.mark.parametrize("name", ["ssp_top_k", "osp", "live_ssp"])
-def test_runs_of_older_versions_open_and_resume(name, tmp_path):
-    folder = shutil.copytree(SAVED / name, tmp_path / name)
-    before = Run.load(folder)
-    assert before.run_id is None
-    replay(before)
-    settings = {"stop.epochs": 3.5, "backend": "simulated"}
-    done = resume(min((folder / "checkpoints").iterdir()), settings)
-    assert done.meta["status"] == "finished"
-    assert Run.load(folder).log.digest() == done.log.digest()
-    with pytest.raises(SpecError, match="holds another run"):
-        run(toy(), folder=folder)
 
 
 # ---------------------------------------------------------------- how files are written

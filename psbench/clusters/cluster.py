@@ -74,7 +74,8 @@ class Cluster(Part):
         Time that servers take for each message, and the coordinator for each decision.
     link_time : StepTime, its name, a mapping, or None
         How much the latency varies of pushes and of models. Measured seconds (`trace`) have a list for each
-        worker's link to the servers, and then one for each link back.
+        worker's link to the servers, and then one for each link back. Refused where workers exchange models
+        among themselves.
     first_window_bytes : int, bytes
         See `psbench.clusters.network.extra_round_trips`. 0: messages of any size are sent at once.
     link_sharing : "in_turn" or "equal"

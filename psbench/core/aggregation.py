@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from psbench.core.actions import Action
 from psbench.core.arithmetic import Pushed, Shapes, State, Step, ToAll, Vector
 from psbench.core.events import Push
-from psbench.core.needs import Need
+from psbench.core.needs import FLOAT_CODECS, Need
 from psbench.core.part import Part, overrides
 from psbench.core.view import ClusterView
 
@@ -128,7 +128,7 @@ class Aggregation(Part):
         ),
         Need(
             "communication",
-            lambda m: m.codec_down.entrywise,
+            lambda m: m.codec_down.name in FLOAT_CODECS,
             "{part} sends answers, of which none is a difference from the one before, as the codec of "
             "{other} for replies requires",
             "set codec_down to 'none' or 'fp16'",

@@ -71,6 +71,27 @@ def _measures(domain: str) -> _Rule:
     )
 
 
+#: fields of a communication part with a codec each, whose hooks are its own
+_CODECS = ("codec", "codec_down")
+
+#: hooks that every composition calls, or that some event may call in any
+CALLED_IN_ALL: dict[str, tuple[str, ...]] = {
+    "consistency": ("on_push", "on_start", "on_join", "on_leave", "on_timer", "on_drained"),
+    # an exchange anywhere but in a ring is a misfit
+    "aggregation": ("on_commit", "update", "update_buffers", "exchange", "doubt_of_rates"),
+    "communication": (
+        *("worker_policy", "fragments", "smallest_step", "rate_epoch", "rate_epochs_per_step"),
+        *("on_push", "on_leave", "on_applied", "on_release"),
+    ),
+    "worker policy": ("after_step", "step_samples", "on_orders"),
+    "stragglers": ("on_push", "on_timer", "on_applied", "on_release"),
+    "placement": ("ranges", "balance", "worker_bytes", "bytes_up", "bytes_down"),
+    # a rule with a time alone is asked nothing else: see `never_asked`
+    "switching": ("on_applied", "on_evaluated", "on_push", "on_timer", "on_switch_requested", "why_not"),
+    "codec": ("num_bits", "num_bytes", "encode", "decode"),
+}
+
+
 _RULES = (
     *(
         _Rule(
@@ -131,6 +152,19 @@ _RULES = (
         "pushes are added up as they are",
         "override exchange() too",
     ),
+    *(
+        _Rule(
+            domain,
+            ("shift_rate",),
+            is_called,
+            "models are sent as they are",
+            "leave `entrywise` False, so that differences are sent",
+        )
+        for domain, is_called in (
+            ("codec", lambda s: not s.communication.codec.entrywise),
+            ("codec_down", lambda s: not s.communication.codec_down.entrywise),
+        )
+    ),
     _Rule(
         "placement",
         ("on_applied",),
@@ -155,6 +189,14 @@ _RULES = (
 )
 
 
+def hooks_by_domain() -> dict[str, frozenset[str]]:
+    """Return the known hooks of each domain of parts, whether called in all compositions or in some."""
+    found = {domain: set(hooks) for domain, hooks in CALLED_IN_ALL.items()}
+    for rule in _RULES:
+        found["codec" if rule.domain in _CODECS else rule.domain].update(rule.hooks)
+    return {domain: frozenset(hooks) for domain, hooks in found.items()}
+
+
 def never_called(strategy: Composition) -> Iterator[str]:
     """Yield which hooks the parts override that nothing calls in this composition."""
     m = strategy.communication
@@ -169,7 +211,7 @@ def never_called(strategy: Composition) -> Iterator[str]:
         of_policy = rule.domain == "worker policy"
         if of_policy and not has_policy:
             continue
-        owner = m if of_policy else getattr(strategy, rule.domain)
+        owner = m if of_policy else getattr(m if rule.domain in _CODECS else strategy, rule.domain)
         part = m.worker_policy() if of_policy else owner
         who = f"the {rule.domain} of {m.name!r}" if of_policy else f"{rule.domain} {owner.name!r}"
         for hook in rule.hooks:

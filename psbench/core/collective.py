@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psbench.core.needs import Need
+from psbench.core.needs import FLOAT_CODECS, Need
 from psbench.core.own_steps import OwnSteps
 from psbench.core.parts import Placement
 
@@ -22,9 +22,16 @@ class Collective(Placement):
         ),
         Need(
             "communication",
-            lambda m: m.codec.entrywise and m.codec_down.entrywise,
-            "{part} adds up vectors on their way, and the bits of the codecs of {other} belong together",
-            "use codec 'fp16' or 'none'",
+            lambda m: {m.codec.name, m.codec_down.name} <= FLOAT_CODECS,
+            "{part} adds up vectors on their way, as floats, and {other} encodes them otherwise",
+            "use codecs 'none' or 'fp16'",
+        ),
+        Need(
+            "communication",
+            lambda m: not (m.codec.has_memory or m.codec_down.has_memory),
+            "{part} rounds sums on their way, which are no worker's residual for {other} to keep",
+            "use codecs without error_feedback",
+            lambda p: not p.stateless_workers,
         ),
         Need(
             "communication",

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+#: codecs that send floats, which a ring adds up on their way
+FLOAT_CODECS = frozenset({"none", "fp16"})
+
 
 class Need(NamedTuple):
     """A property that the part of some domain must have.

@@ -16,7 +16,7 @@ from psbench.core.aggregation import Aggregation as Aggregation
 from psbench.core.aggregation import GradientSums
 from psbench.core.arithmetic import State, Vector, WorkerStep
 from psbench.core.events import Evaluated, Push, Report, SwitchRequested, Vote
-from psbench.core.needs import Need
+from psbench.core.needs import FLOAT_CODECS, Need
 from psbench.core.part import Part, make_part, overrides
 from psbench.core.view import ClusterView
 from psbench.core.worker_policy import WorkerPolicy
@@ -72,7 +72,8 @@ class Consistency(Part):
 class CodecPart(Part):
     """How a vector of floats is encoded; `psbench.strategies.codecs` has them.
 
-    `entrywise`: every entry is encoded by itself, so that a ring may add up vectors hop by hop.
+    `entrywise`: every entry is encoded by itself, so that models are sent as they are, and not as differences
+    from what a worker holds. A ring adds up floats alone: those of codecs 'none' and 'fp16'.
     """
 
     domain = "codec"
@@ -85,6 +86,20 @@ class CodecPart(Part):
     def num_bytes(self, size: int) -> int:
         """Return the length of an encoded vector of `size` entries; it does not depend on their values."""
         raise NotImplementedError(f"{type(self).__name__} must define num_bytes")
+
+    def shift_rate(self, size: int) -> float:
+        """Return the rate at which a receiver adds decoded differences to the vector that it holds.
+
+        The update held <- held + rate Q(x - held) must bring held nearer to x. A codec whose squared error is
+        below ||x||^2 allows rate 1. One that is only unbiased, with E ||Q(x) - x||^2 <= omega ||x||^2, needs
+        1/(1 + omega), which reduces E ||x - held||^2 by that share.
+
+        Source
+        ------
+        Mishchenko et al. (2019), "Distributed Learning with Compressed Gradient Differences" (DIANA), where
+        alpha <= 1/(1 + omega); Beznosikov et al. (2020), "On Biased Compression for Distributed Learning".
+        """
+        return 1.0
 
 
 def codec_field(description: str, name: str = "none") -> Any:
@@ -124,7 +139,7 @@ def _needs_of_fragments() -> tuple[Need, ...]:
         ),
         need(
             "communication",
-            lambda m: not m.codec.has_memory and m.codec_down.entrywise,
+            lambda m: not m.codec.has_memory and m.codec_down.name in FLOAT_CODECS,
             "its codecs keep whole vectors",
             "use one without error feedback, and 'none' or 'fp16' down",
         ),

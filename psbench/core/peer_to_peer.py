@@ -138,11 +138,13 @@ def sends_before_step(communication: Communication) -> bool:
     return isinstance(communication, MixedSteps) and communication.sends_first
 
 
-def unfit_without_server(strategy: Composition, *, tolerance: bool, corruptions: bool) -> str:
+def unfit_without_server(
+    strategy: Composition, *, tolerance: bool, corruptions: bool, link_times: bool
+) -> str:
     """Return why an experiment needs a common model and its workers have none; empty if it fits.
 
     `tolerance`: whether it ends when an update hardly moves the model; `corruptions`: whether workers send
-    wrong vectors.
+    wrong vectors; `link_times`: whether latencies between workers and servers vary.
     """
     if not strategy.placement.peer_to_peer:
         return ""
@@ -151,6 +153,11 @@ def unfit_without_server(strategy: Composition, *, tolerance: bool, corruptions:
         return f"{measuring[0]}: measures a common model, and every worker has its own; use another part"
     if tolerance:
         return "stop.tolerance: no common model moves; stop by epochs, updates or target_accuracy"
+    if link_times:
+        return (
+            "cluster.link_time: latencies between workers and servers, and there is no server; give the "
+            "workers' constant latencies by latency_s"
+        )
     m = strategy.communication
     sent_by_step = isinstance(strategy.aggregation, NeighbourMixing) and not sends_before_step(m)
     if corruptions and not sent_by_step:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -328,29 +329,65 @@ def _check_pairs(outputs: Any, targets: Tensor, loss: Loss, metrics: Mapping[str
 
     Then it is the same whichever sample a target is of. A function that brings both to one shape is not.
     """
-    if not isinstance(outputs, Tensor) or len(outputs) != len(targets):
+    found = [each for each in _tensors(outputs) if each.dim() and len(each) == len(targets)]
+    tables = [each for each in found if _makes_table(each, targets)]
+    if not tables:
         return
-    shapes = tuple(outputs.shape), tuple(targets.shape)
-    outputs, targets = (torch.cat([each.detach(), each.detach()]) for each in (outputs, targets))
-    try:
-        table = torch.broadcast_shapes(outputs.shape, targets.shape)
-    except RuntimeError:
-        return
-    if math.prod(table) <= max(outputs.numel(), targets.numel()):
-        return
-    targets = _told_apart(targets)
-    if outputs.numel() == targets.numel():  # so that pairs are alike, and no others
-        outputs = _told_apart(targets.to(outputs.dtype)).reshape(outputs.shape)
-    else:
-        outputs = _told_apart(outputs)
+    shapes = tuple(tables[0].shape), tuple(targets.shape)
+    other = _told_apart(torch.cat([targets, targets]))
+    numels = {each.numel() for each in tables}
+
+    def drawn(values: Tensor) -> Tensor:
+        if not values.dim() or len(values) != len(targets):
+            return values.detach()
+        if values.numel() == targets.numel() and numels == {targets.numel()} and len(found) == 1:
+            # so that pairs are alike, and no others
+            return _told_apart(other.to(values.dtype)).reshape(2 * len(values), *values.shape[1:])
+        return _told_apart(torch.cat([values.detach(), values.detach()]))
+
     functions = [(f"loss {loss.name!r}", loss.mean)]
     functions += [(f"metric {name!r}", metric.value) for name, metric in metrics.items()]
+    outputs = _mapped(outputs, drawn)
     for called, function in functions:
-        if _ignores_order(function, outputs, targets):
+        if _ignores_order(function, outputs, other):
             raise ParameterError(
                 f"{called} compares every output with every target: outputs of shape {shapes[0]} and targets "
                 f"of shape {shapes[1]} broadcast; bring both to one shape"
             )
+
+
+def _makes_table(outputs: Tensor, targets: Tensor) -> bool:
+    """Return whether two of twice as many samples broadcast to more numbers than either has."""
+    shapes = [(2 * len(each), *each.shape[1:]) for each in (outputs, targets)]
+    try:
+        table = torch.broadcast_shapes(*shapes)
+    except RuntimeError:
+        return False
+    return math.prod(table) > max(map(math.prod, shapes))
+
+
+def _tensors(outputs: Any) -> Iterator[Tensor]:
+    """Yield the tensors among a model's outputs: one, or those in tuples, lists and mappings."""
+    if isinstance(outputs, Tensor):
+        yield outputs
+    elif isinstance(outputs, (tuple, list, MutableMapping)):
+        for each in outputs.values() if isinstance(outputs, MutableMapping) else outputs:
+            yield from _tensors(each)
+
+
+def _mapped(outputs: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return outputs of the same form with each tensor changed; what else they hold stays."""
+    if isinstance(outputs, Tensor):
+        return change(outputs)
+    if isinstance(outputs, MutableMapping):
+        changed = copy.copy(outputs)
+        for name, each in outputs.items():
+            changed[name] = _mapped(each, change)
+        return changed
+    if isinstance(outputs, (tuple, list)):
+        parts = [_mapped(each, change) for each in outputs]
+        return type(outputs)(*parts) if hasattr(outputs, "_fields") else type(outputs)(parts)
+    return outputs
 
 
 def _told_apart(values: Tensor) -> Tensor:
@@ -363,15 +400,16 @@ def _told_apart(values: Tensor) -> Tensor:
 
 
 def _ignores_order(function: Callable[[Any, Tensor], Any], outputs: Tensor, targets: Tensor) -> bool:
-    """Return whether a function has one value whichever sample each target is of."""
+    """Return whether a function reads the targets, and has one value whichever sample each is of."""
+    rolled = [targets.roll(shift, 0) for shift in range(min(3, len(targets)))]
     try:
         with torch.no_grad():
-            found = [
-                float(function(outputs, targets.roll(shift, 0))) for shift in range(min(3, len(targets)))
-            ]
+            alike = float(function(outputs, targets[:1].expand_as(targets)))
+            found = [float(function(outputs, each)) for each in rolled]
     except Exception:  # it may need more samples than these
         return False
-    return all(math.isclose(value, found[0], rel_tol=1e-5) for value in found)
+    same = [math.isclose(value, found[0], rel_tol=1e-5) for value in (*found, alike)]
+    return all(same[:-1]) and not same[-1]
 
 
 def _check_gradient(what: str, module: nn.Module, value: Tensor) -> tuple[str, ...]:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 from threaded_run import ThreadedRun
 from toybox import put_in, take_out
 
-from psbench.core.parts import Aggregation, Communication, Consistency, Placement, Stragglers
+from psbench.core.called_hooks import hooks_by_domain
+from psbench.core.parts import (
+    Aggregation,
+    CodecPart,
+    Communication,
+    Consistency,
+    Placement,
+    Stragglers,
+    Switching,
+)
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import LaterSwitch
 from psbench.core.worker_policy import WorkerPolicy
@@ -15,6 +26,8 @@ from psbench.errors import ParameterError
 from psbench.runs.execution import run
 from psbench.strategies import strategy_switch
 from psbench.strategies.aggregation import Mean
+from psbench.strategies.codecs import Codec
+from psbench.strategies.codecs.floats import Half
 from psbench.strategies.communication import EveryStep, LocalSGD
 from psbench.strategies.placement import AllReduce, MapReduce, ParameterServer
 from psbench.strategies.stragglers import Fixed
@@ -152,6 +165,20 @@ class Starting(ParameterServer):
         return 1.0
 
 
+class Shifting(Half):
+    name = "vain_shifting"
+
+    def shift_rate(self, size):
+        return 0.5
+
+
+class OwnFloats(Half):
+    name = "vain_own_floats"
+
+    def _decode(self, packed, size):
+        return super()._decode(packed, size) * 2
+
+
 class Watching(AtTime):
     name = "vain_watching"
 
@@ -199,6 +226,28 @@ NEVER = {
     "left_out": ({"aggregation": LeavesOut()}, r"overrides left_out\(\), .* override exchange\(\) too"),
     "on_applied": ({"placement": Moving()}, r"overrides on_applied\(\), .* declare `moves` = True"),
     "reduce_s": ({"placement": Reducing()}, r"overrides reduce_s\(\), .* declare `collective` = True"),
+    "shift_rate": (
+        {"communication": {"name": "every_step", "codec": {"name": "vain_shifting"}}},
+        r"codec 'vain_shifting' overrides shift_rate\(\), .* leave `entrywise` False",
+    ),
+    "shift_rate of answers": (
+        {"communication": {"name": "every_step", "codec_down": {"name": "vain_shifting"}}},
+        r"codec_down 'vain_shifting' overrides shift_rate\(\)",
+    ),
+    "a codec in a ring": (
+        {
+            "communication": {"name": "every_step", "codec": {"name": "vain_own_floats"}},
+            "placement": AllReduce(),
+        },
+        "added up on their way, as floats; use codecs 'none' or 'fp16'",
+    ),
+    "a residual in a ring": (
+        {
+            "communication": {"name": "every_step", "codec": {"name": "fp16", "error_feedback": True}},
+            "placement": AllReduce(),
+        },
+        "no worker's residual; use codecs without error_feedback",
+    ),
     "start_s": ({"placement": Starting()}, r"overrides start_s\(\), .* declare `stateless_workers` = True"),
 }
 
@@ -218,6 +267,22 @@ def test_a_hook_that_nothing_calls_is_refused(case):
     parts, said = NEVER[case]
     with pytest.raises(ParameterError, match=said):
         Strategy(**{"consistency": "bsp"} | parts)
+
+
+BASES = (Consistency, Aggregation, Communication, Stragglers, Placement, Switching, Codec, WorkerPolicy)
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_every_hook_of_a_base_class_is_known_to_be_called(base):
+    """Whoever adds a hook says where it is called: in all compositions, or in those of a rule."""
+    core = [each for each in base.__mro__ if each is base or each is CodecPart]
+    hooks = {
+        name
+        for each in core
+        for name, value in vars(each).items()
+        if inspect.isfunction(value) and not name.startswith("_")
+    }
+    assert hooks_by_domain()[getattr(base, "domain", "") or "worker policy"] == hooks
 
 
 def test_also_in_the_second_composition_of_a_switch():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -402,6 +403,50 @@ def test_a_loss_that_broadcasts_is_refused(y, model):
         Workload.build(column(y, model=model, loss=squared))
     with pytest.raises(ParameterError, match="metric 'error' " + message):
         Workload.build(column(y, model=model, metrics={"error": squared}))
+
+
+class Pair(NamedTuple):
+    mean: torch.Tensor
+    log_variance: torch.Tensor
+
+
+FORMS = {
+    "tuple": ((lambda m, v: (m, v)), (lambda o: o[0], lambda o: o[1])),
+    "named": (Pair, (lambda o: o.mean, lambda o: o.log_variance)),
+    "nested": ((lambda m, v: {"head": [m], "v": v}), (lambda o: o["head"][0], lambda o: o["v"])),
+}
+
+
+def two_outputs(form):
+    """Return a model of a mean and a variance, and its loss, which takes targets of the mean's shape."""
+    make, (mean, log_variance) = FORMS[form]
+
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mean, self.log_variance = nn.Linear(3, 1), nn.Linear(3, 1)
+
+        def forward(self, x):
+            return make(self.mean(x), self.log_variance(x))
+
+    def likelihood(outputs, targets):
+        v = log_variance(outputs)
+        return ((mean(outputs) - targets) ** 2 / v.exp() + v).mean()
+
+    return Two, likelihood
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_loss_of_several_outputs_that_broadcasts_is_refused(form):
+    model, likelihood = two_outputs(form)
+    Workload.build(column(Y, model=model, loss=likelihood))
+    Workload.build(column(Y[:, 0], model=model, loss=lambda o, t: likelihood(o, t[:, None])))
+    with pytest.raises(ParameterError, match=r"of shape \(4, 1\) and targets of shape \(4,\) broadcast"):
+        Workload.build(column(Y[:, 0], model=model, loss=likelihood))
+
+
+def test_a_loss_that_reads_no_targets_does_not_broadcast():
+    Workload.build(column(Y[:, 0], loss=lambda outputs, targets: (outputs**2).mean()))
 
 
 @pytest.mark.parametrize("model", [nn.Linear(3, 1), Vector()])

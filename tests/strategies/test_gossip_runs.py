@@ -177,6 +177,7 @@ def test_graphs_that_do_not_exist_are_refused_before_any_work():
 def test_what_a_run_without_a_common_model_cannot_do_is_refused():
     for change, word in (
         ({"stop": {"tolerance": 0.1}}, "stop.tolerance: no common model moves"),
+        ({"cluster": {"workers": 4, "link_time": "lognormal"}}, "cluster.link_time: .* there is no server"),
         (
             {"cluster": {"workers": 4, "corruptions": [{"worker": 1, "how": "nan"}]}},
             "use communication 'step_then_mix'",

@@ -88,6 +88,37 @@ def test_any_optimizer_leaves_alone_what_torch_does(name: str, at: int) -> None:
             update.load_state({n: t.clone() for n, t in state.items()})
 
 
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
+@pytest.mark.parametrize("order", [SHAPES, (SHAPES[1], SHAPES[0], SHAPES[2])], ids=["late", "between"])
+def test_muon_leaves_alone_what_torchs_muon_and_adamw_do(order) -> None:
+    """Each tensor in turn has no gradient, also before its first step; state is saved after each step."""
+    spec = as_optimizer({"name": "muon", "weight_decay": 0.1}).of_tensors(order)
+    tensors = [torch.linspace(-1, 1, torch.Size(s).numel()).reshape(s).requires_grad_() for s in order]
+    matrices, others = ([t for t in tensors if (t.dim() == 2) == is_one] for is_one in (True, False))
+    oracles = (
+        torch.optim.Muon(matrices, lr=0.05, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, lr=0.05, weight_decay=0.1),
+    )
+    ours = flat_of(tensors).clone()
+    update = PiecewiseSteps(spec, ours)
+    for step, there in enumerate(THERE):
+        draw = torch.Generator().manual_seed(step)
+        for tensor, has in zip(tensors, there, strict=True):
+            tensor.grad = torch.randn(tensor.shape, generator=draw) if has else None
+        found = [torch.zeros(t.shape) if t.grad is None else t.grad.clone() for t in tensors]
+        for tensor, gradient in zip(tensors, found, strict=True):
+            if tensor.grad is None:
+                mark(gradient)
+        vector = torch.cat([gradient.reshape(-1) for gradient in found])
+        for oracle in oracles:
+            oracle.step()
+        update.step(vector, 0.05, absent_entries(vector))
+        torch.testing.assert_close(ours, flat_of(tensors), rtol=1e-5, atol=1e-7)
+        state = {name: value.clone() for name, value in update.state().items()}
+        update = PiecewiseSteps(spec, ours)
+        update.load_state(state)
+
+
 def flat_of(tensors) -> torch.Tensor:
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 

@@ -181,6 +181,18 @@ def test_latency_of_a_slow_link_is_found_though_no_message_is_alone():
     assert predicted == pytest.approx(truth, rel=0.03)
 
 
+def test_the_way_back_alone_may_vary():
+    """Messages to the servers take 1 ms, and answers 1 or 3 ms; the quickest of both ways count as equal."""
+    workers = PLAIN.num_workers
+    links = {"name": "trace", "order": "in_order", "seconds": [[1e-3]] * workers + [[1e-3, 3e-3]] * workers}
+    plain = PLAIN.but(cluster=TRUTH | {"link_time": links, "service": {}}, stop={"updates": 60})
+    found = Calibration.of([ps.run(plain), ps.run(plain.but(strategy="asp", stop={"updates": 240}))])
+    ends = found.cluster["link_time"]["seconds"]
+    for up, down in zip(ends[:workers], ends[workers:], strict=True):
+        assert np.ptp(up) < 5e-4
+        assert np.ptp(down) == pytest.approx(2e-3, abs=5e-4)
+
+
 @pytest.mark.parametrize("mbit_s", [1e6, 100.0])
 def test_more_workers_on_a_link_of_unknown_rate_are_predicted(mbit_s):
     """What messages cost each other is found from four workers, and eight under BSP and SSP are predicted."""
@@ -362,7 +374,7 @@ def test_a_target_is_trained_for_and_one_that_is_not_reached_is_said(measured):
     assert "not reached" in str(never)
 
 
-def test_recorded_runs_are_judged_again_and_drawn(tmp_path):
+def test_recorded_runs_are_judged_again_and_drawn(tmp_path, monkeypatch):
     """Other seeds of the known cluster in the place of live runs: right within the noise, and drawn."""
     runs = [ps.run(PLAIN.but(stop={"updates": 60})), ps.run(ASP.but(stop={"updates": 240}))]
     for run in runs:
@@ -371,11 +383,19 @@ def test_recorded_runs_are_judged_again_and_drawn(tmp_path):
     link = MeasuredLink(1e-3, 1e6, {0: [1e-3], 10**6: [9e-3]})
     Recorded({"fit": runs, "live/k-sync": live}, load=0.5, link=link).save(tmp_path)
     assert Recorded.read(tmp_path).link == link
+    played = []
+    monkeypatch.setattr(
+        "psbench.twin.validation.run_experiment", lambda twin: played.append(ps.run(twin)) or played[-1]
+    )
     found = validate(Recorded({"fit": runs, "live/k-sync": live}), seeds=2)
     (cell,) = found.cells
     assert (cell.part, cell.repeats, cell.bytes_equal) == ("c", 2, True)
     assert abs(cell.error) < found.allowed(cell) < 0.2
     assert abs(found.replays["k-sync"]) < 0.01
+    one, two = (measures_of(each).update_s for each in played)
+    assert cell.predicted_s == pytest.approx((one + two) / 2)
+    half = 6.3138 * abs(one - two) * 0.75**0.5  # of t with one degree of freedom, from a table: 95 %
+    assert cell.band_width * cell.predicted_s == pytest.approx(2 * half, rel=1e-4)
     text = write_report(found, tmp_path / "report.html").read_text()
     assert all(word in text for word in ("live 0", "twin 0", "quantiles", "k-sync", "noise floor"))
     headings = re.findall(r"<h[12]>(.*?)</h", text.partition("<script")[0])

@@ -33,20 +33,6 @@ class Codec(parts.CodecPart):
         """Return the bits of an encoded vector, without the padding of the last byte."""
         raise NotImplementedError(f"{type(self).__name__} must define num_bits")
 
-    def shift_rate(self, size: int) -> float:
-        """Return the rate at which a receiver adds decoded differences to the vector that it holds.
-
-        The update held <- held + rate Q(x - held) must bring held nearer to x. A codec whose squared error is
-        below ||x||^2 allows rate 1. One that is only unbiased, with E ||Q(x) - x||^2 <= omega ||x||^2, needs
-        1/(1 + omega), which reduces E ||x - held||^2 by that share.
-
-        Source
-        ------
-        Mishchenko et al. (2019), "Distributed Learning with Compressed Gradient Differences" (DIANA), where
-        alpha <= 1/(1 + omega); Beznosikov et al. (2020), "On Biased Compression for Distributed Learning".
-        """
-        return 1.0
-
     def num_bytes(self, size: int) -> int:
         """Return the length of an encoded vector of `size` entries; it does not depend on their values."""
         return -(-self.num_bits(size) // 8)

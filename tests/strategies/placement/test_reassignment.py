@@ -72,6 +72,12 @@ class TestTheRule:
         surplus = sum(max(0, old - new) for old, new in zip(sizes(ranges), sizes(after), strict=True))
         assert sum(lost_entries(ranges, after)) == surplus
 
+    def test_a_load_of_exactly_the_threshold_moves_nothing(self):
+        """3 s and 1 s: the busier is busy for 1.5 times the mean, in numbers without rounding."""
+        ranges, loads = [[(0, 60)], [(60, 120)]], [3.0, 1.0]
+        assert ByLoad(threshold=1.5).rebalanced(ranges, loads) == ranges
+        assert sizes(ByLoad(threshold=1.499).rebalanced(ranges, loads)) == [30, 90]
+
     @pytest.mark.slow
     @given(assignments(), st.data())
     def test_with_constant_speeds_it_moves_once(self, ranges, data):

@@ -12,7 +12,7 @@ from psbench import strategies
 from psbench.core.arithmetic import weighted_sum
 from psbench.core.events import Push
 from psbench.core.log import Kind
-from psbench.core.view import ClusterView
+from psbench.core.view import ClusterView, Status, WorkerView
 from psbench.errors import ParameterError
 from psbench.strategies.aggregation import Mean
 from psbench.strategies.stragglers import LBBSP
@@ -110,6 +110,22 @@ def test_the_batch_is_cut_for_those_that_are_there():
     # a round that somebody left or joined half-way is the only one that may differ
     assert sum(sum(sizes.values()) != 256 for sizes in seen) <= 3
     assert list(seen[-1].values()) == [102, 77, 51, 26]
+
+
+def test_a_newcomer_has_the_mean_speed_of_those_that_are_there():
+    """Speeds 10 and 30 samples a second, and 80 of a worker that has left: a newcomer counts as 20."""
+    part, view = LBBSP(predictor="last"), ClusterView(4, 1000, 120)
+    for worker in range(4):
+        view.workers[worker] = WorkerView(worker, batch_size=30)
+    for worker, speed in ((0, 10), (1, 30), (2, 80)):
+        part.on_push(Push(worker, worker, 1, 0, samples=speed, stats={"compute_s": 1.0}), view)
+    view.workers[2].status = Status.GONE
+    part.on_applied(view)
+    assert [part.on_release(worker, view) for worker in (0, 1, 3)] == [
+        {"batch_size": 20},
+        {"batch_size": 60},
+        {"batch_size": 40},
+    ]
 
 
 def test_under_all_reduce_the_ring_adds_unequal_shares():
