@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -162,6 +163,13 @@ class Run:
         """The identity that every file of the run carries; see `results.identity`."""
         found: str | None = self.meta.get("run_id")
         return found
+
+    @staticmethod
+    def prepare_to_save() -> None:
+        """Import the modules that `save` uses, so that a run that is told to end does not wait for them."""
+        import pandas as pd  # noqa: F401
+
+        write_log_to(BytesIO(), ".parquet", EventLog(), None)
 
     def save(
         self, folder: str | Path, *, overwrite: bool = False, log: Literal["parquet", "json"] = "parquet"
