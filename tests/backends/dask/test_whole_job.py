@@ -47,25 +47,30 @@ def given(options):
         start("worker", "--nthreads", "1", "--no-dashboard", *options)
     return json.loads(file.read_text())["address"]
 
-options = {"alone": ["--no-nanny"], "nanny": ["--nanny"]}
-scheduler = given(options[kind]) if kind in options else None
-with ExitStack() as stack:
-    client = None
-    if kind == "local":
-        cluster = stack.enter_context(LocalCluster(4, threads_per_worker=1, dashboard_address=None))
-        client = stack.enter_context(Client(cluster))
-    try:
-        run(
-            Experiment(
-                strategy=strategy, cluster={"workers": 2}, data="digits", backend="dask", scheduler=scheduler,
-                stop={"updates": 10**9}, recovery={"wait_for_workers": 300},
-            ),
-            observer=observer,
-            folder=folder / "run",
-            client=client,
-        )
-    finally:
-        (folder / "imported").write_text("\\n".join({*sys.modules} - sent[0]))
+def main():
+    options = {"alone": ["--no-nanny"], "nanny": ["--nanny"]}
+    scheduler = given(options[kind]) if kind in options else None
+    with ExitStack() as stack:
+        client = None
+        if kind == "local":
+            cluster = LocalCluster(n_workers=4, threads_per_worker=1, dashboard_address="127.0.0.1:0")
+            stack.enter_context(cluster)
+            client = stack.enter_context(Client(cluster))
+        try:
+            run(
+                Experiment(
+                    strategy=strategy, cluster={"workers": 2}, data="digits", backend="dask",
+                    scheduler=scheduler, stop={"updates": 10**9}, recovery={"wait_for_workers": 300},
+                ),
+                observer=observer,
+                folder=folder / "run",
+                client=client,
+            )
+        finally:
+            (folder / "imported").write_text("\\n".join({*sys.modules} - sent[0]))
+
+if __name__ == "__main__":  # as the LocalCluster imports this script
+    main()
 """
 
 #: what saving a run needs
