@@ -145,7 +145,8 @@ def parse_yaml(text: str, where: str) -> Any:
     except (yaml.YAMLError, ValueError, TypeError) as error:  # ValueError: a number of 5,000 digits
         place = getattr(error, "problem_mark", None)
         line = f", line {place.line + 1}" if place else ""
-        raise SpecError(f"{where}{line}: is not YAML: {getattr(error, 'problem', None) or error}") from None
+        reason = getattr(error, "problem", None) or next(iter(str(error).splitlines()), "")
+        raise SpecError(f"{where}{line}: is not YAML: {reason}") from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -27,11 +27,12 @@ import yaml
 from hostile import WRONG, changed, faulty, nodes, replaced
 
 from psbench import PsbenchError, Run, compare, replay
+from psbench.checkpoints.file import Checkpoint
 from psbench.cli import main
 from psbench.clusters.connection import ConnectionSettings
 from psbench.clusters.scheduler import address_of
 from psbench.core.log import ROW, EventLog, Kind
-from psbench.errors import DamagedFile, DataError, ParameterError, SpecError
+from psbench.errors import DamagedFile, DataError, ParameterError, ReplayMismatch, SpecError
 from psbench.metrics.recording import recording
 from psbench.results.frames import TABLES
 from psbench.results.record_file import read_facts, read_summary
@@ -372,3 +373,61 @@ def test_rows_of_a_log_of_millions_are_read_in_pieces(tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "_PIECE", 1000)
     found, run_id = storage.read_log(tmp_path / "log.parquet")
     assert (found.digest(), run_id) == (log.digest(), "abc")
+
+
+def joins_twice(columns, texts):
+    columns["kind"][columns["kind"].index("release")] = "join"
+
+
+def begins_later(columns, texts):
+    columns["version"][columns["kind"].index("push")] = 9
+
+
+def mixes_unsent(columns, texts):
+    at = next(at for at, text in enumerate(texts) if '"steps_first"' in text)
+    mixing = json.loads(texts[at])
+    texts[at] = json.dumps(mixing | {"sent": True, "steps_first": not mixing["steps_first"]})
+
+
+@pytest.mark.parametrize(
+    ("strategy", "fault", "words"),
+    [
+        ("bsp", joins_twice, "a worker that joins and is there already"),
+        ("bsp", begins_later, "the use of a push that began with a later version"),
+        ("d_psgd", mixes_unsent, "a mixing of a model that was not sent"),
+    ],
+)
+def test_rows_that_contradict_each_other_are_refused(saved, tmp_path, strategy, fault, words):
+    folder = Path(shutil.copytree(saved[f"{strategy}-json"], tmp_path / "run"))
+    content = json.loads((folder / "log.json").read_text())
+    fault(content["columns"], content["texts"])
+    (folder / "log.json").write_text(json.dumps(content))
+    with pytest.raises(DataError, match=rf"log.json: row \d+ of its log has {words}"):
+        Run.load(folder)
+
+
+@pytest.mark.timeout(120)  # it would go on for ever
+def test_a_log_that_begins_with_no_worker_is_not_replayed(saved, tmp_path):
+    folder = Path(shutil.copytree(saved["bsp-json"], tmp_path / "run"))
+    content = json.loads((folder / "log.json").read_text())
+    content["columns"]["id"][0] = 1
+    (folder / "log.json").write_text(json.dumps(content))
+    with pytest.raises(ReplayMismatch, match=r"row 0: recorded evaluated .* decided now: nothing more"):
+        replay(Run.load(folder))
+
+
+def test_a_control_character_is_refused_in_one_line(saved, tmp_path):
+    folder = Path(shutil.copytree(saved["bsp"], tmp_path / "run"))
+    with (folder / "experiment.yaml").open("a") as file:
+        file.write("\x7f")
+    with pytest.raises(SpecError, match=r"experiment.yaml: is not YAML: unacceptable character") as refused:
+        Run.load(folder)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_identity_of_another_run_is_shown_in_one_line(saved, tmp_path):
+    folder = Path(shutil.copytree(saved["bsp"], tmp_path / "run"))
+    model = Checkpoint.load(folder / "model.npz")
+    Checkpoint(model.tensors, {"run_id": "a\nb"}).save(folder / "model.npz")
+    with pytest.raises(DataError, match=r"model.npz: is of another run \('a\\nb'\)"):
+        Run.load(folder)

@@ -68,7 +68,9 @@ def replay(run: Run) -> int:
             _feed(engine, row, recorded, at)
         else:  # fewer rows were decided now than then
             break
-        at = _compare(recorded, again, at)
+        before, at = at, _compare(recorded, again, at)
+        if at == before:  # nothing was decided: the log begins with no worker
+            break
     if at < len(rows):
         raise ReplayMismatch(f"row {at}: recorded {describe(recorded, at)}; decided now: nothing more")
     return at

@@ -14,7 +14,8 @@ from pydantic import field_validator, model_validator
 from psbench.arrays import Doubles
 from psbench.clusters.step_time import StepTime
 from psbench.core import parameter
-from psbench.errors import DataError, ParameterError, PsbenchError
+from psbench.core.typed_data import numbers_of
+from psbench.errors import DataError, ParameterError, PsbenchError, in_short
 from psbench.system.limits import check_memory
 
 _COLUMNS = ("worker", "seconds")
@@ -236,14 +237,14 @@ def _read(file: Path, changed: int, size: int) -> tuple[tuple[float, ...], ...]:
         there = ", ".join(map(str, frame.columns))
         raise DataError(f"{file}: has no column {missing[0]!r}; expected worker and seconds, found {there}")
     for name in _COLUMNS:
-        column = pd.to_numeric(frame[name], errors="coerce")
+        column = numbers_of(frame[name])
         whole = name == "worker"
         wrong = ~(np.isfinite(column) & ((column >= 0) & (column % 1 == 0) if whole else column > 0))
         if wrong.any():
             row = int(np.argmax(wrong))
             expected = "a worker's number, from 0" if whole else "positive seconds"
             raise DataError(
-                f"{file}: row {row}: {name} is {frame[name].tolist()[row]!r}; expected {expected}"
+                f"{file}: row {row}: {name} is {in_short(frame[name].tolist()[row])}; expected {expected}"
             )
         frame[name] = column
     if frame.empty:

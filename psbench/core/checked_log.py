@@ -123,7 +123,7 @@ def check_log(path: Path, log: EventLog, num_workers: int) -> None:
     DataError
         Naming the first row that is wrong.
     """
-    for check in (_wrong_columns, _wrong_pushes, _wrong_presence, _wrong_texts):
+    for check in (_wrong_columns, _wrong_pushes, _wrong_presence, _wrong_texts, _wrong_mixing):
         for row, what in check(log, log.rows(), num_workers):
             raise DataError(f"{path}: row {row} of its log has {what}")
 
@@ -168,10 +168,13 @@ def _wrong_pushes(log: EventLog, rows: Any, num_workers: int) -> Iterator[tuple[
     came = np.full(len(used), len(rows)) if not len(ordered) else place[order[at]]
     unknown = np.ones(len(used), bool) if not len(ordered) else ordered[at] != wanted
     yield from _first(unknown | (came > used), "the use of a push that has not arrived", used)
+    applied = rows["kind"][used] == Kind.APPLY
+    newer = rows["version"][came] >= rows["version"][used]
+    yield from _first(applied & newer, "the use of a push that began with a later version", used)
 
 
 def _wrong_presence(log: EventLog, rows: Any, num_workers: int) -> Iterator[tuple[int, str]]:
-    """Yield a push or release of a worker that is not there."""
+    """Yield a push or release of a worker that is not there, or a worker that comes twice."""
     place = np.flatnonzero(np.isin(rows["kind"], (*_COMES, *_GOES, *_PRESENT)))
     place = place[np.argsort(rows["worker"][place], kind="stable")]
     kind, worker = rows["kind"][place], rows["worker"][place]
@@ -180,9 +183,14 @@ def _wrong_presence(log: EventLog, rows: Any, num_workers: int) -> Iterator[tupl
     last = np.maximum.accumulate(np.where(changes, np.arange(len(place)), -1))
     known = (last >= 0) & (worker[last] == worker)
     is_there = known & np.isin(kind[last], _COMES)
-    wrong = np.flatnonzero(~changes & ~is_there)
-    if len(wrong):
-        yield int(place[wrong].min()), "a push or release of a worker that is not there"
+    was_there = np.append(False, is_there[:-1]) & np.append(False, worker[1:] == worker[:-1])
+    faults = (
+        (~changes & ~is_there, "a push or release of a worker that is not there"),
+        (np.isin(kind, _COMES) & was_there, "a worker that joins and is there already"),
+    )
+    for wrong, what in faults:
+        if wrong.any():
+            yield int(place[wrong].min()), what
 
 
 def _wrong_texts(log: EventLog, rows: Any, num_workers: int) -> Iterator[tuple[int, str]]:
@@ -208,3 +216,34 @@ def _wrong_texts(log: EventLog, rows: Any, num_workers: int) -> Iterator[tuple[i
             yield place, f"{what}: {path}: {problem(first)}" if path else f"{what}: {problem(first)}"
         except ValueError as error:
             yield place, f"{what}: {error}"
+
+
+def _wrong_mixing(log: EventLog, rows: Any, num_workers: int) -> Iterator[tuple[int, str]]:
+    """Yield a mixing of a model that was never sent, or of a worker that is not there; texts are right."""
+    versions: dict[int, int] = {}
+    there = set[int]()
+    sent = set[tuple[int, int, bool]]()  # worker, its version, and whether its step came first
+    if not (rows["kind"] == Kind.MIX).any():
+        return
+    kinds = (Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.MIX)
+    for place in np.flatnonzero(np.isin(rows["kind"], kinds)).tolist():
+        kind, worker, push, version, text = rows[["kind", "worker", "id", "version", "text"]][place].tolist()
+        if kind == Kind.JOIN:
+            versions[worker] = max((versions[other] for other in there), default=0)
+            there.add(worker)
+            sent.add((worker, versions[worker], False))
+        elif kind == Kind.LEAVE:
+            there.discard(worker)
+        elif kind == Kind.PUSH:
+            sent.add((worker, version, True))
+        else:
+            mixing = _Mixing.model_validate_json(log.text(text))
+            weights = {int(name): [*map(int, row)] for name, row in mixing.rows.items()}
+            if not there.issuperset([*weights, *(other for row in weights.values() for other in row)]):
+                yield place, "a mixing with a worker that is not there"
+            for to, others in weights.items():
+                wanted = {(other, versions[to], mixing.steps_first) for other in others}
+                if mixing.sent and not wanted <= sent:
+                    yield place, "a mixing of a model that was not sent"
+                versions[to] += push >= 0
+                sent.add((to, versions[to], False))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from psbench.core.specification import problem
 from psbench.errors import DataError, in_short
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _T = TypeVar("_T")
 
@@ -58,3 +61,12 @@ def read_json(path: Path) -> Any:
         raise DataError(f"{path}: is no JSON, or cut off, at line {error.lineno}") from None
     except (ValueError, RecursionError):  # a number of 5,000 digits, a list in a list in a list
         raise DataError(f"{path}: its numbers or lists have no end") from None
+
+
+def numbers_of(column: pd.Series[Any]) -> pd.Series[Any]:
+    """Return a column of a table as numbers: NaN for a cell that is no number, infinite beyond all floats."""
+    import pandas as pd
+
+    # as whole numbers of Python such cells could not be converted, as texts they can
+    readable = column.astype(str) if column.dtype == object else column
+    return pd.to_numeric(readable, errors="coerce")

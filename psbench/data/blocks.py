@@ -532,7 +532,8 @@ def parquet_numbers_in(
         with _opened(file, _strings(file, columns)) as table:
             rows, total = 0, table.metadata.num_rows
             for batch in _batches(file, table, count):
-                block = _parquet_block(f"{file}: row", rows, batch, columns)
+                with _reading(file):  # a text may be no UTF-8, a date of no year
+                    block = _parquet_block(f"{file}: row", rows, batch, columns)
                 rows += len(block.inputs)
                 yield file, block
                 tell(f"reading {file.name}", (number + rows / max(total, rows)) / len(files))

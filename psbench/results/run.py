@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +13,7 @@ from psbench.checkpoints.file import Checkpoint
 from psbench.core.checked_log import check_log
 from psbench.core.imports import is_there
 from psbench.core.log import EventLog
-from psbench.errors import DataError, SpecError
+from psbench.errors import DataError, SpecError, in_short
 from psbench.experiment import Experiment
 from psbench.results.identity import check_folder, comment, remove_files_of_others, run_id_in_yaml
 from psbench.results.record_file import read_facts
@@ -163,6 +164,13 @@ class Run:
         found: str | None = self.meta.get("run_id")
         return found
 
+    @staticmethod
+    def prepare_to_save() -> None:
+        """Import the modules that `save` uses, so that a run that is told to end does not wait for them."""
+        import pandas as pd  # noqa: F401
+
+        write_log_to(BytesIO(), ".parquet", EventLog(), None)
+
     def save(
         self, folder: str | Path, *, overwrite: bool = False, log: Literal["parquet", "json"] = "parquet"
     ) -> Path:
@@ -278,8 +286,8 @@ def _check_one_run(run_id: str | None, owners: dict[Path, str | None]) -> None:
     for path, other in owners.items():
         if other != run_id:
             raise DataError(
-                f"{path}: is of another run ({other}) than run.json ({run_id}); keep each run in a folder of "
-                "its own"
+                f"{path}: is of another run ({in_short(other)}) than run.json ({in_short(run_id)}); "
+                "keep each run in a folder of its own"
             )
 
 

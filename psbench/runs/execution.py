@@ -111,6 +111,7 @@ def run(
     run_id = new_run_id() if path is None else resumed_run_id(path, home_of(path), target)
     with nullcontext() if target is None else claimed(target):
         if target is not None:
+            Run.prepare_to_save()
             check_folder(target, run_id, overwrite=overwrite, own=beyond)
         workload = Workload.build(experiment, whole_run=client is None) if workload is None else workload
         if path is not None and begin is not None:

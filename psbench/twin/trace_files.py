@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from psbench.core.typed_data import read_json, typed
+from psbench.core.typed_data import numbers_of, read_json, typed
 from psbench.errors import DataError
 from psbench.results.run import Run
 from psbench.specfile import dump_yaml
@@ -179,12 +179,7 @@ def _of_csv(path: Path) -> StepSpans:
         raise DataError(f"{path}: has no rows below its head")
     _refuse_rows(path, frame["worker"].isna(), "worker has no name")
     for name in columns[1:]:
-        column = frame[name]
-        if (
-            column.dtype == object
-        ):  # perhaps of whole numbers that no float holds: of their texts it is infinite
-            column = column.astype(str)
-        frame[name] = pd.to_numeric(column, errors="coerce")
+        frame[name] = numbers_of(frame[name])
         _refuse_rows(path, frame[name].isna(), f"{name} is no number")
     _refuse_rows(path, frame["step"] % 1 != 0, "step is no whole number")
     for name in columns[2:]:

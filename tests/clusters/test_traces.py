@@ -205,6 +205,7 @@ BAD = {
     "column": (lambda tmp: written(tmp, "worker,time\n0,1\n"), "has no column 'seconds'"),
     "worker": (lambda tmp: written(tmp, "worker,seconds\n0,1\n1.5,1\n"), "row 1: worker is 1.5"),
     "seconds": (lambda tmp: written(tmp, "worker,seconds\n0,1\n1,soon\n"), "row 1: seconds is 'soon'"),
+    "endless": (lambda tmp: written(tmp, f"worker,seconds\n0,{'9' * 400}\n1,1\n"), "row 0: seconds is 999"),
     "negative": (lambda tmp: written(tmp, "worker,seconds\n0,1\n1,-1\n"), "expected positive seconds"),
     "gap": (lambda tmp: written(tmp, "worker,seconds\n0,1\n2,1\n"), "has no step of worker 1"),
     "only a head": (lambda tmp: written(tmp, "worker,seconds\n"), "has no steps, only the names"),

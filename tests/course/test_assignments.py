@@ -187,6 +187,11 @@ def test_what_does_not_compare_is_not_ranked(tmp_path, capsys):
 
 #: a module that leaves a trace where it is imported
 TRACE = "import pathlib; pathlib.Path('imported').touch()\ndef make(): ...\n"
+#: fields of a specification that name it; an optimizer's class is imported where a specification is read
+CODE = {
+    "model": {"name": "import", "target": "trace:make"},
+    "optimizer": {"name": "torch", "type": "trace:make", "lr": 0.1},
+}
 
 
 @pytest.mark.slow
@@ -199,25 +204,27 @@ def test_what_is_wrong_with_one_submission_costs_no_other_its_grade(ada, tmp_pat
     (handed_in / "assignment-1-deep").mkdir()
     (handed_in / "assignment-1-deep" / "answers.json").write_text("[" * 100_000)
     (handed_in / "assignment-1-torn.zip").write_bytes(b"PK")
-    imports = Path(shutil.copytree(own, handed_in / "assignment-1-imports"))
-    spec = yaml.safe_load((imports / "bsp" / "experiment.yaml").read_text())
     (tmp_path / "trace.py").write_text(TRACE)
-    spec["model"] = {"name": "import", "target": "trace:make"}
-    (imports / "bsp" / "experiment.yaml").write_text(yaml.safe_dump(spec))
+    spec = yaml.safe_load((own / "bsp" / "experiment.yaml").read_text())
+    imports = []
+    for name, change in CODE.items():
+        imports.append(Path(shutil.copytree(own, handed_in / f"assignment-1-{name}")))
+        (imports[-1] / "bsp" / "experiment.yaml").write_text(yaml.safe_dump(spec | {name: change}))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     assert command("grade", handed_in) == 0
     grades = Path("grades/grades.csv").read_text().splitlines()
     rows = {row["submission"]: row for row in csv.DictReader(grades)}
     assert {name: float(row["score"]) for name, row in rows.items()} == {
         f"{own.name}.zip": 10,
-        **dict.fromkeys(("assignment-1-deep", "assignment-1-imports", "assignment-1-torn.zip"), 0),
+        **dict.fromkeys(("assignment-1-deep", *(each.name for each in imports), "assignment-1-torn.zip"), 0),
     }
     assert "cannot be unpacked" in rows["assignment-1-torn.zip"]["output"]
     assert json.loads(Path("grades/assignment-1-ada@uni.json").read_text())["score"] == 10
     assert not (tmp_path / "imported").exists()
     capsys.readouterr()
     shutil.rmtree(handed_in / "assignment-1-deep")
-    shutil.rmtree(imports)
+    for each in imports:
+        shutil.rmtree(each)
     assert command("leaderboard", handed_in) == 0
     out, err = capsys.readouterr()
     assert [row[:2] for row in csv.reader(out.splitlines())][1:] == [["1", "ada@uni"]]

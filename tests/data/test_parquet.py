@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 import psbench as ps
 from psbench.data import CSV, Parquet
-from psbench.errors import PsbenchError
+from psbench.errors import DataError, PsbenchError
 from psbench.progress_events import listening
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
@@ -168,3 +170,19 @@ def test_what_is_no_table_is_one_line(files, case):
         make(files).load(Streams(0))
     assert expected in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+NOT_UTF8 = pa.Array.from_buffers(
+    pa.string(), 2, [None, pa.array([0, 1, 2], pa.int32()).buffers()[1], pa.py_buffer(b"\xffx")]
+)
+
+
+@pytest.mark.parametrize(
+    ("column", "reason"),
+    [(NOT_UTF8, "'utf-8' codec"), (pa.array([0, 2**53], pa.timestamp("ms")), "out of range")],
+    ids=["a text", "a date"],
+)
+def test_a_value_that_python_has_not_is_of_a_damaged_file(tmp_path, column, reason):
+    pq.write_table(pa.table({"a": [1.0, 2.0], "site": column, "kind": [0, 1]}), tmp_path / "part-0.parquet")
+    with pytest.raises(DataError, match=f"part-0.parquet: is no Parquet file, or is damaged .*{reason}"):
+        parquet(tmp_path).load(Streams(0))

@@ -22,6 +22,7 @@ SCRIPT = """
 import json, os, signal, subprocess, sys, time
 from contextlib import ExitStack
 from pathlib import Path
+from distributed import Client, LocalCluster
 from psbench.experiment import Experiment
 from psbench.runs.execution import run
 
@@ -30,7 +31,8 @@ sent = []
 
 def observer(log):
     if len(log) > 50 and not sent:
-        sent.append(os.killpg(0, signal.SIGTERM))
+        sent.append(set(sys.modules))
+        os.killpg(0, signal.SIGTERM)
 
 def given(options):
     "A scheduler and Dask workers of this job."
@@ -45,18 +47,34 @@ def given(options):
         start("worker", "--nthreads", "1", "--no-dashboard", *options)
     return json.loads(file.read_text())["address"]
 
-options = {"alone": ["--no-nanny"], "nanny": ["--nanny"]}
-scheduler = given(options[kind]) if kind in options else None
-run(
-    Experiment(
-        strategy=strategy, cluster={"workers": 2}, data="digits", backend="dask", scheduler=scheduler,
-        stop={"updates": 10**9}, recovery={"wait_for_workers": 300},
-    ),
-    observer=observer,
-    folder=folder / "run",
-)
+def main():
+    options = {"alone": ["--no-nanny"], "nanny": ["--nanny"]}
+    scheduler = given(options[kind]) if kind in options else None
+    with ExitStack() as stack:
+        client = None
+        if kind == "local":
+            cluster = LocalCluster(n_workers=4, threads_per_worker=1, dashboard_address="127.0.0.1:0")
+            stack.enter_context(cluster)
+            client = stack.enter_context(Client(cluster))
+        try:
+            run(
+                Experiment(
+                    strategy=strategy, cluster={"workers": 2}, data="digits", backend="dask",
+                    scheduler=scheduler, stop={"updates": 10**9}, recovery={"wait_for_workers": 300},
+                ),
+                observer=observer,
+                folder=folder / "run",
+                client=client,
+            )
+        finally:
+            (folder / "imported").write_text("\\n".join({*sys.modules} - sent[0]))
+
+if __name__ == "__main__":  # as the LocalCluster imports this script
+    main()
 """
 
+#: what saving a run needs
+HEAVY = {"pandas", "pyarrow"}
 SLOW = [pytest.mark.slow, pytest.mark.nightly]
 
 
@@ -66,6 +84,7 @@ SLOW = [pytest.mark.slow, pytest.mark.nightly]
         ("own", "asp"),
         pytest.param("own", "map_reduce", marks=SLOW),
         pytest.param("own", "all_reduce", marks=SLOW),
+        pytest.param("local", "asp", marks=SLOW),
         pytest.param("alone", "asp", marks=SLOW),
         pytest.param("nanny", "bsp", marks=SLOW),
     ],
@@ -83,6 +102,8 @@ def test_a_job_that_is_told_to_end_keeps_everything(kind: str, strategy: str, tm
             with suppress(ProcessLookupError):
                 os.killpg(job.pid, signal.SIGKILL)
     assert code == 128 + signal.SIGTERM, log.read_text()
+    late = {name.partition(".")[0] for name in (tmp_path / "imported").read_text().split()}
+    assert late.isdisjoint(HEAVY)  # importing them takes seconds, of which the job has few
     done = Run.load(tmp_path / "run")
     assert (done.meta["status"], len(done.log) > 50) == ("stopped", True)
     assert replay(done) == len(done.log)
