@@ -152,7 +152,7 @@ IMPOSSIBLE = [
     bad(
         "a ring that is cancelled",
         "strategy={name: k_bsp, k: 2, placement: all_reduce}",
-        *("collective", "all workers", "k_bsp"),
+        *("all_reduce", "all workers", "k_bsp"),
     ),
     bad(
         "a parameter of a part that is replaced",

@@ -239,14 +239,14 @@ NEVER = {
             "communication": {"name": "every_step", "codec": {"name": "vain_own_floats"}},
             "placement": AllReduce(),
         },
-        "added up on their way, as floats; use codecs 'none' or 'fp16'",
+        "adds up vectors on their way, as floats, .* use codecs 'none' or 'fp16'",
     ),
     "a residual in a ring": (
         {
             "communication": {"name": "every_step", "codec": {"name": "fp16", "error_feedback": True}},
             "placement": AllReduce(),
         },
-        "no worker's residual; use codecs without error_feedback",
+        "no worker's residual .*; use codecs without error_feedback",
     ),
     "start_s": ({"placement": Starting()}, r"overrides start_s\(\), .* declare `stateless_workers` = True"),
 }

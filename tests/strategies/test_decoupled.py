@@ -169,8 +169,8 @@ def test_the_slack_of_the_overlap_is_the_grace():
     ("values", "says"),
     [
         ({"servers": 2}, "whole tensors"),
-        ({"placement": "all_reduce"}, "added up on their way"),
-        ({"consistency": "k_batch_asp"}, "takes pushes of several together"),
+        ({"placement": "all_reduce"}, "adds up pushes on their way"),
+        ({"consistency": "k_batch_asp"}, "commits pushes of several fragments together"),
         ({"grace_share": 0.5}, "grace_s"),
         ({"codec": "top_k"}, "without error feedback"),
     ],

@@ -183,7 +183,7 @@ def test_under_all_reduce_it_is_the_same():
 @pytest.mark.parametrize("consistency", ["asp", "ssp", "k_asp", "k_bsp"])
 def test_block_momentum_needs_a_barrier(consistency):
     """One worker's way since it read the model is not that of all, and the others' blocks overlap with it."""
-    with pytest.raises(ParameterError, match=f"block_momentum: takes a commit .* {consistency} has no"):
+    with pytest.raises(ParameterError, match=f"block_momentum treats a commit .* {consistency} has no"):
         strategies.adacomm(consistency=consistency)
     strategies.adacomm(consistency=consistency, aggregation="model_average")
 

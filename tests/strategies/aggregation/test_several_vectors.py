@@ -143,7 +143,10 @@ def test_the_contract_tries_them():
 
 def test_what_does_not_give_them_is_refused():
     for other, says in (
-        ({"communication": {"name": "local_sgd"}}, "which local_sgd does not give; define its 'payload'"),
+        (
+            {"communication": {"name": "local_sgd"}},
+            "of which local_sgd gives one; define 'payload'",
+        ),
         ({"consistency": "k_batch_bsp"}, "may wait for a commit under k_batch_bsp"),
     ):
         with pytest.raises(ParameterError, match=says):

@@ -160,15 +160,15 @@ def test_a_push_weighs_as_its_workers_batch_however_many_steps_it_took():
 @pytest.mark.parametrize(
     ("parts", "reason"),
     [
-        ({"communication": "osp"}, "mean with osp: a push of several steps would count as one"),
-        ({"aggregation": "accumulated"}, "accumulated with every_step: each push is a mean already"),
+        ({"communication": "osp"}, "mean would count each as one step"),
+        ({"aggregation": "accumulated"}, "under every_step it is a mean"),
         (
             {"communication": "osp", "aggregation": "accumulated", "placement": "all_reduce"},
-            "osp: its workers are not at one model",
+            "workers under osp have moved on",
         ),
         (
             {"communication": "osp", "aggregation": "accumulated", "consistency": "k_bsp"},
-            "osp: pushes accumulated gradients and cannot be interrupted",
+            "k_bsp would cancel that work",
         ),
     ],
 )

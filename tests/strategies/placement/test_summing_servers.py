@@ -64,9 +64,12 @@ def test_one_link_that_is_wide_leaves_the_workers_own():
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"placement": "parameter_server"}, "power_sgd: .* use placement 'all_reduce', or 'summing_servers'"),
+        (
+            {"placement": "parameter_server"},
+            "power_sgd .* 'sharded' or 'summing_servers'",
+        ),
         *(
-            ({"placement": SERVERS, "consistency": name}, f"needs all workers, which {name} does not give")
+            ({"placement": SERVERS, "consistency": name}, f"needs all workers in each operation, and {name}")
             for name in ("asp", "ssp", "backup_workers")
         ),
     ],
