@@ -86,6 +86,7 @@ ROWS = {
     "recut_without_a_barrier": "cuts new batches at each barrier",
     "a_ring_of_some": "needs all workers in each operation",
     "bits_that_belong_together": "adds up vectors on their way",
+    "sums_rounded_without_a_residual": "rounds sums on their way",
     "tasks_that_keep_nothing": "has tasks that keep nothing between steps",
     "tasks_that_hand_on_floats": "has tasks return 32-bit floats",
     "nobody_who_makes_a_version": "has no server that could make a version",

@@ -12,7 +12,8 @@ from psbench.core.actions import Apply, Mix
 from psbench.core.compatibility import misfits
 from psbench.core.log import Kind
 from psbench.core.own_steps import OwnSteps
-from psbench.testing import ScriptedCluster
+from psbench.runs.execution import run
+from psbench.testing import ScriptedCluster, toy_experiment
 
 # -------------------------------------------------------------------- collectives
 
@@ -59,6 +60,15 @@ def test_bits_that_belong_together(codec):
         assert not misfits(unchecked(**ring))
     else:
         refused("bits_that_belong_together", **ring)
+
+
+def test_sums_rounded_without_a_residual():
+    """The residual would be left out without a word: the run is that of the codec without one."""
+    rounding = {"name": "every_step", "codec": {"name": "fp16", "error_feedback": True}}
+    kept = refused("sums_rounded_without_a_residual", communication=rounding, placement="all_reduce")
+    plain = unchecked(communication={"name": "every_step", "codec": "fp16"}, placement="all_reduce")
+    models = [run(toy_experiment(each, stop={"updates": 5})).parameters for each in (kept, plain)]
+    assert torch.equal(*models)
 
 
 def test_tasks_that_hand_on_floats():
