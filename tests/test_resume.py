@@ -24,6 +24,7 @@ from psbench.cli import main
 from psbench.core.log import EventLog, Kind
 from psbench.runs.execution import run
 from psbench.seeds import Streams
+from psbench.strategies import CATALOGUE
 from psbench.testing import toy_experiment
 from psbench.training.batches import Batches, BatchPosition
 from psbench.training.workload import Workload
@@ -201,6 +202,23 @@ def test_steps_are_repeated_from_what_their_worker_held(strategy, tmp_path):
                 assert pushes[0][name][0] == pushes[1][name][0]
     assert compared
     replay(again)
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore::psbench.errors.DoubtfulComposition")
+@pytest.mark.parametrize("strategy", sorted(CATALOGUE))
+def test_a_resume_is_bit_by_bit_or_says_so(strategy, tmp_path):
+    """And what is evaluated is near what it would have been, whatever its workers had under way."""
+    machines = {"workers": 3, "speed": [1.0, 0.5, 0.7]}
+    experiment = toy(strategy, cluster=machines, optimizer={"name": "sgd", "lr": 0.05}, stop={"epochs": 6})
+    whole = run(experiment, folder=tmp_path)
+    for path in checkpoints(tmp_path)[:-1]:
+        again = run(experiment, start=path)
+        said = any("in the middle of steps" in each for each in again.summary()["warnings"])
+        assert said or torch.equal(again.parameters, whole.parameters)
+        assert not (said and again.log.digest() == whole.log.digest())
+        losses = [[each["val_loss"] for each in one.log.evaluations()][:-1] for one in (again, whole)]
+        np.testing.assert_allclose(*losses, atol=0.08)  # the last is wherever the budget ends the run
 
 
 def test_void_steps_are_taken_again_with_their_batches_and_times(tmp_path):
