@@ -1,4 +1,4 @@
-"""Every code block of the README and of the guide runs, and what it shows is what one gets."""
+"""Every code block of the README and of the how-tos runs, and prints what is shown."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ from psbench.runs.execution import run
 from psbench.strategies import CATALOGUE
 
 ROOT = Path(__file__).parent.parent
-README, GUIDE, MEASUREMENTS = (
-    (ROOT / path).read_text()
-    for path in ("README.md", "notebooks/site/guide.md", "notebooks/site/measurements.md")
-)
-TEXT = README + GUIDE  # the guide goes on from the README
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+SITE = ROOT / "notebooks/site"
+README, MEASUREMENTS = ((path).read_text() for path in (ROOT / "README.md", SITE / "measurements.md"))
+#: what tells a reader what to type: the README, and a page for each task
+PAGES = {path.stem: path.read_text() for path in [ROOT / "README.md", *sorted((SITE / "howto").glob("*.md"))]}
+TEXT = "\n".join(PAGES.values())
 
 
-def blocks(language: str) -> list[str]:
-    return [body for found, body in BLOCKS if found == language]
+def blocks(language: str, text: str = TEXT) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-def lines_of(language: str, program: str) -> list[list[str]]:
+def lines_of(language: str, program: str, text: str = TEXT) -> list[list[str]]:
     """The shell lines that call `program`, as words."""
-    lines = [shlex.split(line, comments=True) for body in blocks(language) for line in body.splitlines()]
+    lines = [
+        shlex.split(line, comments=True) for body in blocks(language, text) for line in body.splitlines()
+    ]
     return [words for words in lines if words[:1] == [program]]
 
 
@@ -52,36 +53,40 @@ def test_what_its_yaml_composes_learns() -> None:
     """Examples that name no data: the default experiment, a strategy composed of parts, a robust one."""
     examples = [Experiment.from_spec(yaml.safe_load(body)) for body in blocks("yaml")]
     learns = [each for each in examples if each.data.name == "digits" and each.backend == "simulated"]
-    assert [each.title for each in learns] == ["strategy-switch-on-c2", "custom", "custom"]
+    assert [each.title for each in learns] == ["custom", "custom", "strategy-switch-on-c2"]
     for each in learns:
         judge(run(each.but(stop={"epochs": 12})))
 
 
 @pytest.mark.slow
-def test_python_blocks_run_in_order_and_print_what_is_shown(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("page", [page for page, text in PAGES.items() if blocks("python", text)])
+def test_python_blocks_run_in_order_and_learn(
+    page: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    module = ModuleType("readme")  # a module that can be found again, as pickling a class needs
-    monkeypatch.setitem(sys.modules, "readme", module)
+    module = ModuleType(page)  # a module that can be found again, as pickling a class needs
+    monkeypatch.setitem(sys.modules, page, module)
     # a class of this module cannot be found by other processes, as one of a script can
     monkeypatch.setattr("psbench.runs.sweeps.execution.cores", lambda: 1)
     space = vars(module)
-    printed, judged = [], set()
-    for body in blocks("python"):
-        exec(compile(body, "README.md", "exec"), space)
-        printed.append(capsys.readouterr().out)
-        judged |= {judge(run) for run in [space["runs"][-1], space.get("mine")] if isinstance(run, Run)}
-        judged |= {judge(run) for run in space["comparison"].runs}
-    assert {"asp", "bsp", "ssp", "all_reduce", "custom"} <= judged
+    for body in blocks("python", PAGES[page]):
+        exec(compile(body, f"{page}.md", "exec"), space)
+    printed = capsys.readouterr().out
+    runs = [each for each in space.values() if isinstance(each, Run)]
+    runs += space["comparison"].runs if "comparison" in space else []
+    judged = {judge(run) for run in runs}
+    assert judged or "check_strategy" in space or "engine" in space
+    for name in re.findall(r'"(\w+\.(?:html|csv))"', PAGES[page]):
+        assert (tmp_path / name).is_file(), name
+    if page != "README":
+        return
+    assert {"all_reduce", "ssp", "asp"} <= judged
     # virtual times, staleness and bytes depend on no CPU's arithmetic; accuracies may, in the last digit
-    shown = blocks("text")[0]
+    shown = blocks("text", README)[0]
     for name in ("time (s)", "speed-up", "updates", "staleness mean", "staleness max", "idle", "MB sent"):
         row = next(line for line in shown.splitlines() if line.startswith(name))
-        assert row.split() in [line.split() for line in printed[0].splitlines()], name
+        assert row.split() in [line.split() for line in printed.splitlines()], name
     assert (tmp_path / "compare.html").stat().st_size > 100_000
-    for name in ("mine.html", "sweep.html", "best.html", "curves.csv"):
-        assert (tmp_path / name).is_file(), name
 
 
 def test_yaml_blocks_are_experiments() -> None:
@@ -92,11 +97,10 @@ def test_yaml_blocks_are_experiments() -> None:
 
 
 @pytest.mark.slow
-def test_psbench_lines_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("page", [page for page, text in PAGES.items() if lines_of("bash", "psbench", text)])
+def test_psbench_lines_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    called = lines_of("bash", "psbench")
-    assert len(called) >= 4
-    for words in called:
+    for words in lines_of("bash", "psbench", PAGES[page]):
         assert main(words[1:]) == 0, words
 
 
@@ -108,9 +112,7 @@ def test_make_lines_are_targets() -> None:
         subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, check=True, capture_output=True)
 
 
-def test_the_table_of_strategies_is_the_catalogue() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \| (?:`(\w+)`|–) \|$", README, re.MULTILINE)
-    assert [row[:3] for row in rows] == [(e.name, e.summary, e.source) for e in CATALOGUE.values()]
+def test_the_measured_strategies_are_of_the_catalogue() -> None:
     numbers = re.findall(r"^\| `(\w+)` \| ([\d.]+) \| ([\d.]+) \|$", MEASUREMENTS, re.MULTILINE)
     measured = {name: (float(accuracy), float(speed_up)) for name, accuracy, speed_up in numbers}
     assert len(measured) > 20
@@ -148,7 +150,7 @@ def test_the_notebooks_it_names_exist() -> None:
 
 
 def test_what_it_shows_and_links_to_exists() -> None:
-    shown = re.findall(r"!?\[.+?\]\((?!https?:)(.+?)\)", README)
-    assert shown
-    for path in shown:
-        assert (ROOT / path).is_file(), path
+    for page, text in PAGES.items():
+        folder = ROOT if page == "README" else SITE / "howto"
+        for path in re.findall(r"!?\[.+?\]\((?!https?:)(.+?)\)", text):
+            assert (folder / path).is_file(), (page, path)

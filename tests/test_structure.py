@@ -45,8 +45,7 @@ HOMES = [
     ROOT / "psbench/twin",
 ]
 #: documents of the site that name files
-PAGES = ("architecture", "guide", "measurements", "teaching", "howto")
-SITE = [f"notebooks/site/{name}.md" for name in PAGES]
+SITE = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "notebooks/site").rglob("*.md"))
 #: letters of a test's name
 LONGEST_NAME = 69
 #: arguments of a constructor, those of data classes aside

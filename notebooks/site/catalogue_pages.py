@@ -40,6 +40,19 @@ TITLES = {
     "metrics": "Metrics",
 }
 
+#: tutorials that show strategies of the catalogue
+TUTORIALS = {
+    "02_consistency": "bsp asp ssp k_bsp k_batch_bsp k_asp k_batch_asp",
+    "03_strategy_switch": "all_reduce strategy_switch sync_switch",
+    "08_local_updates": "local_sgd adacomm selsync",
+    "09_edge": "hermes",
+    "10_batch_sizes": "dbs_sgd lb_bsp flex_rr",
+    "11_compression": "double_squeeze",
+    "12_mapreduce_vs_ps": "map_reduce",
+    "13_late_gradients": "backup_workers dssp elastic_bsp n_softsync con_sgd dyn_sgd bounded_step osp early_epoch_stop drop_stragglers",
+    "16_low_communication": "diloco streaming_diloco eager_diloco decoupled_diloco async_local_sgd halos fsdp",
+}
+
 
 def write(folder: Path) -> None:
     """Write all generated pages below `folder`, in the place of those that are there."""
@@ -124,8 +137,8 @@ def rendered(docstring: str) -> str:
 
 
 def tutorials() -> dict:
-    """Return the tutorial that README's table names for a strategy, where there is one."""
-    return dict(re.findall(r"^\| `(\w+)` \| .+ \| `(\w+)` \|$", (ROOT / "README.md").read_text(), re.MULTILINE))
+    """Return the tutorial that shows each strategy, where there is one."""
+    return {name: tutorial for tutorial, names in TUTORIALS.items() for name in names.split()}
 
 
 def strategy_page(name: str, folder: Path, claims: list) -> str:
@@ -170,14 +183,21 @@ def parameter_table(parameters: list) -> str:
 def strategies_index(found: list) -> str:
     """Return a row for each strategy."""
     rows = "\n".join(
-        f"| [`{entry['name']}`]({entry['name']}.md) | {cell(entry['summary'])} | {cell(entry['source'])} |"
+        f"| [`{entry['name']}`]({entry['name']}.md) | {cell(entry['summary'])} | {cell(entry['source'])} "
+        f"| {tutorial_link(entry['name'])} |"
         for entry in found
     )
     names = "\n".join(entry["name"] for entry in found)
     return (
         "# Strategies\n\nThe published strategies that psbench has. Each page shows who waits for whom, the parameters and the sources.\n\n"
-        f"| name | what it does | source |\n|---|---|---|\n{rows}\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
+        f"| name | rule | source | tutorial |\n|---|---|---|---|\n{rows}\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
     )
+
+
+def tutorial_link(name: str) -> str:
+    """Return a link to the tutorial that shows a strategy, or a dash."""
+    tutorial = tutorials().get(name)
+    return f"[{int(tutorial[:2])}](../tutorials/{tutorial}.ipynb)" if tutorial else "–"
 
 
 def gallery(found: list, folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""Write what `psbench twin --out FOLDER` found into README and measurements, and keep it beside the tests.
+"""Write what `psbench twin --out FOLDER` found into the page of measurements, and keep it beside the tests.
 
 python -m tests.twin.write_table FOLDER/results.json "24 November 2026, two quiet cores"
 """
@@ -10,7 +10,6 @@ from pathlib import Path
 #: what is kept, and the page, in which the table stands between two comments
 KEPT = Path(__file__).with_name("results.json")
 PAGE = Path(__file__).parents[2] / "notebooks/site/measurements.md"
-README = Path(__file__).parents[2] / "README.md"
 BEGIN, END = "<!-- psbench twin: begin -->\n", "<!-- psbench twin: end -->\n"
 
 
@@ -31,20 +30,6 @@ def table(found):
         *(f"- not obtained: {name}: {why}" for name, why in found["failed"].items()),
     ]
     return "\n".join(lines).replace("%", " %").replace("  %", " %") + "\n"
-
-
-def short_table(found):
-    """Return the rows of the README: of each part what was reached."""
-    rows = [
-        "| predicted, then run live | errors within 5 % or twice the noise | runs in 90 % bands |",
-        "|---" * 3 + "|",
-    ]
-    for part, name in {"b": "another seed", "c": "not fitted", "d": "more workers"}.items():
-        own = [cell for cell in found["cells"] if cell["part"] == part]
-        right = sum(abs(cell["error"]) <= cell["allowed"] for cell in own)
-        covered = sum(cell["covered"] for cell in own) / len(own)
-        rows.append(f"| {name} | {right} of {len(own)} | {100 * covered:.0f} % |")
-    return "\n".join(rows) + "\n"
 
 
 _HEADINGS = (
@@ -75,9 +60,8 @@ def main(file, when):
     repeats = max(cell["repeats"] for cell in found["cells"])
     found |= {"when": when, "repeats": repeats}
     KEPT.write_text(json.dumps(found, indent=1) + "\n")
-    for page, text in ((PAGE, table(found)), (README, short_table(found))):
-        head, _, rest = page.read_text().partition(BEGIN)
-        page.write_text(head + BEGIN + text + END + rest.partition(END)[2])
+    head, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(head + BEGIN + table(found) + END + rest.partition(END)[2])
 
 
 if __name__ == "__main__":
