@@ -76,7 +76,6 @@ class Transfers:
         self.answer: ShortArrival = network.message
         if placement.collective:
             self.up, self.down = self._when_all_are_ready, self._in_collective
-            self.answer = self._beside_collective
         elif placement.peer_to_peer:  # models pass over `links`, and the rest takes no message of its own
             self.up = self.down = lambda worker, num_bytes, now: now
             self.answer = lambda worker, now: now
@@ -174,10 +173,6 @@ class Transfers:
             begins = max(begins, self.network.down(worker, self._vector_bytes, now))
         elif self._awaits_reports:
             begins = self.network.down(worker, 0, begins)
-        return begins + self._job_starts_s(worker, now)
-
-    def _beside_collective(self, worker: int, now: float) -> float:
-        begins = max(self.network.message(worker, now), self.collective_ends)
         return begins + self._job_starts_s(worker, now)
 
     def _job_starts_s(self, worker: int, now: float) -> float:
