@@ -181,6 +181,11 @@ class Strategy(Specification):
         return 1 + len(self.aggregation.carries)
 
     @property
+    def vectors_of_an_answer(self) -> int:
+        """How many vectors with an entry for each parameter a worker is sent as the model."""
+        return 1 + len(self.aggregation.sends)
+
+    @property
     def sends_fragments(self) -> bool:
         """Whether a push carries some of the entries, and not all."""
         return type(self.communication).fragments is not Communication.fragments
@@ -275,8 +280,9 @@ class Strategy(Specification):
             )
         codec = self.communication.codec_down
         bare = whole and not codec.entrywise
-        vectors = self.vectors_of_a_push if self.placement.collective else 1
-        num_bytes = size.whole if bare else size.of(codec, self.placement, fragment, vectors)
+        # members of a collective make the state themselves
+        vectors = self.vectors_of_a_push if self.placement.collective else self.vectors_of_an_answer
+        num_bytes = size.whole(vectors) if bare else size.of(codec, self.placement, fragment, vectors)
         return self.placement.bytes_down(num_bytes, num_workers)
 
     @property
