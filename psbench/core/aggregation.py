@@ -77,7 +77,7 @@ def _needs_of_several_answered() -> tuple[Need, ...]:
         need(
             "communication",
             lambda m: not overrides(m, "fragments"),
-            "and fragments, as of {other}, are of the model alone",
+            "which an answer of a fragment, as of {other}, leaves out",
         ),
         need(
             "placement",
