@@ -233,10 +233,12 @@ class Strategy(Specification):
     def forgets_residual(self, before: Strategy) -> bool:
         """Whether residuals that workers have after the composition `before` cannot be sent by this one.
 
-        Gradients and parameters differ in unit: the residual of the one cannot be added to the other. Who has
-        not pushed under `before` may have one of a composition before it.
+        Gradients and parameters differ in unit: the residual of the one cannot be added to the other. Nor can
+        that of one vector to a push of several. Who has not pushed under `before` may have one of a
+        composition before it.
         """
-        return self.aggregation.payload != before.aggregation.payload or self.sends_fragments
+        a, last = self.aggregation, before.aggregation
+        return (a.payload, a.carries) != (last.payload, last.carries) or self.sends_fragments
 
     def sums(self, size: WireSize, version: int) -> list[tuple[int, bool]]:
         """Return of each sum of an exchange that makes the next version of this one its bytes.

@@ -150,6 +150,16 @@ def failing(**changes):
     return cluster | {"failures": [{"worker": 2, "at_s": 0.5} | changes]}
 
 
+def test_a_residual_of_one_vector_is_not_added_to_two():
+    before = {"name": "local_sgd", "local_steps": 2, "codec": {"name": "top_k", "ratio": 0.3}}
+    rule = {"name": "after", "fraction": 0.5}
+    switch = {"name": "strategy_switch", "first": before, "second": scaffold(), "rule": rule}
+    done = ps.run(toy_experiment(switch, stop={"epochs": 4}))
+    assert len(done.log.of_kind(Kind.HANDOVER)["row"]) == 1
+    notes = [done.log.text(number) for number in done.log.of_kind(Kind.NOTE)["text"]]
+    assert any("what is pushed now is parameters and control" in note for note in notes)
+
+
 def test_halves_of_it_are_refused_by_themselves():
     for other, says in (
         ({"communication": "local_sgd"}, "of which local_sgd gives none; use communication 'corrected_sgd'"),
