@@ -10,7 +10,7 @@ from toybox import take_out
 
 from psbench.backends.control import Control
 from psbench.backends.simulated.simulation import Simulation
-from psbench.core.aggregation import PayloadKind
+from psbench.core.aggregation import PayloadKind, ReplyKind
 from psbench.core.collective import Jobs
 from psbench.core.compatibility import misfits
 from psbench.core.log import EventLog
@@ -59,6 +59,21 @@ class GivesTwo(LocalSGD):
 
     def payload(self, w, state, own):
         return {"vector": super().payload(w, state, own), "control": w}
+
+
+class SendsState(TwoVectors):
+    """Sends a vector of its state with the model."""
+
+    name: ClassVar[str] = "refused_sends_state"
+    carries: ClassVar[tuple[str, ...]] = ()
+    sends: ClassVar[tuple[str, ...]] = ("control",)
+
+
+class AnswersOtherwise(SendsState):
+    """Is to send it with an aggregate."""
+
+    name: ClassVar[str] = "refused_answers_otherwise"
+    reply: ClassVar[ReplyKind] = "aggregate"
 
 
 take_out("refused_")
@@ -113,6 +128,9 @@ ROWS = {
     "several_vectors_as_differences": "has pushes carry several models, and the codec",
     "several_vectors_that_wait": "may wait for a commit under",
     "several_vectors_that_move": "whose entries parameter_server does not move",
+    "state_beside_no_model": "with the model, and",
+    "state_beside_a_fragment": "which an answer of a fragment, as of",
+    "state_of_a_share": "of which each worker holds a share under",
     "sums_that_depend_on_sums": "add up several times for a version, which",
     "sums_of_something_else": "determines what its sums carry",
 }
@@ -156,6 +174,13 @@ OF_PUSHES = {
         "aggregation": TwoVectors(),
         "communication": GivesTwo(),
         "placement": MOVING,
+    },
+    "state_beside_no_model": {"aggregation": AnswersOtherwise(), "communication": "selsync"},
+    "state_beside_a_fragment": {"aggregation": SendsState(), "communication": PIECES},
+    "state_of_a_share": {
+        "aggregation": SendsState(),
+        "communication": "local_sgd",
+        "placement": "sharded",
     },
     "sums_that_depend_on_sums": {"aggregation": "power_sgd"},
     "sums_of_something_else": {

@@ -161,6 +161,36 @@ def test_several_vectors_that_move():
     of_pushes("several_vectors_that_move")
 
 
+def given(model):
+    """What the worker's half finds of its answer."""
+    return {name: vector.tolist() for name, vector in model._own.answer.items()}
+
+
+def test_state_beside_no_model():
+    """An aggregate comes by itself: the state that a worker reads stays that of its first model."""
+    model = LocalModel(of_pushes("state_beside_no_model"), SGD())
+    model.load(torch.tensor([1.0, 2.0]), torch.zeros(0))
+    model.stepped(StepResult(torch.tensor([1.0]), torch.zeros(0), 0.0), 4, 0.0)
+    model.receive(torch.tensor([3.0]))
+    assert given(model) == {"control": [2.0]}
+
+
+def test_state_beside_a_fragment():
+    """So it does where fragments come."""
+    model = LocalModel(of_pushes("state_beside_a_fragment"), SGD(), [Partition((slice(0, 1),))])
+    model.load(torch.tensor([1.0, 2.0]), torch.zeros(0))
+    model.obey({"fragment": 0})
+    model.load(torch.tensor([3.0]), torch.zeros(0), 0)
+    assert given(model) == {"control": [2.0]}
+
+
+def test_state_of_a_share():
+    """Parameters are gathered for a step, and state is not: a worker would read its own entries alone."""
+    composition = of_pushes("state_of_a_share")
+    share = Server(torch.zeros(2), torch.zeros(0), SGD(), 8, composition.aggregation)
+    assert len(share.sent_model()) == 4  # of six entries that three workers share
+
+
 POWER = {"name": "power_sgd", "start_iter": 0, "min_compression_rate": 0.1}
 
 

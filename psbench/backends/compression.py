@@ -13,7 +13,14 @@ import torch
 from torch import Tensor
 
 from psbench.arrays import Floats
-from psbench.backends.partition import Partition, gather, partitions_of, pushed_to, within
+from psbench.backends.partition import (
+    Partition,
+    answered_by,
+    gather,
+    partitions_of,
+    pushed_to,
+    within,
+)
 from psbench.core.migration import Ranges
 from psbench.core.strategy import Strategy
 from psbench.errors import CodecError
@@ -46,6 +53,7 @@ class WorkerCodecs:
     ) -> None:
         self._composition, self._streams, self._worker = composition, streams, worker
         self._partitions, self._pushed = own, pushed_to(composition, own)
+        self._answered = answered_by(composition, own)
         #: residuals and messages sent as of the last release
         self._at_release: tuple[list[Floats | None], int] = [], 0
         self.states = [
@@ -55,11 +63,11 @@ class WorkerCodecs:
 
     def model(self, parts: Sequence[Tensor]) -> Tensor:
         """Decode the model that a release brings."""
-        return self._decode(parts, WorkerCodecState.decode_model)
+        return self._decode(parts, WorkerCodecState.decode_model, self._answered)
 
     def aggregate(self, parts: Sequence[Tensor]) -> Tensor:
         """Decode the aggregate that a release brings."""
-        return self._decode(parts, WorkerCodecState.decode_aggregate)
+        return self._decode(parts, WorkerCodecState.decode_aggregate, self._partitions)
 
     def push(self, payload: Tensor) -> list[Tensor]:
         """Encode the parts of a push.
@@ -117,11 +125,11 @@ class WorkerCodecs:
     def held(self) -> Tensor | None:
         """The model that the last release left; None before the first."""
         parts = [torch.from_numpy(state.held) for state in self.states if state.held is not None]
-        return gather(parts, self._partitions) if parts else None
+        return gather(parts, self._answered) if parts else None
 
     def hold(self, held: Tensor) -> None:
         """Set the model that the last release left."""
-        for state, own in zip(self.states, self._partitions, strict=True):
+        for state, own in zip(self.states, self._answered, strict=True):
             state.held = own.of(held).numpy()
 
     # ---------------------------------------------------------------- checkpoints
@@ -156,12 +164,12 @@ class WorkerCodecs:
         whole = gather(found, self._pushed)
         return whole if whole.any() else None
 
-    def _decode(self, parts: Sequence[Tensor], decode: _Decode) -> Tensor:
+    def _decode(self, parts: Sequence[Tensor], decode: _Decode, own: Sequence[Partition]) -> Tensor:
         decoded = [
             torch.from_numpy(decode(state, part.numpy()))
             for state, part in zip(self.states, parts, strict=True)
         ]
-        return gather(decoded, self._partitions)
+        return gather(decoded, own)
 
 
 class Compression:
@@ -192,7 +200,8 @@ class Compression:
         self._up, self._down = communication.codec.name, communication.codec_down.name
         # a collective's vectors, whose entries travel each by itself, or codecs that change nothing
         self._entrywise = composition.placement.collective or self._up == self._down == "none"
-        self._partitions, self._fragments = own, fragments
+        self._fragments = fragments
+        self._hold(own)
         self._servers = self._new_servers()
         self._workers: dict[int, WorkerCodecs] = {}
         #: until a worker has codecs, or, if it needs none, has pushed
@@ -217,7 +226,7 @@ class Compression:
             return self._last_sent[1]
         parts = [
             torch.from_numpy(server.encode_model(worker, ticket, version, own.of(parameters).numpy()))
-            for server, own in zip(self._servers, self._partitions, strict=True)
+            for server, own in zip(self._servers, self._answered, strict=True)
         ]
         return self._codecs_of(worker).model(parts)
 
@@ -255,6 +264,9 @@ class Compression:
         ]
         return gather(arrived, pushed_to(self._composition, self._partitions))
 
+    def _hold(self, own: Sequence[Partition]) -> None:
+        self._partitions, self._answered = own, answered_by(self._composition, own)
+
     def _pushed_part(self, codecs: WorkerCodecs, payload: Tensor, entries: Partition) -> Tensor:
         try:
             parts = codecs.push_part(payload, entries)
@@ -277,7 +289,8 @@ class Compression:
 
     def repartition(self, ranges: Ranges) -> None:
         """Encode for servers that hold other entries from now on; each worker's next model goes whole."""
-        before, self._partitions = self._partitions, partitions_of(ranges)
+        before = self._partitions
+        self._hold(partitions_of(ranges))
         old, self._servers = self._servers, self._new_servers()
         for new, same in zip(self._servers, old, strict=True):
             new.continue_draws_of(same)
@@ -331,10 +344,11 @@ class Compression:
     def restore_servers(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
         """Restore what `checkpoint_servers` returned; all workers are restored already."""
         held = {worker: codecs.held for worker, codecs in self._workers.items()}
-        for server, own in zip(self._servers, self._partitions, strict=True):
+        places = zip(self._servers, self._partitions, self._answered, strict=True)
+        for server, own, answered in places:
             server.restore(
                 plain["draws"],
-                {worker: own.of(model).numpy() for worker, model in held.items() if model is not None},
+                {worker: answered.of(model).numpy() for worker, model in held.items() if model is not None},
             )
             server.channel.num_sent = plain["aggregates"]
             if "residual" in tensors:

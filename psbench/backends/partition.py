@@ -109,7 +109,16 @@ def partitions_of(ranges: Sequence[Sequence[tuple[int, int]]]) -> list[Partition
 
 def pushed_to(composition: Strategy, own: Sequence[Partition]) -> list[Partition]:
     """Return which entries of a push each server is sent, given those of the model that it holds."""
-    length, vectors = sum(part.size for part in own), composition.vectors_of_a_push
+    return _of_several(own, composition.vectors_of_a_push)
+
+
+def answered_by(composition: Strategy, own: Sequence[Partition]) -> list[Partition]:
+    """Return which entries of a worker's answer each server sends, given those of the model that it holds."""
+    return _of_several(own, composition.vectors_of_an_answer)
+
+
+def _of_several(own: Sequence[Partition], vectors: int) -> list[Partition]:
+    length = sum(part.size for part in own)
     return [part.of_several(vectors, length) for part in own] if vectors > 1 else [*own]
 
 

@@ -64,6 +64,34 @@ def _has_several(part: Aggregation) -> bool:
     return bool(part.carries)
 
 
+def _needs_of_several_answered() -> tuple[Need, ...]:
+    """Return the needs of a part that sends vectors of its state with the model."""
+
+    def need(domain: str, is_met: Callable[[Any], bool], why: str, remedy: str = "") -> Need:
+        return Need(
+            domain, is_met, "{part} sends vectors of its state with the model, " + why, remedy, _sends_several
+        )
+
+    return (
+        need("aggregation", lambda a: a.reply == "model", "and {other} answers with none"),
+        need(
+            "communication",
+            lambda m: not overrides(m, "fragments"),
+            "which an answer of a fragment, as of {other}, leaves out",
+        ),
+        need(
+            "placement",
+            lambda p: not p.gathers,
+            "of which each worker holds a share under {other}",
+            "use placement 'all_reduce' or 'parameter_server'",
+        ),
+    )
+
+
+def _sends_several(part: Aggregation) -> bool:
+    return bool(part.sends)
+
+
 class Aggregation(Part):
     """How pushes become the next model: which make a version and how much each counts, and the arithmetic.
 
@@ -102,6 +130,9 @@ class Aggregation(Part):
     #: names of the vectors that a push carries beside, each with an entry for each parameter (`Pushed.more`);
     #: the worker's half then returns a mapping from `payload`, with `vector` and these
     carries: ClassVar[tuple[str, ...]] = ()
+    #: names of the vectors of its state that go with the model to workers, whose half of the strategy reads
+    #: them in `WorkerStep.answer`; zeros until the part has made them
+    sends: ClassVar[tuple[str, ...]] = ()
     #: what a released worker receives: the model, or what `update` has given to `Step.reply`: an aggregate,
     #: which every worker must have of every commit, or an answer to those who pushed, as a model is
     reply: ClassVar[ReplyKind] = "model"
@@ -156,6 +187,7 @@ class Aggregation(Part):
             when=lambda a: a.exchanges,
         ),
         *_needs_of_several_vectors(),
+        *_needs_of_several_answered(),
     )
 
     @classmethod

@@ -138,11 +138,15 @@ class WorkerStep(Protocol):
         What the aggregation part says that a push carries.
     orders : mapping
         Those of the last release: what the deciding side tells this one.
+    answer : mapping of name to float32 tensor, (entries,)
+        The vectors that came with the last model, of the state of an aggregation part that `sends` them; not
+        to be changed.
     """
 
     samples: int
     kind: str
     orders: Mapping[str, Any]
+    answer: Mapping[str, Vector]
 
     @property
     def lr(self) -> float:

@@ -394,9 +394,9 @@ class Engine:
         before = self.composition
         self._install(switch.to)
         if before.leaves_residuals and self.composition.forgets_residual(before):
-            self._processor.note(
-                act.Note(_FORGOTTEN.format(before.aggregation.payload, self.composition.aggregation.payload))
-            )
+            kinds = [each.aggregation for each in (before, self.composition)]
+            pushed = [" and ".join((kind.payload, *kind.carries)) for kind in kinds]
+            self._processor.note(act.Note(_FORGOTTEN.format(*pushed)))
         self._members.restart_all()
         self._start_parts()
         self._members.readmit_dropped()  # dropped by the old parts

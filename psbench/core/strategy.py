@@ -181,6 +181,11 @@ class Strategy(Specification):
         return 1 + len(self.aggregation.carries)
 
     @property
+    def vectors_of_an_answer(self) -> int:
+        """How many vectors with an entry for each parameter a worker is sent as the model."""
+        return 1 + len(self.aggregation.sends)
+
+    @property
     def sends_fragments(self) -> bool:
         """Whether a push carries some of the entries, and not all."""
         return type(self.communication).fragments is not Communication.fragments
@@ -228,10 +233,12 @@ class Strategy(Specification):
     def forgets_residual(self, before: Strategy) -> bool:
         """Whether residuals that workers have after the composition `before` cannot be sent by this one.
 
-        Gradients and parameters differ in unit: the residual of the one cannot be added to the other. Who has
-        not pushed under `before` may have one of a composition before it.
+        Gradients and parameters differ in unit: the residual of the one cannot be added to the other. Nor can
+        that of one vector to a push of several. Who has not pushed under `before` may have one of a
+        composition before it.
         """
-        return self.aggregation.payload != before.aggregation.payload or self.sends_fragments
+        a, last = self.aggregation, before.aggregation
+        return (a.payload, a.carries) != (last.payload, last.carries) or self.sends_fragments
 
     def sums(self, size: WireSize, version: int) -> list[tuple[int, bool]]:
         """Return of each sum of an exchange that makes the next version of this one its bytes.
@@ -275,8 +282,9 @@ class Strategy(Specification):
             )
         codec = self.communication.codec_down
         bare = whole and not codec.entrywise
-        vectors = self.vectors_of_a_push if self.placement.collective else 1
-        num_bytes = size.whole if bare else size.of(codec, self.placement, fragment, vectors)
+        # members of a collective make the state themselves
+        vectors = self.vectors_of_a_push if self.placement.collective else self.vectors_of_an_answer
+        num_bytes = size.whole(vectors) if bare else size.of(codec, self.placement, fragment, vectors)
         return self.placement.bytes_down(num_bytes, num_workers)
 
     @property

@@ -34,10 +34,9 @@ class WireSize(NamedTuple):
             + self.buffer_bytes
         )
 
-    @property
-    def whole(self) -> int:
-        """Bytes as 32-bit floats."""
-        return 4 * sum(size for _, size in self.layout) + self.buffer_bytes
+    def whole(self, vectors: int = 1) -> int:
+        """Return the bytes of so many vectors as 32-bit floats."""
+        return 4 * vectors * sum(size for _, size in self.layout) + self.buffer_bytes
 
 
 def _size(ranges: FragmentRanges) -> int:

@@ -26,6 +26,7 @@ from psbench.strategies.catalogue.gossip import sgp as sgp
 from psbench.strategies.catalogue.local_updates import adacomm as adacomm
 from psbench.strategies.catalogue.local_updates import hermes as hermes
 from psbench.strategies.catalogue.local_updates import local_sgd as local_sgd
+from psbench.strategies.catalogue.local_updates import scaffold as scaffold
 from psbench.strategies.catalogue.local_updates import selsync as selsync
 from psbench.strategies.catalogue.low_communication import async_local_sgd as async_local_sgd
 from psbench.strategies.catalogue.low_communication import dc_asgd as dc_asgd

@@ -264,7 +264,7 @@ def _payloads(
     model, found, copies = LocalModel(strategy, OPTIMIZER, fragments), [], []
     answered, fragment = strategy.aggregation.reply != "model", -1
     for push, told in enumerate(orders):
-        given = draw(f"answer {push}")
+        given = answer_of(strategy, draw, f"answer {push}")
         if fragment >= 0:
             given = fragments[fragment].of(given)
         model.obey(told)
@@ -288,7 +288,7 @@ def _payloads(
             raise BrokenContract(f"{who}: changes the model that it was sent, which others hold too; copy it")
         with named(f"{who}.payload"):
             payload = model.payload(fragment)
-        entries = given if fragment < 0 else fragments[fragment].of(draw("start"))
+        entries = draw("start") if fragment < 0 else fragments[fragment].of(draw("start"))
         vectors = strategy.vectors_of_a_push
         if getattr(payload, "shape", None) != (vectors * len(entries),):
             raise BrokenContract(
@@ -304,6 +304,11 @@ def _payloads(
     if not is_close(found, copies):
         raise BrokenContract(f"{who}.payload: what it returned is changed by later steps; return a copy")
     return copies
+
+
+def answer_of(strategy: Strategy, draw: _Draw, name: str) -> Tensor:
+    """Return what a worker is sent under a name: the model, and behind it what goes with it."""
+    return torch.cat([draw(f"{name} {more}".rstrip()) for more in ("", *strategy.aggregation.sends)])
 
 
 # -------------------------------------------------------------------- tools

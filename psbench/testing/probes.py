@@ -18,6 +18,7 @@ from psbench.testing.arithmetic import (
     NONE,
     OPTIMIZER,
     SHAPES,
+    answer_of,
     apply_to,
     drawn,
     is_close,
@@ -183,7 +184,7 @@ def _models(strategy: Strategy, name: str) -> Tensor:
     model = LocalModel(strategy, OPTIMIZER)
     model.obey(defaultdict(lambda: 1))
     for number in range(_ROUNDS):
-        given = drawn(name if number == _ROUNDS - 1 else f"model {number}")
+        given = answer_of(strategy, drawn, name if number == _ROUNDS - 1 else f"model {number}")
         if number and strategy.aggregation.reply != "model":
             model.receive(given)
         else:
@@ -274,7 +275,7 @@ class _Descent:
             if release.aggregate and answer is not None:
                 model.receive(answer.clone())
             elif release.send:
-                x = self.versions[-1]
+                x = self._server.sent_model()
                 model.load(x.clone() if fragment < 0 else self._fragments[fragment].of(x), NONE, fragment)
             else:
                 model.keep()

@@ -27,6 +27,8 @@ from psbench.training.trainer import StepResult
 
 #: prefix of the part's vectors and numbers, among a worker's tensors
 STATE = "state/"
+#: prefix of what came with the last model, among them
+ANSWER = "answer/"
 #: name of a number among them: where in the rate's schedule the last step was
 EPOCH = "epoch"
 
@@ -57,7 +59,7 @@ class LocalModel:
     ) -> None:
         self._fragments = fragments
         self._part = part = composition.communication
-        self._carries = composition.aggregation.carries
+        self._carries, self._sent = composition.aggregation.carries, composition.aggregation.sends
         self._keeps_model = isinstance(part, OwnSteps) or part.overlaps
         self._own = _OwnStep(optimizer, composition.aggregation.payload)
         #: samples that the worker takes a test loss over
@@ -75,11 +77,14 @@ class LocalModel:
         self._own.orders = orders
 
     def load(self, parameters: Tensor, buffers: Tensor, fragment: int = -1) -> None:
-        """Start from a model that was received, or a fragment."""
+        """Start from a model that was received, with the vectors that came behind it, or a fragment."""
         if fragment >= 0:
             self.buffers = buffers
             self._at(fragment, lambda w, state: self._part.begin(w, parameters, state, self._own))
             return
+        if self._sent:
+            parameters, *others = parameters.view(1 + len(self._sent), -1).unbind()
+            self._own.answer = dict(zip(self._sent, others, strict=True))
         if not self._keeps_model:
             self.parameters = self.state.like = parameters
         elif not len(self.parameters):
@@ -141,6 +146,7 @@ class LocalModel:
         found = {"parameters": self.parameters, "buffers": self.buffers, EPOCH: epoch}
         found |= {STATE + name: tensor for name, tensor in self.state.tensors().items()}
         found |= {OPTIMIZER + name: tensor for name, tensor in self._own.tensors().items()}
+        found |= {ANSWER + name: tensor for name, tensor in self._own.answer.items()}
         return {name: tensor.clone() for name, tensor in found.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -150,6 +156,7 @@ class LocalModel:
             return  # it has not been sent a model yet
         self._take(state["parameters"].clone())
         self.state.load(copies_under(STATE, state))
+        self._own.answer = copies_under(ANSWER, state)
         if own := copies_under(OPTIMIZER, state):
             self._own.load(own)
 
@@ -162,18 +169,19 @@ def kept_by_worker(composition: Strategy) -> int:
     """
     composition = composition.model_copy(update={"communication": composition.communication.fresh()})
     zeros, none = torch.zeros(64), torch.zeros(0)
-    model = LocalModel(composition, SGD(lr=1.0))
+    model, sent = LocalModel(composition, SGD(lr=1.0)), torch.zeros(64 * composition.vectors_of_an_answer)
     with suppress(Exception):
         model.obey(defaultdict(lambda: 1))
-        model.load(zeros, none)
+        model.load(sent, none)
         for _ in range(3):
             model.stepped(StepResult(zeros.clone(), none, 0.0), 1, 0.0)
             model.payload()
             if composition.aggregation.reply == "model":
-                model.load(zeros, none)
+                model.load(sent, none)
             else:
                 model.receive(zeros.clone())
-    return sum(tensor.dim() > 0 for tensor in model.state.tensors().values())
+    kept = sum(tensor.dim() > 0 for tensor in model.state.tensors().values())
+    return kept + len(composition.aggregation.sends)
 
 
 def numbers_of(payload: Tensor | None, reads: Collection[str]) -> dict[str, float]:
@@ -194,6 +202,7 @@ class _OwnStep:
         self._spec, self.kind = optimizer, kind
         self.epoch, self.samples = 0.0, 0
         self.orders: Mapping[str, Any] = {}
+        self.answer: Mapping[str, Tensor] = {}
         self._parameters = torch.zeros(0)
         self._update: PiecewiseSteps | None = None
 

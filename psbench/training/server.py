@@ -118,6 +118,16 @@ class Server:
         if before is not None:
             self.movement = _movement(before, self.parameters)
 
+    def sent_model(self) -> Tensor:
+        """Return what workers are sent: the parameters, and behind them the state that the part `sends`.
+
+        The parameters themselves, not a copy, where it sends none.
+        """
+        if not self.aggregation.sends:
+            return self.parameters
+        zeros = torch.zeros_like(self.parameters)
+        return torch.cat([self.parameters, *(self.state.get(name, zeros) for name in self.aggregation.sends)])
+
     def _checked(self, answer: Tensor | None) -> Tensor | None:
         """Return what workers are sent in the place of the model, as the part has declared it."""
         part = self.aggregation

@@ -208,7 +208,7 @@ class Vectors:
             return (self.wire.aggregate(release, self._server.aggregate),)
         if release.fragment >= 0:
             return (self._fragments[release.fragment].of(self._server.parameters),)
-        return (self.wire.model(release, self._server.parameters),)
+        return (self.wire.model(release, self._server.sent_model()),)
 
     def apply(self, apply: act.Apply, gone: Collection[int]) -> None:
         """Make the next version, and compare; workers that are `gone` have no residual."""
@@ -246,10 +246,23 @@ class Vectors:
                 f"{self._model.x.tolist()}"
             )
         self._model.x = found  # so that rounding does not add up
+        self._check_sent_state()
         if part.exchanges:
             self._leave_out(apply, pushes[0].vector, left, gone)
         self._last = apply, before, given[0].vector
         self.versions.append(found)
+
+    def _check_sent_state(self) -> None:
+        """Compare the state that goes with the model."""
+        part = self._composition.aggregation
+        for name in part.sends:
+            found = self._server.state[name].numpy().copy()
+            if unequal(found, self._model.memory[name]):
+                raise BrokenContract(
+                    f"{part.name}: {name!r} is {found.tolist()}, but by the rules it is "
+                    f"{self._model.memory[name].tolist()}"
+                )
+            self._model.memory[name] = found
 
     def _leave_out(
         self, apply: act.Apply, total: Tensor, left: list[Tensor | None], gone: Collection[int]

@@ -47,6 +47,7 @@ class Wire:
     def _use(self, composition: Strategy, residuals: dict[int, Tensor]) -> None:
         self._composition, communication = composition, composition.communication
         self._codec, self._down = communication.codec, communication.codec_down
+        self._pushed = self._entries * composition.vectors_of_a_push
         servers = min(composition.placement.num_servers, self._entries)
         self._ranges = [[(cut.start, cut.stop)] for cut in even_ranges(self._entries, servers)]
         if not self.is_exact:
@@ -89,7 +90,7 @@ class Wire:
     def received(self, worker: int) -> None:
         """Note a worker's residual at a release, to which a restart from a checkpoint goes back."""
         self._codecs.mark_release(worker)
-        self._at_release[worker] = self._owed.get(worker, np.zeros(self._entries))
+        self._at_release[worker] = self._owed.get(worker, np.zeros(self._pushed))
 
     def push(self, push: Push, payload: Tensor) -> Tensor:
         """Return what a push carries, as it arrives."""
@@ -131,7 +132,8 @@ class Wire:
     def hand_over(self, to: Strategy) -> None:
         """Go on under another composition: gradients, models and differences are not added to each other."""
         before = self._composition
-        if before.aggregation.payload != to.aggregation.payload or to.sends_fragments:
+        kinds = [(each.aggregation.payload, each.aggregation.carries) for each in (before, to)]
+        if kinds[0] != kinds[1] or to.sends_fragments:
             self._owed.clear()
         self._at_release.clear()
         self._use(to, {} if to.forgets_residual(before) else self._codecs.residuals())
@@ -164,7 +166,7 @@ class Wire:
 
     def _check(self, largest: float = 1.0) -> None:
         """Compare residuals with the account, and go on from them, so that rounding does not add up."""
-        found, none = self._residuals(), np.zeros(self._entries)
+        found, none = self._residuals(), np.zeros(self._pushed)
         for worker in sorted(found.keys() | self._owed.keys()):
             residual, owed = found.get(worker, none), self._owed.get(worker, none)
             if _apart(owed, residual, largest):

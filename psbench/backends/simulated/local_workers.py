@@ -376,7 +376,7 @@ class LocalWorkers(Workers):
             return (self.compression.aggregate(release.worker, release.load, server.aggregate),)
         if release.fragment >= 0:
             return self.compression.part(release.fragment, server.parameters), server.buffers.clone()
-        model = self.compression.model(release.worker, release.ticket, release.load, server.parameters)
+        model = self.compression.model(release.worker, release.ticket, release.load, server.sent_model())
         return model, server.buffers.clone()
 
     def _take(self, arrival: ReleaseArrival) -> Directive:

@@ -7,6 +7,7 @@ from psbench.strategies.aggregation.bounded_step import BoundedStepByMean as Bou
 from psbench.strategies.aggregation.by_distance import ClippedMean as ClippedMean
 from psbench.strategies.aggregation.by_distance import GeometricMedian as GeometricMedian
 from psbench.strategies.aggregation.by_distance import Krum as Krum
+from psbench.strategies.aggregation.control_variates import ControlVariates as ControlVariates
 from psbench.strategies.aggregation.delay_compensated import DelayCompensated as DelayCompensated
 from psbench.strategies.aggregation.delayed_nesterov import DelayedNesterov as DelayedNesterov
 from psbench.strategies.aggregation.dyn_sgd_versioned import DynSGDVersioned as DynSGDVersioned

@@ -12,6 +12,13 @@ local_sgd = Published(
     [consistency.BSP, aggregation.ModelAverage, communication.LocalSGD],
 )
 
+scaffold = Published(
+    "scaffold",
+    "local_sgd whose steps are corrected by control variates, so that workers with unlike data do not drift",
+    "Karimireddy et al. 2020 (SCAFFOLD)",
+    [consistency.BSP, aggregation.ControlVariates, communication.CorrectedSGD],
+)
+
 adacomm = Published(
     "adacomm",
     "local_sgd that averages more often as the training loss falls",

@@ -185,12 +185,12 @@ class WorkerCodecState:
         self.channel = Channel(communication.codec, pushed, streams, worker, server)
         #: the model that the worker was sent last
         self.held: Floats | None = None
-        self._size = size
+        self._size, self._answered = size, size * composition.vectors_of_an_answer
 
     def decode_model(self, packed: Packed) -> Floats:
         """Decode the model of an answer; the first one is whole."""
         if self._down.entrywise:
-            self.held = self._down.decode(packed, self._size)
+            self.held = self._down.decode(packed, self._answered)
         elif self.held is None:
             self.held = packed.view("<f4").astype(np.float32)
         else:
@@ -211,7 +211,7 @@ class WorkerCodecState:
         """
         if self._differs:
             assert self.held is not None
-            payload = payload - self.held
+            payload = payload - self.held[: self._size]
         return self.channel.send(payload)
 
 
@@ -235,6 +235,7 @@ class ServerCodecState:
         self._vectors = composition.vectors_of_a_push
         self._differs = composition.sends_differences
         self._streams, self._keys, self._size = streams, (_SERVER, server), size
+        self._answered = size * composition.vectors_of_an_answer
         #: encodes aggregates
         self.channel = Channel(self._down, size, streams, _SERVER, server)
         #: models that each worker holds, by the ticket of the answer; the last two
@@ -254,7 +255,7 @@ class ServerCodecState:
 
         Shapes
         ------
-        model : float32, (size,); not changed      returned : uint8
+        model : float32, (size,) or of several vectors; not changed      returned : uint8
         """
         if version != self._version:
             self._version, self._answers = version, {}
@@ -283,7 +284,7 @@ class ServerCodecState:
         if not self._differs:
             return payload
         bases = [number for number in self._held.get(worker, {}) if number <= ticket]
-        return self._held[worker][max(bases)] + payload if bases else payload
+        return self._held[worker][max(bases)][: self._size] + payload if bases else payload
 
     def encode_part(self, part: Floats) -> Packed:
         """Encode some entries of the model, each by itself."""
@@ -321,7 +322,7 @@ class ServerCodecState:
         rng = self._streams.generator("codec", *self._keys, self._draws)
         if self._down.entrywise:
             packed = self._down.encode(model, rng)
-            return packed, self._down.decode(packed, self._size)
+            return packed, self._down.decode(packed, self._answered)
         if held is None:
             whole = model.astype("<f4").view(np.uint8)
             return whole, model.copy()

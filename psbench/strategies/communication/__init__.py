@@ -5,6 +5,7 @@ from psbench.strategies.communication.adacomm import AdaComm as AdaComm
 from psbench.strategies.communication.answered_sgd import AnsweredSGD as AnsweredSGD
 from psbench.strategies.communication.answered_sgd import RegionalSGD as RegionalSGD
 from psbench.strategies.communication.asked_fragments import AskedFragments as AskedFragments
+from psbench.strategies.communication.corrected_sgd import CorrectedSGD as CorrectedSGD
 from psbench.strategies.communication.dynamic_local_sgd import DynamicLocalSGD as DynamicLocalSGD
 from psbench.strategies.communication.eager import Eager as Eager
 from psbench.strategies.communication.elastic import Elastic as Elastic

@@ -363,6 +363,13 @@ def sparse_outer(u: OneUpdate) -> ModelVector:
     return u.x - u.own.outer_lr * u.total / by
 
 
+def control_variates(u: OneUpdate) -> ModelVector:
+    """SCAFFOLD, Alg. 1, lines 16 and 17, with S = N: x <- x + eta_g mean (y_i - x), and c is the mean c_i."""
+    models, controls = np.sum([p.weight * p.vector.reshape(2, -1) for p in u.pushes], axis=0)
+    u.memory["control"] = controls
+    return (1 - u.own.global_lr) * u.x + u.own.global_lr * models
+
+
 def fedbuff(u: OneUpdate) -> ModelVector:
     """FedBuff: x <- x - lr sum_i w_i D_i."""
     return u.x - u.own.outer_lr * u.total
@@ -382,6 +389,7 @@ UPDATES: dict[str, Callable[[OneUpdate], ModelVector]] = {
     "delay_compensated": delay_compensated,
     "delayed_nesterov": delayed_nesterov,
     "dyn_sgd_versioned": dyn_sgd_versioned,
+    "control_variates": control_variates,
     "outer": outer,
     "eager_outer": eager_outer,
     "radial_outer": radial_outer,
@@ -411,6 +419,9 @@ class ModelWorker:
         self.x = self.v = self.share = self.own  # of an eager worker
         self.mean: ModelVector | None = None
         self.lr = 0.0  # of the last step
+        self.sent = composition.aggregation.sends
+        self.answer: dict[str, ModelVector] = {}  # what came with the last model
+        self.control: ModelVector | None = None  # c_i of SCAFFOLD
 
     def load(self, x: ModelVector, places: ModelVector | None) -> None:
         """Go on from a model, or from a part of one."""
@@ -421,6 +432,10 @@ class ModelWorker:
                 mixed = self.own[places] + x - self.pushed.pop(tuple(places))
             self.own[places], self.received[places] = mixed, x
             return
+        x, *others = x.reshape(1 + len(self.sent), -1)
+        self.answer = dict(zip(self.sent, others, strict=True))
+        if self.control is None:  # as the global one, which leaves the mean of all as it is
+            self.control = self.answer.get("control")
         self.x, self.v, self.mean = x, np.zeros_like(x), None
         if self.m.name == "elastic" and self.exchanges:  # x is the centre after its move towards the worker
             alpha = self.m.elastic_rate
@@ -459,6 +474,8 @@ class ModelWorker:
         elif self.own_steps and self.kind == "gradient":
             self.last = gradient  # it steps when it knows along which
         elif self.own_steps:
+            if self.control is not None:
+                gradient = gradient - self.control + self.answer["control"]
             self.own = self.optimizer.step(self.own, gradient, lr, self.momentum)
 
     def keep(self) -> None:
@@ -481,6 +498,9 @@ class ModelWorker:
         steps, self.steps, self.exchanges = self.steps, [], True
         if self.m.overlaps:
             return np.sum([gradient for gradient, _ in steps], axis=0)
+        if self.control is not None:  # option II, which for plain steps is the mean of their gradients
+            self.control = np.mean([gradient for gradient, _ in steps], axis=0)
+            return np.concatenate([self.own, self.control])
         if self.kind == "parameters":
             return self.own
         if self.kind == "difference":

@@ -21,7 +21,7 @@ class _MicroSteps(Rule):
         return {"round": c.version, "batch": c.workers[worker].batch_size}
 
 
-@rule("communication", "local_sgd", "answered_sgd", "elastic")
+@rule("communication", "local_sgd", "corrected_sgd", "answered_sgd", "elastic")
 class _LocalSGD(Rule):
     """A worker takes always as many steps."""
 

@@ -328,7 +328,8 @@ class Interpreter(Account):
         self.version_at_handover = c.version
         self.use(switch.to)
         if before.leaves_residuals and self.composition.forgets_residual(before):
-            old, new = before.aggregation.payload, self.composition.aggregation.payload
+            parts = before.aggregation, self.composition.aggregation
+            old, new = (" and ".join([part.payload, *part.carries]) for part in parts)
             lost = f"it belongs to {old}s, and what is pushed now is {new}"
             self.note(f"what codecs had not sent yet is forgotten: {lost}")
         clock = max((each.clock for each in c.present), default=c.min_clock)

@@ -16,6 +16,7 @@ from psbench.core.arithmetic import Pushed, State, Step, Vector
 from psbench.core.log import Kind
 from psbench.core.strategy import Strategy
 from psbench.errors import ParameterError
+from psbench.runs.execution import run as run_from
 from psbench.strategies.aggregation import Mean
 from psbench.strategies.communication import LocalSGD
 from psbench.testing import check_strategy, toy_experiment
@@ -41,6 +42,13 @@ class WithControl(Aggregation):
         x.sub_(state["control"], alpha=0.01)
 
 
+class SendsControl(WithControl):
+    """Sends what it knows of the workers' changes with the model."""
+
+    name: ClassVar[str] = "several_sends_control"
+    sends: ClassVar[tuple[str, ...]] = ("control", "unknown")
+
+
 class ByNorm(Mean):
     """Weighs a push by the norm that its worker has measured."""
 
@@ -62,6 +70,20 @@ class GivesControl(LocalSGD):
         control = difference - state.vector("before")
         state["before"] = difference
         return {"vector": difference, "control": control, "twice": 2 * difference}
+
+
+class ReadsControl(GivesControl):
+    """Local steps that begin where the others' changes lead."""
+
+    name: ClassVar[str] = "several_reads_control"
+
+    def begin(self, w, model, state, own):
+        super().begin(w, model, state, own)
+        assert not own.answer["unknown"].any()
+        w.sub_(own.answer["control"], alpha=0.5)
+
+    def step(self, w, gradient, state, own):
+        super().step(w, gradient + 0.1 * own.answer["control"], state, own)
 
 
 OWN = take_out("several_")
@@ -151,6 +173,87 @@ def test_what_does_not_give_them_is_refused():
     ):
         with pytest.raises(ParameterError, match=says):
             strategy(**other)
+
+
+# -------------------------------------------------------------------- answers that carry them
+
+
+def reading(**parts):
+    both = {"aggregation": "several_sends_control", "communication": {"name": "several_reads_control"}}
+    both["communication"] |= {"local_steps": 3} | parts.pop("codecs", {})
+    return strategy(**both | parts)
+
+
+def test_workers_read_the_state_that_is_sent_with_the_model():
+    assert not torch.equal(run(reading()).parameters, run(strategy()).parameters)
+    alone, two = run(reading(), stop={"updates": 1}), run(reading(), stop={"updates": 2})
+    plain = run(strategy(), stop={"updates": 2})
+    assert not torch.equal(two.parameters, plain.parameters)
+    torch.testing.assert_close(alone.parameters, run(strategy(), stop={"updates": 1}).parameters)
+
+
+def test_one_server_three_and_a_ring_send_the_same_state():
+    three = {"placement": {"name": "parameter_server", "servers": 3}}
+    one, *others = (run(reading(**placement)).parameters for placement in ({}, three, RING))
+    for other in others:
+        torch.testing.assert_close(one, other)
+
+
+def test_an_answer_is_as_long_as_its_vectors():
+    done, plain = run(reading()), run(strategy())
+    sent, other = (each.log.of_kind(Kind.RELEASE)["bytes"] for each in (done, plain))
+    assert (sent == 3 * other).all()
+    assert replay(done) == len(done.log)
+    ring, plain = run(reading(**RING)), run(strategy(**RING))
+    sent, other = (each.log.of_kind(Kind.RELEASE)["bytes"] for each in (ring, plain))
+    assert (sent == other).all()  # each member has made the state itself
+
+
+def test_answers_are_encoded_as_one_vector():
+    for codec in ({"name": "fp16"}, {"name": "top_k", "ratio": 1.0}):
+        for servers in (1, 2):
+            placement = {"name": "parameter_server", "servers": servers}
+            made = run(reading(codecs={"codec_down": codec}, placement=placement))
+            torch.testing.assert_close(made.parameters, run(reading()).parameters, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"placement": {"name": "parameter_server", "servers": 2}},
+        {"codecs": {"codec_down": {"name": "top_k", "ratio": 0.5}}, "placement": "parameter_server"},
+        RING,
+    ],
+    ids=str,
+)
+def test_live_workers_read_the_same_state(parts):
+    changes = {"cluster": {"workers": 2, "step_time": "constant"}}
+    made = reading(**parts)
+    simulated = run(made, **changes)
+    live = ThreadedRun(toy_experiment(made, stop={"updates": 6}, seed=1, backend="dask", **changes))
+    assert live.run().error is None
+    torch.testing.assert_close(live.parameters, simulated.parameters)
+    sent = [log.of_kind(Kind.RELEASE)["bytes"].tolist() for log in (live.log, simulated.log)]
+    assert sent[0] == sent[1]
+
+
+@pytest.mark.parametrize("parts", [{}, RING], ids=str)
+def test_a_resumed_run_sends_and_reads_the_same_state(tmp_path, parts):
+    spec = toy_experiment(reading(**parts), stop={"updates": 9}, seed=1, checkpoint_every=0.7)
+    whole = ps.run(spec, folder=tmp_path / "run")
+    first = min((tmp_path / "run" / "checkpoints").glob("*.npz"))
+    again = run_from(spec, start=first)
+    assert torch.equal(again.parameters, whole.parameters)
+    assert again.log.digest() == whole.log.digest()
+
+
+def test_the_contract_tries_answers_of_several_vectors():
+    check_strategy(reading(), clusters=1)
+
+
+def test_what_cannot_send_the_state_is_refused():
+    with pytest.raises(ParameterError, match="of which each worker holds a share under sharded"):
+        reading(placement="sharded")
 
 
 @pytest.mark.slow

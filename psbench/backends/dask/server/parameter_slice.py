@@ -261,15 +261,16 @@ class ParameterSlice:
         return with_buffers(padded(part), self.server.buffers)
 
     def _model(self, worker: int, ticket: int, version: int) -> Tensor:
-        server = self.server
+        server, model = self.server, self.server.sent_model()
         if self._codec is not None:
             with self._encoding:
-                encoded = self._codec.encode_model(worker, ticket, version, server.parameters.numpy())
+                encoded = self._codec.encode_model(worker, ticket, version, model.numpy())
             return with_buffers(torch.from_numpy(encoded), server.buffers)
         if self._num_buffers:
-            return torch.cat([server.parameters, server.buffers])
+            return torch.cat([model, server.buffers])
         # a socket copies what is small; what is large must be a copy, as the next update changes it
-        return server.parameters.clone() if self._length * 4 >= ZERO_COPY_BYTES else server.parameters
+        is_own = model is server.parameters
+        return model.clone() if is_own and self._length * 4 >= ZERO_COPY_BYTES else model
 
     def _aggregate(self, version: int) -> Tensor:
         assert self.server.aggregate is not None

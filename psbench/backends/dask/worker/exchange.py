@@ -19,6 +19,7 @@ from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
 from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.partition import (
     Partition,
+    answered_by,
     fragments_of,
     gather,
     partitions,
@@ -128,10 +129,11 @@ class RingExchange(WorkerExchange):
 
     def model(self, release: ReleaseMessage) -> tuple[Tensor, Tensor]:
         """Return the replica."""
-        parameters, buffers = self._member.parameters, self._member.replica.buffers
+        member, buffers = self._member, self._member.replica.buffers
         if release.fragment >= 0:
-            parameters = self._fragments[release.fragment].of(parameters)
-        return parameters, buffers
+            return self._fragments[release.fragment].of(member.parameters), buffers
+        # of a share of the model the others are gathered; then there is no state to send
+        return (member.replica.sent_model() if member.replica.aggregation.sends else member.parameters), buffers
 
     def aggregate(self, release: ReleaseMessage) -> Tensor:
         """Return the last ring's aggregate."""
@@ -166,6 +168,7 @@ class ServerExchange(WorkerExchange):
         super().__init__(mailbox, clock, None if coded else residual)
         self._parts = partitions(composition.placement, workload.model.layout)
         self._pushed_parts = pushed_to(composition, self._parts)
+        self._answered_parts = answered_by(composition, self._parts)
         self._fragments = fragments_of(composition, workload.model.layout)
         self._composition = composition
         self._servers = servers[: servers_of(composition)]
@@ -234,10 +237,10 @@ class ServerExchange(WorkerExchange):
         if release.fragment >= 0:
             return self._model_part(release, self._fragments[release.fragment])
         assert release.payload is not None
-        first, buffers = split(release.payload, self._parts[0].size, self._num_buffers)
+        first, buffers = split(release.payload, self._answered_parts[0].size, self._num_buffers)
         slices, codecs = self._received(first, release.ticket), self._codecs
         with self._decoding:
-            return (gather(slices, self._parts) if codecs is None else codecs.model(slices)), buffers
+            return (gather(slices, self._answered_parts) if codecs is None else codecs.model(slices)), buffers
 
     def aggregate(self, release: ReleaseMessage) -> Tensor:
         """Return the aggregate that the servers send."""
@@ -275,6 +278,7 @@ class ServerExchange(WorkerExchange):
         """Push to servers that hold other entries from now on."""
         self._parts = partitions_of(ranges)
         self._pushed_parts = pushed_to(self._composition, self._parts)
+        self._answered_parts = answered_by(self._composition, self._parts)
         if self._codecs is not None:
             self._codecs = self._codecs.repartitioned(self._parts)
 
