@@ -34,6 +34,8 @@ from psbench.clusters.link_times import LinkTimes
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.arithmetic import Pushed
+from psbench.core.driver import Driver, makes_newest, timer_of
+from psbench.core.ending import DIVERGED, Ending
 from psbench.core.events import COLLECTIVE, Push
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView, Status
@@ -52,10 +54,9 @@ class InService:
 
 
 _GONE = Status.GONE  # looking up an enum member costs more than comparing it
-_OUT = Status.GONE, Status.NEW  # of a worker that was released, and has left: it may be back
 
 
-class SimulatedCluster:
+class SimulatedCluster(Driver[None]):
     """The workers, the links and the model of a run in virtual time.
 
     Parameters
@@ -67,8 +68,8 @@ class SimulatedCluster:
         Takes the events that come of actions.
     on_update : callable
         Called after an update, where workers make no progress without one; see `Strategy.keeps_steps`.
-    on_divergence : callable
-        Called with the reason where the model cannot be sent (NaN or infinity).
+    ending : Ending
+        Of the run; it diverges where the model cannot be sent (NaN or infinity).
     checkpoints : bool
         Whether there will be checkpoints.
 
@@ -91,11 +92,12 @@ class SimulatedCluster:
         queue: EventQueue,
         *,
         on_update: Callable[[], None],
-        on_divergence: Callable[[str], None],
+        ending: Ending,
         checkpoints: bool = False,
     ) -> None:
+        super().__init__(view, ending)
         self._workload, self._view, self._queue = workload, view, queue
-        self._on_update, self._on_divergence = on_update, on_divergence
+        self._on_update = on_update
         self._heap, self._arriving = queue.heap, queue.arriving  # used at every step
         self.server, gradients = workload.server(), not workload.experiment.timing_only
         self.trainer = workload.trainer() if gradients else None
@@ -138,9 +140,6 @@ class SimulatedCluster:
     def release(self, release: act.Release, now: float) -> None:
         """Send a release; a worker that pushes after every step begins one."""
         worker = release.worker
-        seen = self._view.workers[worker]
-        if seen.ticket != release.ticket or seen.status in _OUT:
-            return  # it left while numbers were being measured, and may be back
         if self._measurements.holds_versions:
             self._measurements.hold(release.load)
         transfers, workers = self.transfers, self.workers
@@ -271,13 +270,14 @@ class SimulatedCluster:
         payload = self.payloads[push.id] = self.workers.payload(push)
         return math.isfinite(push.loss) and (self._withstands_nan or all_finite(payload[0]))
 
-    def leave(self, action: act.Cancel | act.Drop | act.Readmit | ev.Leave, now: float) -> None:
-        """Void what a worker has under way, and of one that leaves or is taken back all that it holds."""
-        worker = action.worker
+    def void(self, worker: int) -> None:
+        """Make void what a worker computes, and what it has sent that has not arrived."""
         self.workers.cancel(worker, self.under_way.pop(worker, None))
-        if isinstance(action, (act.Readmit, ev.Leave)):
-            self.workers.leave(worker)
-            self.transfers.need_replica([worker])
+
+    def forget(self, worker: int) -> None:
+        """Forget what a worker holds: it needs the model anew, and under All-Reduce a replica."""
+        self.workers.leave(worker)
+        self.transfers.need_replica([worker])
 
     def join(self, worker: int) -> None:
         """Let a worker come, without a model."""
@@ -285,20 +285,25 @@ class SimulatedCluster:
 
     # ---------------------------------------------------------------- other actions
 
-    def _tell(self, tell: act.Tell, now: float) -> None:
+    def tell(self, tell: act.Tell, now: float) -> None:
+        """Send orders to a worker that computes."""
         self.workers.order(tell, self.transfers.message(tell.worker, now))
 
-    def _discard(self, discard: act.Discard, now: float) -> None:
+    def discard(self, discard: act.Discard, now: float) -> None:
+        """Forget a push's payload."""
         self.payloads.pop(discard.push.id, None)
 
-    def _set_timer(self, timer: act.SetTimer, now: float) -> None:
-        self._queue.add(timer.at, TIMER, 0, ev.Timer(timer.key, timer.composition_id))
+    def set_timer(self, timer: act.SetTimer, now: float) -> None:
+        """Queue a timer."""
+        self._queue.add(timer.at, TIMER, 0, timer_of(timer))
 
-    def _measure(self, measure: act.Measure, now: float) -> None:
+    def measure(self, measure: act.Measure, now: float) -> None:
+        """Measure now, and queue the answer for when that is done."""
         facts, seconds = self._measurements.measure(measure, self.payloads)
         self._queue.add(now + seconds, MEMBERSHIP, -1, ev.Measured(facts))
 
-    def _apply(self, apply: act.Apply, now: float) -> None:
+    def apply(self, apply: act.Apply, now: float) -> None:
+        """Make the next version, whose stop rules and evaluation follow."""
         if self._collective:
             self.transfers.collect([push.worker for push in apply.pushes], now, apply.fragment)
         if self._peer_to_peer:  # what becomes of the models is said by `Mix`
@@ -313,8 +318,8 @@ class SimulatedCluster:
             if self._exchanges:
                 pushes = [self._exchange(pushes, apply)]
             self.server.apply(pushes, apply)
-        if apply.version == self._view.version and not self.averages_models:
-            self._on_update()  # of several updates in an answer the view is at the last, and so are the rules
+        if not self.averages_models and makes_newest(apply, self._view):
+            self._on_update()
 
     def _exchange(self, pushes: list[Pushed], apply: act.Apply) -> Pushed:
         """Add up as the part says, and leave with each worker that is still there what it owes."""
@@ -325,11 +330,13 @@ class SimulatedCluster:
                 self.workers.leave_out(push.worker, residual)
         return total
 
-    def _mix(self, mix: act.Mix, now: float) -> None:
+    def mix(self, mix: act.Mix, now: float) -> None:
+        """Mix workers' models."""
         assert isinstance(self.workers, GossipWorkers)
         self.workers.mix(mix, now)
 
-    def _hand_over(self, handover: act.Handover, now: float) -> None:
+    def hand_over(self, handover: act.Handover, now: float) -> None:
+        """Take the workers and links of another composition."""
         if handover.forgets_momentum:
             self.server.forget_momentum()
         compositions = self._workload.experiment.strategy.compositions
@@ -344,7 +351,8 @@ class SimulatedCluster:
         ):  # the end of the answer, at which a mean is evaluated, is too late
             self._on_update()
 
-    def _reassign(self, change: act.Reassign, now: float) -> None:
+    def reassign(self, change: act.Reassign, now: float) -> None:
+        """Move entries between servers."""
         self.transfers.reassign(change.ranges, now)
         self._repartition()
 
@@ -382,7 +390,7 @@ class SimulatedCluster:
                 residuals,
                 queue=self._queue,
                 send=self.send,
-                diverge=self._on_divergence,
+                diverge=lambda reason: self.ending.end(DIVERGED, reason),
             )
 
     # ---------------------------------------------------------------- checkpoints
@@ -435,22 +443,3 @@ class SimulatedCluster:
         if self._peer_to_peer and "links" in state:  # of a live run they are free
             transfers.links.load_state_dict(state["links"])
         restore_workers(self.workers, self.resources, state, tensors)
-
-
-#: what performs each kind of action; None where there is nothing to do
-PERFORM: dict[type, Callable[[SimulatedCluster, Any, float], None] | None] = {
-    act.Hold: None,
-    act.Note: None,
-    act.Release: SimulatedCluster.release,
-    act.Apply: SimulatedCluster._apply,
-    act.Cancel: SimulatedCluster.leave,
-    act.Drop: SimulatedCluster.leave,
-    act.Readmit: SimulatedCluster.leave,
-    act.Tell: SimulatedCluster._tell,
-    act.Discard: SimulatedCluster._discard,
-    act.SetTimer: SimulatedCluster._set_timer,
-    act.Measure: SimulatedCluster._measure,
-    act.Handover: SimulatedCluster._hand_over,
-    act.Reassign: SimulatedCluster._reassign,
-    act.Mix: SimulatedCluster._mix,
-}

@@ -10,7 +10,7 @@ time, from a snapshot of the version it was released with; cancelled work is nev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from heapq import heappop
 from typing import Any
@@ -31,13 +31,14 @@ from psbench.backends.schedule import CheckpointSchedule, StopRules, UpdateSched
 from psbench.backends.simulated.evaluation import SimulatedEvaluation
 from psbench.backends.simulated.event_queue import REQUEST, EventQueue
 from psbench.backends.simulated.shared_cores import StepBegins
-from psbench.backends.simulated.simulated_cluster import PERFORM, InService, SimulatedCluster
+from psbench.backends.simulated.simulated_cluster import InService, SimulatedCluster
 from psbench.backends.simulated.workers import WorkerEvent
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
 from psbench.checkpoints.validation import restoring
 from psbench.core import events as ev
 from psbench.core.actions import Action
+from psbench.core.ending import DIVERGED, FINISHED, Ending
 from psbench.core.events import Push
 from psbench.core.log import EventLog
 from psbench.core.view import Status
@@ -50,7 +51,6 @@ from psbench.training.workload import Workload
 OBSERVE_EVERY = 256
 #: events that a stop waits for a version to write a checkpoint of
 _STOP_AFTER = 10_000
-_STOPPED = "stopped", "stopped by hand"
 
 
 class Simulation:
@@ -87,19 +87,20 @@ class Simulation:
         self.queue = EventQueue()
         self._rules = StopRules(experiment.stop, experiment.evaluate_every, experiment.patience_is_for_less)
         self._deadline = self._rules.deadline_s
+        self.ending = Ending()
         self._schedule = UpdateSchedule(
             self._rules,
             view,
             evaluate=self._evaluate,
             movement=lambda: self.cluster.server.movement,
-            end=lambda reason: self.end("finished", reason),
+            end=self.ending.finish,
         )
         self.cluster = SimulatedCluster(
             workload,
             view,
             self.queue,
             on_update=self._schedule.after_update,
-            on_divergence=lambda reason: self.end("diverged", reason),
+            ending=self.ending,
             checkpoints=checkpoints is not None,
         )
         self.cluster.server.measures_movement = self._rules.sees_movement
@@ -112,8 +113,6 @@ class Simulation:
         self._checkpoints = CheckpointSchedule(view, experiment.checkpoint_every)
         self._next_push = 0  # the number of the next push
         self.now = 0.0
-        self.status = self._reason = ""
-        self._unanswered = False
         self._stop_after = 0
 
     def run(self) -> Outcome:
@@ -139,13 +138,13 @@ class Simulation:
             self._begin()
         else:
             self._resume(self._start)
-        while not self.status:
+        while not self.ending.status:
             if self.control.pending:
                 self._handle_requests()
             else:
                 pace = self.control.pace
                 self._handle_events(OBSERVE_EVERY if pace is None else 1)
-                if not self.status:
+                if not self.ending.status:
                     self._show()
                 if pace is not None:
                     pace(self.now)
@@ -156,7 +155,7 @@ class Simulation:
     def _handle_events(self, most: int) -> None:
         """Handle the first events, at most so many, until the run ends or is asked for something."""
         heap, arriving, under_way = self.queue.heap, self.queue.arriving, self.cluster.under_way
-        control, deadline, cluster = self.control, self._deadline, self.cluster
+        control, deadline, cluster, ending = self.control, self._deadline, self.cluster, self.ending
         profile = self.workload.profile
         shared = profile.link_sharing != "in_turn" or profile.cores > 0
         for _ in range(most):
@@ -167,7 +166,7 @@ class Simulation:
             self.now, _, _, _, event = entry = arriving.popleft() if arrives else heappop(heap)
             if self.now >= deadline:
                 self.now = self.engine.view.now = deadline
-                self.end("finished", self._rules.at(deadline))
+                ending.finish(self._rules.at(deadline))
             elif shared and cluster.reschedule_if_delayed(entry, arrives=bool(arrives)):
                 pass
             elif type(event) is not Push:
@@ -185,7 +184,7 @@ class Simulation:
                         self._push(event)
                 else:
                     self.cluster.send(event, self.now)
-            if self.status or control.pending:
+            if ending.status or control.pending:
                 return
 
     def _served(self, served: InService) -> None:
@@ -204,19 +203,19 @@ class Simulation:
         push.id = self._next_push
         self._next_push += 1
         if self._gradients and not self.cluster.receive(push):
-            self.end("diverged", why_diverged(push, self.now))
+            self.ending.end(DIVERGED, why_diverged(push, self.now))
         if self.cluster.reads:
             push = with_stats(push, self.cluster.reads)
         actions = self.engine.handle(push, self.now)
-        if self.status:
-            self._unanswered = True
+        if self.ending.status:
+            self.ending.unanswered = True
         else:
             self._perform(actions)
 
     def _handle(self, event: ev.Event) -> None:
         """Have the engine handle an event that is no push, and perform its answer."""
         if isinstance(event, ev.Leave):
-            self.cluster.leave(event, self.now)
+            self.cluster.leave(event.worker)
         elif isinstance(event, ev.Join):
             self.cluster.join(event.worker)
         elif isinstance(event, ev.Evaluated):
@@ -244,7 +243,7 @@ class Simulation:
             return
         if self._folder is not None:
             self._folder.write("stopped", self._checkpoint(()))
-        self.end(*_STOPPED)
+        self.ending.stop()
 
     # ---------------------------------------------------------------- the engine's answers
 
@@ -253,27 +252,12 @@ class Simulation:
         self.cluster.begin(actions)
         if view.samples >= checkpoints.from_samples or view.in_force != checkpoints.composition:
             actions = self._store(actions)
-            if self.status:
+            if self.ending.status:
                 return
-        if self._perform_each(actions) and self.cluster.averages_models:
+        if self.cluster.perform(actions, self.now) and self.cluster.averages_models:
             self._schedule.after_update()
-            self._unanswered = bool(self.status)  # which steps were kept was said, and no other begins
-
-    def _perform_each(self, actions: Iterable[Action], completely: bool = False) -> bool:
-        """Perform actions, and return whether the run goes on.
-
-        Those of the version with which it finishes are performed `completely` if a checkpoint is written.
-        """
-        cluster, now = self.cluster, self.now
-        for action in actions:
-            perform = PERFORM[type(action)]
-            if perform is not None:
-                perform(cluster, action, now)
-                if self.status:
-                    self._unanswered = True
-                    if not (completely and self.status == "finished"):
-                        return False  # the run ended with this version; no worker starts another step
-        return not self.status
+            # which steps were kept was said, and no other begins
+            self.ending.unanswered = bool(self.ending.status)
 
     def _store(self, actions: Sequence[Action]) -> Sequence[Action]:
         """Perform what makes the model of an answer, write a checkpoint of it, and return the rest."""
@@ -281,13 +265,14 @@ class Simulation:
         if not label:
             return actions
         before, after = split_at_model(actions)
-        if self._perform_each(before, completely=True) or not before or self.status == "finished":
+        ending = self.ending
+        if self.cluster.perform(before, self.now, completely=True) or ending.status == FINISHED:
             self._checkpoints.advance()
             if self._folder is not None:
                 self._folder.write(label, self._checkpoint(after))
-            if self._checkpoints.stopping and not self.status:
-                self._unanswered = True
-                self.end(*_STOPPED)
+            if self._checkpoints.stopping and not ending.status:
+                ending.unanswered = True
+                ending.stop()
         return after
 
     # ---------------------------------------------------------------- start and checkpoints
@@ -330,7 +315,7 @@ class Simulation:
         if not reason or self.cluster.averages_models:
             self._perform(actions)
         if reason:  # where models diverge, the last answer says first which steps the workers keep
-            self.end("finished", reason)
+            self.ending.finish(reason)
 
     def _restore(self, start: Checkpoint) -> tuple[list[Action], set[int]]:
         """Restore all state, and return what is to be performed first, and who repeats steps."""
@@ -356,7 +341,7 @@ class Simulation:
         self._show()
         reason = self._rules.after_evaluation(values) if number > 0 else ""
         if reason:
-            self.end("finished", reason)
+            self.ending.finish(reason)
 
     def _evaluation_precedes_releases(self) -> bool:
         """Return whether this version is evaluated before the answer that made it continues.
@@ -371,21 +356,16 @@ class Simulation:
         if self.observer is not None:
             self.observer(self.log)
 
-    def end(self, status: str, reason: str) -> None:
-        """End the run, unless it ends already."""
-        if not self.status:
-            self.status, self._reason = status, reason
-
     def _finish(self) -> Outcome:
-        if self.status != "diverged" or self.evaluation.unhandled is not None:
+        if self.ending.status != DIVERGED or self.evaluation.unhandled is not None:
             self.evaluation.evaluate_last(self.now)
         self._show()
         lost = [w.id for w in self.engine.view.workers.values() if w.status == Status.GONE]
         paths = [] if self._folder is None else self._folder.paths
         facts: dict[str, Any] = {"time_s": self.now, "checkpoints": paths, "lost_workers": lost}
-        facts |= {"usage": self.cluster.resources.step_times.usage(), "unanswered": self._unanswered}
+        facts |= {"usage": self.cluster.resources.step_times.usage(), "unanswered": self.ending.unanswered}
         parameters, buffers = self.cluster.model() if self._gradients else (None, None)
-        return Outcome(self.status, self._reason, parameters, buffers, facts)
+        return Outcome(self.ending.status, self.ending.reason, parameters, buffers, facts)
 
 
 def run_simulated(

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from psbench import strategies
-from psbench.backends.dask.coordinator.ending import Ending
 from psbench.backends.dask.coordinator.pushes import PushIntake
 from psbench.backends.dask.protocol.messages import PushMessage, WorkerGone
 from psbench.backends.dask.server.lost_payloads import LostPayloads
 from psbench.backends.dask.server.parameter_slice import ParameterSlice
 from psbench.core import events as ev
+from psbench.core.ending import Ending
 from psbench.core.engine import Engine
 from psbench.core.view import ClusterView
 from psbench.optimization.optimizer import SGD

@@ -130,9 +130,9 @@ def test_a_version_is_kept_once_and_only_while_somebody_started_from_it(strategy
     simulation = Simulation(Workload.build(experiment), EventLog(), Control())
     most = 0
     simulation._begin()
-    while not simulation.status:
+    while not simulation.ending:
         simulation._handle_events(1)
-        if simulation.status:  # with its last version a run ends, whatever is under way
+        if simulation.ending:  # with its last version a run ends, whatever is under way
             break
         under_way = {worker.base_version for worker in simulation.engine.view.workers.values()}
         most = max(most, len(simulation.cluster.workers.snapshots))

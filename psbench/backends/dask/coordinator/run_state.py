@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TypeAlias, TypeVar
 
-from psbench.backends.dask.coordinator.ending import Ending
 from psbench.backends.dask.coordinator.log_stream import LogStream
 from psbench.backends.dask.coordinator.peers import Peers
 from psbench.backends.dask.coordinator.replica_averaging import ReplicaAveraging
@@ -18,6 +17,7 @@ from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.server.store import ParameterStore
 from psbench.backends.schedule import StopRules
 from psbench.core import events as ev
+from psbench.core.ending import Ending
 from psbench.core.engine import Engine
 from psbench.core.log import EventLog
 from psbench.core.strategy import Strategy

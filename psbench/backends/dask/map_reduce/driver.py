@@ -18,7 +18,6 @@ from distributed import Client, Future
 from psbench.backends.control import Control, Observer
 from psbench.backends.dask.asking import ask, ask_scheduler, begin
 from psbench.backends.dask.connecting import connected
-from psbench.backends.dask.coordinator.ending import Ending
 from psbench.backends.dask.demand import demand
 from psbench.backends.dask.map_reduce import tasks
 from psbench.backends.dask.map_reduce.places import Awaited, Places, RolesLost
@@ -36,6 +35,7 @@ from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.arithmetic import Pushed
+from psbench.core.ending import Ending
 from psbench.core.log import EventLog, Kind, plain_json
 from psbench.errors import BackendError, Cancelled, ParameterError, ProtocolError, WorkerLost
 from psbench.experiment import Experiment
