@@ -52,7 +52,7 @@ class Part(Specification):
         if not cls.registered or not cls.__dict__.get("name"):  # an inherited name is the parent's
             return
         if not cls.__module__.startswith("psbench."):
-            _refuse_misspelt(cls)
+            _refuse_misplaced(cls)
         known = REGISTRY.setdefault(cls.domain, {})
         other = known.get(cls.name, cls)
         # a cell of a notebook that is run again defines its class again
@@ -102,16 +102,23 @@ def overrides(part: object, hook: str) -> bool:
     return owner is not None and not owner.__module__.startswith("psbench.core.")
 
 
-def _refuse_misspelt(cls: type[Part]) -> None:
-    """Refuse a method whose name is a likely misspelling of a hook: it would never be called."""
-    hooks = {name for base in cls.__mro__[1:] if issubclass(base, Part) for name in vars(base)}
+def _refuse_misplaced(cls: type[Part]) -> None:
+    """Refuse a method that is a hook of other parts, or a likely misspelling of one: nothing calls it."""
+    hooks = {name for base in cls.__mro__[1:] for name in vars(base)}
     for name, value in vars(cls).items():
         if not inspect.isfunction(value) or name.startswith("_") or name in hooks:
             continue
-        if family := _family_with(cls, name):
+        if family := _family_with(cls.domain, name):
             raise ParameterError(
                 f"{cls.domain} {cls.name!r}: nothing calls its method {name!r}, a hook of parts that derive "
                 f"from {family.__name__}; derive it from {family.__module__}.{family.__name__}"
+            )
+        domains = dict.fromkeys(base.domain for base in Part.__subclasses__() if base.domain)
+        others = [domain for domain in domains if _family_with(domain, name)]
+        if others:
+            raise ParameterError(
+                f"{cls.domain} {cls.name!r}: nothing calls its method {name!r}, a hook of {others[0]} parts. "
+                "One of the part's own begins with an underscore"
             )
         as_hook = name.startswith("on_")  # perhaps one of another domain
         found = get_close_matches(name, hooks - vars(cls).keys(), 1, 0.8)
@@ -125,12 +132,12 @@ def _refuse_misspelt(cls: type[Part]) -> None:
             )
 
 
-def _family_with(cls: type[Part], hook: str) -> type[Part] | None:
-    """Return the family of the same domain in `psbench.core` that has such a hook; None if none has."""
-    waiting = [each for each in Part.__subclasses__() if each.domain == cls.domain]
+def _family_with(domain: str, hook: str) -> type[Part] | None:
+    """Return the family of a domain in `psbench.core` that has such a hook; None if none has."""
+    waiting = [each for each in Part.__subclasses__() if each.domain == domain]
     while waiting:
         kind = waiting.pop(0)
-        if hook in vars(kind):
+        if inspect.isfunction(vars(kind).get(hook)):
             return kind
         waiting += [each for each in kind.__subclasses__() if each.__module__.startswith("psbench.core.")]
     return None

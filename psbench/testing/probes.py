@@ -62,7 +62,9 @@ def check_commits(strategy: Strategy, commits: Sequence[Apply]) -> None:
             _check_each_counts(who, strategy, apply)
         if strategy.consistency.barrier and is_fresh and not part.needs_base:
             _check_any_order(who, strategy, apply)
-        if is_fresh:
+        if is_fresh and part.payload == "parameters":
+            _check_the_model_stays(who, strategy, apply)
+        elif is_fresh:
             _check_equal_pushes(who, strategy, apply)
     if _carry_information(commits) and not (part.exchanges or part.withstands_nan):
         _check_weights_count(who, strategy, commits)
@@ -94,7 +96,7 @@ def _check_any_order(who: str, strategy: Strategy, apply: Apply) -> None:
 def _check_equal_pushes(who: str, strategy: Strategy, apply: Apply) -> None:
     """Check that k equal gradients or differences move the model as one does."""
     part = strategy.aggregation
-    if part.payload == "parameters" or part.shares_rate or isinstance(part, GradientSums) or part.needs_base:
+    if part.shares_rate or isinstance(part, GradientSums) or part.needs_base:
         return
     if _measures_vectors(strategy):
         return
@@ -106,6 +108,19 @@ def _check_equal_pushes(who: str, strategy: Strategy, apply: Apply) -> None:
             f"{who}: {len(apply.pushes)} equal pushes, with the weights {_listed(apply.weights)}, move the "
             "model otherwise than one of weight 1. Have the weights of a commit add up to 1, and use each "
             "once; weights that are meant to set the rate declare `shares_rate`"
+        )
+
+
+def _check_the_model_stays(who: str, strategy: Strategy, apply: Apply) -> None:
+    """Check that a server which is pushed its own model, by all, keeps it."""
+    if strategy.vectors_of_a_push > 1:
+        return
+    start = drawn("start")
+    if not is_close(_made(strategy, apply, vector=start)[:1], [start]):
+        raise BrokenContract(
+            f"{who}: all workers push the model of the server as it is, with the weights "
+            f"{_listed(apply.weights)}, and it becomes another. Have the weights of a commit add up to 1, or "
+            "move the model by a share of the distance: push.vector - x"
         )
 
 
@@ -134,11 +149,13 @@ def _made(
     *,
     changes: dict[int, float] | None = None,
     same: bool = False,
+    vector: Tensor | None = None,
     order: Sequence[int] = (),
 ) -> list[Tensor]:
     """Return the first version that a server makes of a commit, its answer, and what it keeps.
 
     Vectors at the places of `changes` are replaced: by others, so many times as large, or by the same one.
+    Or all are, by one `vector`.
     """
     start = drawn("start")
     server = Server(start, NONE, OPTIMIZER, 1, strategy.aggregation, shapes=SHAPES)
@@ -146,6 +163,8 @@ def _made(
     for place, scale in (changes or {}).items():
         parts = [drawn("same" if same else f"other {place} {n}") for n in range(strategy.vectors_of_a_push)]
         pushes[place].vector = torch.cat(parts) * (1.0 if same else scale)
+    for push in pushes if vector is not None else ():
+        push.vector = vector.clone()
     pushes = [pushes[place] for place in order] if order else pushes
     apply_to(server, pushes, apply, f"{type(strategy.aggregation).__name__}.update")
     answer = NONE if server.aggregate is None else server.aggregate

@@ -298,6 +298,27 @@ def test_a_hook_of_another_domain_is_refused_with_its_class(base):
         type("Astray", (base,), {"name": "astray", "__module__": __name__, "on_vote": lambda self: None})
 
 
+@pytest.mark.parametrize(
+    ("hook", "domain"),
+    {
+        "update": "aggregation",
+        "exchange": "aggregation",
+        "reduce_s": "placement",
+        "receivers": "placement",
+        "num_bytes": "codec",
+        "on_evaluated": "switching",
+    }.items(),
+)
+def test_a_worker_s_half_has_no_hook_of_another_domain(hook, domain):
+    """As where a reader takes the server's half for the worker's."""
+    with pytest.raises(ParameterError, match=rf"nothing calls its method '{hook}', a hook of {domain} parts"):
+        type("SignSGD", (Communication,), {"name": "vain_sign_sgd", "__module__": __name__, hook: _does})
+
+
+def _does(self, *given):
+    """Stand for a method that does something."""
+
+
 @pytest.mark.parametrize("placement", ["parameter_server", "all_reduce"])
 @pytest.mark.parametrize(("part", "moves"), [("vain_signs", 0.1), ("vain_signs_of_its_own", 0.01)])
 def test_a_payload_is_computed_wherever_workers_push(placement, part, moves):

@@ -208,6 +208,13 @@ class Doubles(Mean):
         return [Apply(pushes, [2.0 / len(pushes)] * len(pushes))]
 
 
+class Shrinks(ModelAverage):
+    name = "faulty_shrinks"
+
+    def update(self, x, pushes, state, step):
+        x.copy_(step.sum(pushes)).mul_(0.9)
+
+
 class WeighsNaN(Mean):
     name = "faulty_weighs_nan"
 
@@ -344,6 +351,7 @@ SAID = {
     ClimbsOnTheWorker: r"on \|x - a\|\^2 / 2 the loss rises, .* Most likely a sign",
     IgnoresWeights: r"IgnoresWeights.update: ignores the weights that on_commit decides",
     Doubles: r"Doubles.update: .* equal pushes, with the weights .*, move the model otherwise than one",
+    Shrinks: r"Shrinks.update: all workers push the model of the server as it is, .* becomes another",
     WeighsNaN: r"faulty_weighs_nan.*: on_commit: the weight of push \d+ is nan",
     TakesTheFirst: r"TakesTheFirst.update: of \d pushes, number 1 changes nothing",
     AddsInOrder: r"AddsInOrder.update: under a barrier the same pushes in another order",

@@ -93,7 +93,7 @@ class Attempt:
         self.placed = placed
         self._shipping = Shipping(client, workload, placed)
         self._missing = {role: time.monotonic() for role in roles if role not in placed}
-        self._replaced: set[str] = set()
+        self._taken = dict[str, float]()  # roles that other Dask workers took and when, until they report
         self._met = set[str]()  # roles that have met the coordinator: their death shows there
         self._said_gone = set[str]()
         self._there: dict[str, int] = {}
@@ -240,6 +240,7 @@ class Attempt:
             self._starting.reach(announcement["name"], announcement["stage"])
             if announcement["stage"] == STAGES[-1]:
                 self._met.add(announcement["name"])
+                self._taken.pop(announcement["name"], None)
 
     def _check_starting(self, role: str, waited_s: float) -> None:
         self.control.check()
@@ -287,7 +288,7 @@ class Attempt:
             for role in self._leavers.of(self.placed):
                 if not self.control.stopping:  # else the run ends before they must leave
                     coordinator.send(msg.RoleLeaves(role))
-            if self._missing or self._replaced or self._unmet:
+            if self._missing or self._taken or self._unmet:
                 self._look_around(coordinator)
         if self._outcome is None:
             self._raise_failure(COORDINATOR)
@@ -365,11 +366,13 @@ class Attempt:
                 del self._hand_overs[role]
         if self._there:  # else the scheduler does not answer
             for role in self._unmet:
-                if self.placed[role] not in self._there and role not in self._replaced:
+                if self.placed[role] not in self._there and role not in self._taken:
                     self._said_gone.add(role)
                     coordinator.send(msg.RoleGone(role))
-        for role in self._replaced - self._missing.keys():
-            if self.placed[role] not in self._there:  # lost once more, perhaps before it could report
+        for role in self._taken.keys() - self._missing.keys():  # lost or frozen before it could report
+            is_late = now > self._taken[role] + self._limits.start_within_s
+            if is_late or (self._there and self.placed[role] not in self._there):
+                self._search.doubt(self.placed[role])
                 self._missing[role] = now
         if not self._missing:
             self._demand.end()
@@ -409,7 +412,7 @@ class Attempt:
             self._search.doubt(address)
             return
         self._submit(role, name, pending.result(), *self._task(role))
-        self._replaced.add(role)
+        self._taken[role] = now
         del self._missing[role]
         self._search.look_again(now)
 

@@ -10,9 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from distributed import Client
@@ -37,8 +38,8 @@ PATIENCE_S = 120
 class Terminal:
     """`psbench run` on that scheduler, and the lines that it prints, as they come."""
 
-    def __init__(self, address: str) -> None:
-        settings = [f"--set={path}={value}" for path, value in RUN.items()]
+    def __init__(self, address: str, changes: Mapping[str, str]) -> None:
+        settings = [f"--set={path}={value}" for path, value in {**RUN, **changes}.items()]
         command = [sys.executable, "-m", "psbench", "run", "--backend", "dask", "--scheduler", address]
         self.process = subprocess.Popen(
             [*command, *settings], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -85,32 +86,43 @@ class Terminal:
 class OwnCluster:
     """A scheduler and Dask workers, each a process of its own that has imported what a run needs."""
 
-    def __init__(self, folder: Path) -> None:
-        file = folder / "scheduler.json"
-        of_dask = [sys.executable, "-m", "distributed.cli.dask_"]
-        self.processes: list[subprocess.Popen[bytes]] = []
-        page = ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
-        where = ["--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(file)]
-        self._start([*of_dask[:2], of_dask[2] + "scheduler", *where, *page])
-        while not file.exists():
+    def __init__(self, folder: Path, workers: int = WORKERS, nanny: str = "--no-nanny") -> None:
+        self._file = folder / "scheduler.json"
+        self.processes, self.frozen = list[subprocess.Popen[bytes]](), set[str]()
+        self.scheduler = self._start_scheduler("0")
+        while not self._file.exists():
             time.sleep(0.05)
-        for _ in range(WORKERS):
-            options = ["--scheduler-file", str(file), "--nthreads", "1", "--no-nanny", "--no-dashboard"]
-            self._start([*of_dask[:2], of_dask[2] + "worker", *options])
-        self.address = str(json.loads(file.read_text())["address"])
+        self.address = str(json.loads(self._file.read_text())["address"])
+        self.add(workers, nanny)
         self.client = Client(self.address, set_as_default=False, timeout=60)
-        self.client.wait_for_workers(WORKERS, timeout=120)
-        self._numbers = self.client.run(os.getpid)
+        self.client.wait_for_workers(workers, timeout=120)
+        self.numbers = self.client.run(os.getpid)
         self.client.run(lambda: bool(__import__("psbench.backends.dask.tasks")))
 
-    @property
-    def scheduler(self) -> int:
-        """The scheduler's process."""
-        return self.processes[0].pid
+    def _start_scheduler(self, port: str) -> subprocess.Popen[bytes]:
+        page = ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
+        where = ["--host", "127.0.0.1", "--port", port, "--scheduler-file", str(self._file)]
+        return self._start("scheduler", *where, *page)
 
-    def _start(self, command: list[str]) -> None:
-        quiet = subprocess.DEVNULL
+    def add(self, workers: int, nanny: str = "--no-nanny") -> None:
+        """Start further Dask workers."""
+        for _ in range(workers):
+            options = ["--scheduler-file", str(self._file), "--nthreads", "1", nanny, "--no-dashboard"]
+            self._start("worker", *options)
+
+    def restart_scheduler(self) -> None:
+        """Kill the scheduler, and start another at its address."""
+        self.scheduler.kill()
+        self.scheduler.wait()
+        self.scheduler = self._start_scheduler(self.address.rpartition(":")[2])
+
+    def _start(self, program: str, *options: str) -> subprocess.Popen[bytes]:
+        command, quiet = (
+            [sys.executable, "-m", f"distributed.cli.dask_{program}", *options],
+            subprocess.DEVNULL,
+        )
         self.processes.append(subprocess.Popen(command, stdout=quiet, stderr=quiet))
+        return self.processes[-1]
 
     def process_of(self, role: str, terminal: Terminal) -> int:
         """Return the process of a role, as soon as it has one."""
@@ -119,8 +131,15 @@ class OwnCluster:
             terminal.check(f"a process is the {role}", until)
             for address, keys in self.client.processing().items():
                 if any(str(key).endswith(role.replace(" ", "-")) for key in keys):
-                    return int(self._numbers[address])
+                    return int(self.numbers[address])
             time.sleep(0.01)
+
+    def freeze(self, addresses: Iterable[str]) -> set[str]:
+        """Stop some Dask workers; return all that are stopped."""
+        for address in addresses:
+            os.kill(self.numbers[address], signal.SIGSTOP)
+            self.frozen.add(address)
+        return self.frozen
 
     def end(self) -> None:
         """Kill all processes."""
@@ -132,9 +151,9 @@ class OwnCluster:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[tuple[OwnCluster, Terminal]]:
-    cluster = OwnCluster(folder)
-    terminal = Terminal(cluster.address)
+def running(folder: Path, *of_cluster: Any, **changes: str) -> Iterator[tuple[OwnCluster, Terminal]]:
+    cluster = OwnCluster(folder, *of_cluster)
+    terminal = Terminal(cluster.address, changes)
     try:
         yield cluster, terminal
     finally:
@@ -165,7 +184,7 @@ def test_a_run_whose_coordinator_freezes_goes_on_from_its_checkpoint(tmp_path: P
 def test_a_run_whose_scheduler_freezes_ends_as_it_would(tmp_path: Path) -> None:
     with running(tmp_path) as (cluster, terminal):
         terminal.until("epoch")
-        os.kill(cluster.scheduler, signal.SIGSTOP)
+        os.kill(cluster.scheduler.pid, signal.SIGSTOP)
         said = terminal.end()
         assert "the Dask scheduler has not answered within 5 s" in said
         assert "finished: 300 epochs are done" in said
@@ -175,9 +194,52 @@ def test_a_run_whose_scheduler_freezes_ends_as_it_would(tmp_path: Path) -> None:
 def test_a_scheduler_killed_at_the_start_is_one_sentence(tmp_path: Path) -> None:
     with running(tmp_path) as (cluster, terminal):
         cluster.process_of("coordinator", terminal)
-        os.kill(cluster.scheduler, signal.SIGKILL)
+        os.kill(cluster.scheduler.pid, signal.SIGKILL)
         said = terminal.end()
         assert [line for line in said.splitlines() if "scheduler" in line] == [
             "error: the Dask scheduler is gone: its process was killed, or its machine is unreachable"
         ]
         assert terminal.process.returncode == 1
+
+
+def test_spares_that_are_frozen_keep_no_role_from_those_that_are_not(tmp_path: Path) -> None:
+    """Four of six that are free are frozen, and the first in the scheduler's order are."""
+    several = {"cluster": "{workers: 2, step_time: constant}", "stop": "{epochs: 100000}"}
+    with running(tmp_path, 10, **several, recovery="{replace_workers: true}") as (cluster, terminal):
+        terminal.until("epoch")
+        for role in ("worker 1", "evaluator"):  # one after the other, as long as there are healthy ones
+            free = [address for address, keys in cluster.client.processing().items() if not keys]
+            frozen = cluster.freeze([address for address in free if address not in cluster.frozen][:2])
+            os.kill(cluster.process_of(role, terminal), signal.SIGKILL)
+            killed = time.monotonic()
+            terminal.until(f"{role} has joined on another Dask worker")
+            assert time.monotonic() < killed + 45  # and not after answer_within_s, a minute
+            taken = cluster.client.processing()
+            assert not any(taken[address] for address in frozen)
+        terminal.process.send_signal(signal.SIGINT)
+        assert "stopped" in terminal.end()
+
+
+def test_a_dask_worker_without_a_nanny_that_is_told_to_end_is_retired(tmp_path: Path) -> None:
+    several = {"cluster": "{workers: 2, step_time: constant}", "stop": "{epochs: 100000}"}
+    with running(tmp_path, 5, **several, recovery="{replace_workers: true}") as (cluster, terminal):
+        terminal.until("epoch")
+        os.kill(cluster.process_of("worker 1", terminal), signal.SIGTERM)
+        terminal.until("worker 1 left, as its Dask worker is being retired")
+        terminal.until("worker 1 has joined on another Dask worker")
+        terminal.process.send_signal(signal.SIGINT)
+        assert "stopped" in terminal.end()
+
+
+@pytest.mark.parametrize("nanny", ["--no-nanny", "--nanny"])
+def test_a_scheduler_that_is_restarted_at_its_address_ends_no_run(nanny: str, tmp_path: Path) -> None:
+    """Other Dask workers join it, as those of the run do not before the run is over."""
+    changes = {"stop": "{seconds: 40}", "recovery": "{replace_workers: true}"}
+    with running(tmp_path, WORKERS, nanny, **changes) as (cluster, terminal):
+        terminal.until("epoch")
+        cluster.restart_scheduler()
+        cluster.add(2)
+        said = terminal.end()
+        assert "finished: " in said
+        assert not re.search("lost|restart", said)
+        assert terminal.process.returncode == 0

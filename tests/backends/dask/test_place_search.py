@@ -83,7 +83,7 @@ def attempt_on(cluster: Cluster, missing: list[str]) -> Attempt:
     attempt = object.__new__(Attempt)
     parts: dict[str, Any] = {
         **{"client": cluster, "placed": {"coordinator": "tcp://z:1"}, "_limits": LIMITS, "_outcome": None},
-        **{"_missing": dict.fromkeys(missing, time.monotonic()), "_replaced": set(), "_hand_overs": {}},
+        **{"_missing": dict.fromkeys(missing, time.monotonic()), "_taken": {}, "_hand_overs": {}},
         **{
             "_futures": {},
             "_met": set(),
@@ -145,6 +145,25 @@ def test_one_that_freezes_at_its_hand_over_keeps_no_other_role(
         attempt._look_around(Silent())  # type: ignore[arg-type]
         time.sleep(0.001)
     assert attempt.placed["worker 0"] not in cluster.frozen
+    attempt._search.end()
+
+
+def test_one_that_freezes_before_it_could_report_loses_its_role(cluster: Cluster) -> None:
+    cluster.frozen.clear()
+    attempt = attempt_on(cluster, ["worker 0"])
+    attempt._limits = ConnectionSettings(start_within_s=0.2)
+    while attempt._missing:
+        attempt._look_around(Silent())  # type: ignore[arg-type]
+    first = attempt.placed["worker 0"]
+    cluster.frozen.add(first)  # and its manager does not find out
+    while attempt.placed["worker 0"] == first or attempt._missing:
+        attempt._look_around(Silent())  # type: ignore[arg-type]
+        time.sleep(0.001)
+    attempt._starting = Silent()  # type: ignore[assignment]
+    attempt._hear({"name": "worker 0", "stage": "met"})
+    time.sleep(0.3)
+    attempt._take_room(Silent(), cluster.sync(lambda: room(cluster)), time.monotonic())  # type: ignore[arg-type]
+    assert (attempt._missing, attempt._taken) == ({}, {})
     attempt._search.end()
 
 
