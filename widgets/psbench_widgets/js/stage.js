@@ -407,7 +407,7 @@ export class Stage {
     if (text.join("\n") === this.written) return;
     this.written = text.join("\n");
     this.why.replaceChildren(
-      ...lines.map(([head, bold, rest]) => h("p", {}, head, h("b", {}, bold), " ", rest)),
+      ...lines.map(([head, bold, rest]) => h("p", {}, head, bold && h("b", {}, bold), bold && " ", rest)),
     );
     this.why.classList.toggle("psb-waiting", lines.some(([, bold]) => bold.includes(" waiting for ")));
   }
