@@ -162,7 +162,7 @@ def idle_chart(
     legend = alt.Legend(title=None, symbolFillColor=WAIT, symbolStrokeWidth=0)
     chart = _stacked(data, rows, "reason", reasons, title, "share of time spent waiting")
     shown: alt.Chart = chart.encode(
-        fill=alt.FillValue(WAIT), fillOpacity=alt.FillOpacity("reason:N", scale=strength, legend=legend)
+        fill=alt.FillValue(WAIT), fillOpacity=alt.FillOpacity("reason:O", scale=strength, legend=legend)
     )
     return shown
 
