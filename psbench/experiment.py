@@ -108,7 +108,8 @@ class Experiment(Specification):
     recovery : Recovery
         What happens when Dask workers are lost or missing, and how many checkpoints are kept.
     timing_only : bool
-        Decide and time, but compute no gradient (simulated only): for studies of thousands of workers.
+        Decide and time, but compute no gradient (simulated only): for studies of thousands of workers. The
+        default strategy is All-Reduce then, as no switch rule reads what is not evaluated.
     threads : int
         Torch threads of each worker. Results may differ in the last bit between numbers of threads.
     processes : int or "auto"
@@ -206,6 +207,13 @@ class Experiment(Specification):
         if value is not None:
             check_address(value)
         return value
+
+    @model_validator(mode="after")
+    def _needs_no_values_to_take_time(self) -> Self:
+        """Give a run without gradients the default's first strategy: its rule reads validation values."""
+        if self.timing_only and "strategy" not in self.model_fields_set:
+            self.__dict__["strategy"] = self.strategy.compositions[0]
+        return self
 
     @model_validator(mode="after")
     def _has_a_usual_rate(self) -> Self:

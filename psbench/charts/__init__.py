@@ -5,7 +5,6 @@ Wherever a function takes a table it also takes the name of a data set that is s
 """
 
 from psbench.charts.colours import PHASE_COLOURS as PHASE_COLOURS
-from psbench.charts.colours import REASONS as REASONS
 from psbench.charts.colours import STRATEGIES as STRATEGIES
 from psbench.charts.colours import looks as looks
 from psbench.charts.curves import AXES as AXES

@@ -99,25 +99,16 @@ OTHERS: tuple[CurveLook, ...] = tuple(
     for colour in (GREY, SKY, PURPLE, GREEN, ORANGE, OLIVE, VERMILLION, BLUE)
 )
 
-#: what a worker does; in the timeline phases also differ in height
-PHASE_COLOURS: dict[str, str] = {
-    "compute": BLUE,
-    "pull": SKY,
-    "send": ORANGE,
-    "wait": "#A3A8AF",
-    "cancelled": VIOLET,
-}
+#: of waiting, which is what one looks for: nothing else has it, in any chart, page or panel
+WAIT = "#E4572E"
 
-#: why a worker waits; none is the colour of a phase that is work
-REASONS: dict[str, str] = {
-    "barrier": "#6B7794",
-    "staleness bound": GREEN,
-    "k pushes": PURPLE,
-    "vote": "#A2704C",
-    "neighbours": "#8C6BB1",
-    "switch": OLIVE,
-    "hand-over": "#3D9696",
-    "answer": GREY,
+#: what a worker does: work is calm; in the timeline messages are half as high
+PHASE_COLOURS: dict[str, str] = {
+    "compute": "#C9D7E6",
+    "pull": "#8FB3D4",
+    "send": "#E0B25B",
+    "wait": WAIT,
+    "cancelled": VIOLET,
 }
 
 
@@ -161,11 +152,3 @@ def _free(label: str, taken: list[CurveLook]) -> CurveLook:
     used = {(look.colour, tuple(look.dash)) for look in taken}
     free = [look for look in in_order if (look.colour, tuple(look.dash)) not in used]
     return next((look for look in free if look.colour not in colours), (free or in_order)[0])
-
-
-def reason_colours(reasons: Iterable[str]) -> dict[str, str]:
-    """Return the colour of each reason to wait; one that is not in the table gets one by its name."""
-    spare = (OLIVE, GREY, PURPLE, GREEN)
-    return {
-        reason: REASONS.get(reason, spare[zlib.crc32(reason.encode()) % len(spare)]) for reason in reasons
-    }

@@ -150,6 +150,8 @@ def _flattened(chart: dict[str, Any], tables: Mapping[str, list[dict[str, Any]]]
     [{'flatten': ['x', 'y']}]
     """
     chart = _shared(chart)
+    if "layer" in chart:  # a layer may have a table of its own
+        chart |= {"layer": [_flattened(layer, tables) for layer in chart["layer"]]}
     rows = tables.get(chart.get("data", {}).get("name", ""))
     if not rows:
         return chart

@@ -91,7 +91,7 @@ def worker_figures(run: RunRecord, label: str | None = None, strategy: str | Non
 
 def _timelines(run: RunRecord) -> list[Figure]:
     spans, beside = metrics.timeline(run.log), metrics.sends_beside(run.log)
-    note = "Phases differ in thickness too; a thin grey line is a wait. Point at a span to see why."
+    note = "Orange is waiting; messages are half as thick as computing. Point at a span to see why."
     if len(beside):
         spans = pd.concat([spans, beside]).sort_values(
             ["worker", "start_s"], kind="stable", ignore_index=True

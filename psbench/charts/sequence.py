@@ -30,9 +30,9 @@ _NARROW = 0.04
 _BAR = 0.26  # half the height of a bar, in lines
 #: messages are strokes between two lines, what a worker does is a bar on its own
 _LOOKS: dict[str, dict[str, Any]] = {
-    "wait": {"strokeWidth": 4},
+    "wait": {"strokeWidth": 15},
     "compute": {"strokeWidth": 15},
-    "cancelled": {"strokeWidth": 8},
+    "cancelled": {"strokeWidth": 5},
     "pull": {"strokeWidth": 1.5},
     "send": {"strokeWidth": 1.5},
     "lost": {"strokeWidth": 1.5, "strokeDash": [3, 3]},
@@ -153,8 +153,10 @@ def sequence_chart(data: Data, num_workers: int, title: str = TITLES["sequence"]
     version = _only(base, "version")
     layers.append(version.mark_point(filled=True, size=36, opacity=1, color=GREEN))
     layers.append(version.mark_text(dy=-11, fontWeight=600).encode(text=alt.Text("label:N")))
+    # larger than the bar that it ends, which has its colour
     end = _only(base, "cancelled").transform_calculate(from_s="datum.to_s")
-    layers.append(end.mark_point(shape="M-1,-1L1,1M1,-1L-1,1", size=30, strokeWidth=2).encode(color=colour))
+    cross = end.mark_point(shape="M-1,-1L1,1M1,-1L-1,1", size=140, strokeWidth=2.5)
+    layers.append(cross.encode(color=colour))
     described = f"{title}: computing, waiting and messages of {num_workers} workers and the server"
     return layered(layers, data, title, described, 44 * (num_workers + 1))
 

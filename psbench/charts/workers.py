@@ -8,14 +8,14 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from psbench.charts.colours import GREEN, GREY, ORANGE, PHASE_COLOURS, reason_colours
+from psbench.charts.colours import GREEN, GREY, ORANGE, PHASE_COLOURS, WAIT
 from psbench.charts.names import TITLES
 from psbench.charts.pieces import equal_share, framed, label_colour, layered, tooltips
 from psbench.charts.source import Data, height_of, labels_in, source, thin
 from psbench.charts.ticks import time_axis
 
-#: thickness of a phase's bar, as a share of its line: what is done is thick, waiting is thin
-_THICKNESS = {"compute": 0.9, "pull": 0.6, "send": 0.6, "wait": 0.16, "cancelled": 0.4}
+#: thickness of a phase's bar, as a share of its line: messages are half as thick as computing and waiting
+_THICKNESS = {"compute": 0.9, "pull": 0.45, "send": 0.45, "wait": 0.9, "cancelled": 0.45}
 _STEP = 17
 #: more spans than this cannot be distinguished on a screen
 SPANS = 400
@@ -28,7 +28,7 @@ WORKERS = 24
 def timeline_chart(data: Data, title: str = TITLES["timeline"], height: int | None = None) -> alt.LayerChart:
     """Draw spans of `metrics.timeline` as bars along time, one line per worker.
 
-    Phases differ in colour and in thickness; a wait is a thin line. The tooltip says why and for whom.
+    Phases differ in colour and in thickness. The tooltip says why and for whom.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def timeline_chart(data: Data, title: str = TITLES["timeline"], height: int | No
         for phase, share in _THICKNESS.items()
         if isinstance(data, str) or phase in set(data["phase"])
     ]
-    # the full height of a row answers the pointer, also where a wait is a thin line
+    # the full height of a row answers the pointer, also where a message is a thin bar
     answering = base.mark_bar(height=alt.RelativeBandSize(1), cornerRadius=0)
     layers.append(answering.encode(color=alt.ColorValue("transparent")))
     described = "Timeline: spans of computing, receiving, sending and waiting of each worker"
@@ -105,7 +105,11 @@ def time_use_chart(data: Data, rows: str = "worker", title: str = TITLES["time_u
     rows : "worker" or "label"
     title : str
     """
-    return _stacked(data, rows, "phase", PHASE_COLOURS, title, "share of the time the workers were present")
+    names = list(PHASE_COLOURS)
+    colours = alt.Scale(domain=names, range=list(PHASE_COLOURS.values()))
+    chart = _stacked(data, rows, "phase", names, title, "share of the time the workers were present")
+    shown: alt.Chart = chart.encode(color=alt.Color("phase:N", scale=colours, legend=alt.Legend(title=None)))
+    return shown
 
 
 def step_chart(data: Data, title: str = TITLES["steps"]) -> alt.Chart:
@@ -153,14 +157,20 @@ def idle_chart(
     """
     if reasons is None:
         reasons = labels_in(data, None, "reason")
-    return _stacked(data, rows, "reason", reason_colours(reasons), title, "share of time spent waiting")
+    # all of it is waiting, and has the colour of waiting: reasons differ in how strong that is
+    strength = alt.Scale(domain=list(reasons), range=np.linspace(1.0, 0.35, len(reasons)).tolist())
+    legend = alt.Legend(title=None, symbolFillColor=WAIT, symbolStrokeWidth=0)
+    chart = _stacked(data, rows, "reason", reasons, title, "share of time spent waiting")
+    shown: alt.Chart = chart.encode(
+        fill=alt.FillValue(WAIT), fillOpacity=alt.FillOpacity("reason:O", scale=strength, legend=legend)
+    )
+    return shown
 
 
-def _stacked(data: Data, rows: str, by: str, colours: dict[str, str], title: str, x_title: str) -> alt.Chart:
-    names = list(colours)
+def _stacked(data: Data, rows: str, by: str, names: Sequence[str], title: str, x_title: str) -> alt.Chart:
     chart = (
         alt.Chart(source(data))
-        .transform_calculate(order=f"indexof({names}, datum['{by}'])")
+        .transform_calculate(order=f"indexof({list(names)}, datum['{by}'])")
         .mark_bar(size=13)
         .encode(
             x=alt.X(
@@ -170,11 +180,6 @@ def _stacked(data: Data, rows: str, by: str, colours: dict[str, str], title: str
                 scale=alt.Scale(domain=[0, 1], clamp=True),
             ),
             y=_rows(rows),
-            color=alt.Color(
-                f"{by}:N",
-                scale=alt.Scale(domain=names, range=list(colours.values())),
-                legend=alt.Legend(title=None),
-            ),
             order=alt.Order("order:Q"),
             tooltip=tooltips(f"{rows}:O", f"{by}:N", "fraction:Q .1%"),
         )

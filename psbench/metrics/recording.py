@@ -24,13 +24,13 @@ from psbench.metrics.spans import PHASES, Spans, continuing, reason_text, spans_
 #: why a worker waits, by the reason that the strategy gave; other reasons are said as they are
 WHY: Mapping[str, str] = {
     "barrier": "no worker continues before all have pushed",
-    "k pushes": "the next version was not complete",
-    "neighbours": "a neighbour had not sent its model of the same step",
+    "k pushes": "the next version is not complete",
+    "neighbours": "a neighbour has not sent its model of the same step",
     "vote": "no worker continues before all have voted",
-    "switch": "a switch was under way, and all work ends first",
-    "hand-over": "the model was being handed over",
-    "end of the epoch": "it had done its share of the epoch",
-    "answer": "its answer was on the way or the server was busy",
+    "switch": "a switch is under way, and all work ends first",
+    "hand-over": "the model is being handed over",
+    "end of the epoch": "it has done its share of the epoch",
+    "answer": "its answer is on the way, or the server is busy",
 }
 STALENESS = "staleness bound"
 #: what workers wait for while a switch is under way is drawn as a phase of its own; its place follows theirs
@@ -95,7 +95,7 @@ class Recording:
     def plain(self) -> dict[str, Any]:
         """Return what a page needs as plain data; columns are base64 of little-endian numbers."""
         tables = {
-            name: {column: _packed(values) for column, values in table.items()}
+            name: {column: packed(values) for column, values in table.items()}
             for name, table in self.tables.items()
         }
         named = {"end_s": self.end_s, "workers": self.workers, "phases": list(STAGES), "whys": self.whys}
@@ -127,6 +127,22 @@ class Recording:
         begin, end = min(at_s, float(starts[first])), max(at_s, float(starts[first + limit - 1]))
         begin, end = max(0.0, begin), self.end_s if first + limit >= len(starts) else end
         return self.between(begin, end), begin
+
+    @property
+    def step_s(self) -> Array:
+        """Mean duration of each worker's steps (s), in the order of `workers`; 0 for one without a step.
+
+        A step that is cut off by the end of the log counts only for a worker that has no other.
+        """
+        spans = self.spans
+        computes = spans["phase"] == PHASES.index("compute")
+        place = np.searchsorted(self.workers, spans["worker"])
+        lasts, is_whole = spans["end_s"] - spans["start_s"], spans["end_s"] < self.end_s
+        cut, whole = (
+            _means(place[chosen], lasts[chosen], len(self.workers))
+            for chosen in (computes & ~is_whole, computes & is_whole)
+        )
+        return np.where(whole > 0, whole, cut)
 
     @cached_property
     def _starts(self) -> Array:
@@ -411,11 +427,11 @@ class _States:
 
 
 def _ahead(lead: int, bound: int) -> str:
-    steps = f"it was {lead} step{'s' if lead != 1 else ''} ahead of the slowest"
+    steps = f"it is {lead} step{'s' if lead != 1 else ''} ahead of the slowest"
     if bound < 0:
         return steps
     more = {1: "one"}.get(lead - bound, str(lead - bound))
-    return f"{steps}: {more} more than its bound of {bound} lets it start"
+    return f"{steps}: {more} more than its bound of {bound} allows"
 
 
 def _whys(log: EventLog, spans: Spans, leads: Table) -> tuple[list[str], Array]:
@@ -452,6 +468,13 @@ def _by_lead(worker: Array, start: Array, leads: Table) -> Iterator[tuple[str, A
         yield (_ahead(lead, bound) if lead >= 0 else STALENESS), place.reshape(-1) == number
 
 
+def _means(place: Array, values: Array, count: int) -> Array:
+    """Return the mean of the values at each place, 0 where there are none."""
+    sums = np.bincount(place, weights=values, minlength=count)
+    means: Array = sums / np.maximum(np.bincount(place, minlength=count), 1)
+    return means
+
+
 def _pushes(rows: Rows) -> Table:
     push, settled = pick(rows, Kind.PUSH), pick(rows, Kind.APPLY, Kind.DISCARD)
     left, version = np.full(len(push), np.inf), np.full(len(push), -1, dtype=np.int32)
@@ -485,7 +508,7 @@ def _stacked(parts: Sequence[Table], **types: type) -> Table:
     }
 
 
-def _packed(values: Array) -> dict[str, str]:
+def packed(values: Array) -> dict[str, str]:
     """Return a column as `{"as": type, "data": base64}`, in as few bytes as hold it exactly."""
     if values.dtype.kind == "f":
         kind = "f8"

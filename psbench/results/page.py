@@ -14,7 +14,7 @@ from psbench import charts
 from psbench.errors import SpecError
 from psbench.metrics import repeatability
 from psbench.results.compared import Compared
-from psbench.results.comparison_table import COLUMNS, FOLDED
+from psbench.results.comparison_table import COLUMNS, FOLDED, as_text
 from psbench.results.html import page, swatch
 from psbench.results.run import Run
 from psbench.system.files import check_writable, write_text
@@ -111,27 +111,39 @@ def _without_folded(
 
 def _findings(comparison: Compared) -> list[Markup]:
     """Return in sentences what the table says, each with its numbers."""
+    records = {record["strategy"]: record for record in comparison.table().to_dict("records")}
+    baseline = records.pop(comparison.baseline)
     found = [
-        _speed_sentence(record, comparison.baseline, comparison.no_speed_up.get(record["strategy"], ""))
-        for record in comparison.table().to_dict("records")
-        if record["strategy"] != comparison.baseline
+        _speed_sentence(record, baseline, comparison.no_speed_up.get(label, ""))
+        for label, record in records.items()
     ]
     for label, summaries in comparison.summaries.items():
         found += [_switch_sentence(label, summary) for summary in summaries if summary["switches"]]
     return found
 
 
-def _speed_sentence(record: dict[Any, Any], baseline: str, missing: str) -> Markup:
-    ratio = record["speed_up"]
+def _speed_sentence(record: dict[Any, Any], other: dict[Any, Any], missing: str) -> Markup:
+    """Say how long a strategy took, and what it reached in that time: speed alone is no merit."""
+    ratio, baseline = record["speed_up"], other["strategy"]
     if missing:
         than = f"not compared with {baseline}, {missing}"
     elif f"{max(ratio, 1 / ratio):.2f}" == "1.00":
         than = f"as long as {baseline}"
     elif ratio >= 1:
-        than = f"{ratio:.2f} times faster than {baseline}"
+        than = f"{ratio:.2f} times as fast as {baseline}"
     else:
-        than = f"{1 / ratio:.2f} times slower than {baseline}"
-    return Markup("<b>{}</b> took {}: {}.").format(record["strategy"], _seconds(record), than)
+        than = f"{1 / ratio:.2f} times as long as {baseline}"
+    told = (record["strategy"], _seconds(record), than, _reached(record, other))
+    return Markup("<b>{}</b> took {}: {}{}.").format(*told)
+
+
+def _reached(record: dict[Any, Any], other: dict[Any, Any]) -> str:
+    """Return what two rows reached, in accuracy, else in loss; nothing if they were not evaluated."""
+    for name, what in (("val_accuracy", "an accuracy"), ("val_loss", "a validation loss")):
+        if all(row.get(name) is not None and row[name] == row[name] for row in (record, other)):
+            own, others = (as_text(row, name, deviation=False) for row in (record, other))
+            return f", with {what} of {own} against {others}"
+    return ""
 
 
 def _seconds(record: dict[Any, Any]) -> str:

@@ -47,6 +47,7 @@ from psbench.strategies.catalogue.low_communication import streaming_diloco as s
 from psbench.strategies.catalogue.make import CATALOGUE as CATALOGUE
 from psbench.strategies.catalogue.make import domain_of as domain_of
 from psbench.strategies.catalogue.make import make_strategy as make_strategy
+from psbench.strategies.catalogue.make import named_spec as named_spec
 from psbench.strategies.catalogue.make import register as register
 from psbench.strategies.catalogue.switch import PublishedSwitch as PublishedSwitch
 from psbench.strategies.catalogue.switch import later_switches as later_switches

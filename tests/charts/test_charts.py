@@ -16,7 +16,7 @@ import pytest
 
 from psbench import charts, metrics
 from psbench.charts import colours, learning
-from psbench.charts.colours import OTHERS, _free
+from psbench.charts.colours import OTHERS, WAIT, _free
 from psbench.charts.distributions import bars
 from psbench.core.log import EventLog, Kind
 from psbench.errors import ParameterError
@@ -360,8 +360,14 @@ def test_looks_are_used_again_when_none_is_free():
     assert _free("a", [*OTHERS[1:]]) == OTHERS[0]
 
 
-def test_phases_and_reasons_share_no_colour():
-    assert not {*charts.PHASE_COLOURS.values()} & {*charts.REASONS.values()}
+def test_waiting_has_one_colour_which_nothing_else_has():
+    others = {colour for phase, colour in charts.PHASE_COLOURS.items() if phase != "wait"}
+    others |= {look.colour for look in (*charts.STRATEGIES.values(), *OTHERS)}
+    assert WAIT not in others
+    assert charts.PHASE_COLOURS["wait"] == WAIT
+    chart = charts.idle_chart("rows", reasons=["barrier", "vote"]).to_dict()["encoding"]
+    assert chart["fill"] == {"value": WAIT}  # whatever the reason
+    assert chart["fillOpacity"]["scale"]["range"] == [1.0, 0.35]
 
 
 def test_charts_set_no_global_theme():

@@ -15,8 +15,10 @@ import pytest
 import vl_convert
 from PIL import Image
 from smoke_sizes import UNDRAWN, small
+from vega import JUPYTERLAB, OWN, marks, with_rows
 
 from psbench import charts
+from psbench.charts.display import LIVE
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NAMES = [
@@ -164,6 +166,17 @@ def test_charts_have_a_picture_for_whoever_cannot_draw_them(notebook):
         for output in cell.outputs:
             data = output.get("data", {})
             assert ("image/png" in data) == any(kind.startswith("application/vnd.vegalite") for kind in data)
+
+
+def test_jupyterlab_draws_every_mark_of_its_charts(notebook):
+    for output in (output for cell in code(notebook) for output in cell.outputs):
+        if LIVE in output.get("data", {}):
+            sheet = output.data[LIVE]
+            for chart in sheet["vconcat"]:
+                alone = sheet | {"vconcat": [chart]}
+                drawn = marks(alone, JUPYTERLAB)
+                assert drawn, chart["title"]
+                assert len(drawn) == len(marks(with_rows(alone), OWN)), chart["title"]
 
 
 def test_no_state_of_widgets_is_kept(notebook):

@@ -75,10 +75,10 @@ def moment(recorded: Recording, time_s: float) -> Moment:
 
 
 def wait_sentence(recorded: Recording, span: int) -> str:
-    """Return why a worker waited, as a sentence; empty if the span is no wait.
+    """Return why a worker waits, as a sentence; empty if the span is no wait.
 
-    Such as "Worker 0 waited 71 ms for worker 3: it was 4 steps ahead of the slowest: one more than its
-    bound of 3 lets it start".
+    Such as "Worker 0 waits 71 ms for worker 3: it is 4 steps ahead of the slowest: one more than its bound
+    of 3 allows".
     """
     spans = recorded.spans
     if STAGES[spans["phase"][span]] not in ("wait", "switching"):
@@ -86,7 +86,7 @@ def wait_sentence(recorded: Recording, span: int) -> str:
     lasted = duration(float(spans["end_s"][span] - spans["start_s"][span]))
     whom, why = int(spans["waited_for"][span]), recorded.whys[spans["why"][span]]
     whom_text = f" for worker {whom}" if whom >= 0 else ""
-    return f"Worker {spans['worker'][span]} waited {lasted}{whom_text}: {why}"
+    return f"Worker {spans['worker'][span]} waits {lasted}{whom_text}: {why}"
 
 
 def duration(seconds: float) -> str:
@@ -98,6 +98,35 @@ def duration(seconds: float) -> str:
     if seconds >= 999.5:
         return f"{seconds:.0f} s"
     return f"{1000 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
+
+
+def told(recorded: Recording, time_s: float, whole_s: float, digits: int) -> str:
+    """Return what the panel says of a moment of a run that is over, if no worker is gone."""
+    spans, waits = recorded.spans, []
+    for span in range(len(spans["worker"])):
+        is_here = spans["start_s"][span] <= time_s < spans["end_s"][span]
+        if is_here and STAGES[spans["phase"][span]] in ("wait", "switching"):
+            waits.append(span)
+    if not waits:
+        version = moment(recorded, time_s).version
+        return f"No worker is waiting. The newest version is {version}."
+    lasts = [float(spans["end_s"][span] - spans["start_s"][span]) for span in waits]
+    longest = waits[lasts.index(max(lasts))]
+    whom = int(spans["waited_for"][longest])
+    group = [int(spans["worker"][span]) for span in waits if int(spans["waited_for"][span]) == whom]
+    if len(group) == 1:
+        who = f"Worker {group[0]} is"
+    elif len(group) > 4:
+        who = f"{len(group)} workers are"
+    else:
+        who = f"Workers {', '.join(map(str, group[:-1]))} and {group[-1]} are"
+    end = float(spans["end_s"][longest])
+    until = f"until {end:.{digits}f} s" if end < whole_s else "until the run ends"
+    it = f"Worker {spans['worker'][longest]} waits longest," if len(group) > 1 else "It waits"
+    waiting = f"{who} waiting{f' for worker {whom}' if whom >= 0 else ''}."
+    text = f"{waiting} {it} {duration(max(lasts))}, {until}: {recorded.whys[spans['why'][longest]]}."
+    more = len(waits) - len(group)
+    return text + (f" {more} more worker{'s wait' if more > 1 else ' waits'}." if more else "")
 
 
 def _worker(recorded: Recording, span: int, time_s: float) -> WorkerMoment:

@@ -181,9 +181,12 @@ def test_sentences_on_times_and_switches(page: Page, compared: Comparison) -> No
         if ratio is None:
             assert "not compared" in text
             continue
-        word = "faster" if ratio >= 1 else "slower"
-        assert f"times {word} than {compared.baseline}" in text
+        word = "fast" if ratio >= 1 else "long"
+        assert f" times as {word} as {compared.baseline}, with an accuracy of " in text
         printed(numbers[1], max(ratio, 1 / ratio), text)
+        own, other = re.search(r"of ([\d.]+)[^a-z]* against ([\d.]+)", text).groups()
+        for number, row in ((own, label), (other, compared.baseline)):
+            printed(number, 100 * expected[row]["val_accuracy"], text)
     for label, runs in compared.groups.items():
         for run in runs:
             names = [c.name for c in run.experiment.strategy.compositions]

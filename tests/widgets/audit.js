@@ -40,7 +40,8 @@
       if (box.right > frame.right + 2 || box.left < frame.left - 2 || box.bottom > frame.bottom + 3 || box.top < frame.top - 3) problems.push(`"${text}" is cut off by its chart`);
     }
   }
-  const numbers = (text) => (text.match(/[\d.]+/g) ?? []).map(Number);
+  // a mixed colour is written "color(srgb 0.9 0.5 0.1)"
+  const numbers = (text) => (text.match(/[\d.]+/g) ?? []).map((each, i) => Number(each) * (text.startsWith("color(") && i < 3 ? 255 : 1));
   const over = (front, back) => front.slice(0, 3).map((v, i) => v * (front[3] ?? 1) + back[i] * (1 - (front[3] ?? 1)));
   const light = (c) => c.map((v) => v / 255).map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)).reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
   const paper = (element) => {

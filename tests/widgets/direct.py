@@ -188,6 +188,10 @@ class Direct:
         if PICTURES:
             self.web.screenshot(path=path)
 
+    def digits(self) -> int:
+        """Return how many digits after the point the stage's clock has."""
+        return len((self.web.text_content(".psb-time") or "").split(" ")[0].partition(".")[2])
+
     def errors(self) -> list[str]:
         """Return what went wrong in the page."""
         return list(self.web.evaluate("() => window.errors"))

@@ -178,6 +178,15 @@ def test_the_script_leaves_out_what_is_default() -> None:
     assert "bandwidth" not in text
 
 
+def test_further_lines_of_the_script_begin_below_the_first() -> None:
+    failures = [{"worker": each, "at_s": 1.0, "rejoin_s": 2.0} for each in range(3)]
+    lines = as_python(Experiment(strategy="ssp", cluster={"workers": 4, "failures": failures})).splitlines()
+    (first,) = [place for place, line in enumerate(lines) if line.startswith("    cluster={")]
+    column = lines[first].index("'")
+    assert lines[first + 1][:column] == " " * column
+    assert lines[first + 1][column] == "'"
+
+
 @pytest.mark.parametrize(
     ("change", "section", "words"),
     [

@@ -43,3 +43,14 @@ def test_a_notebook_keeps_a_picture_of_the_last_run(shown: CapturingDisplayPubli
     picture = Image.open(BytesIO(kept["data"]["image/png"]))
     assert picture.width > 600
     assert len(picture.getcolors() or ()) > 5
+
+
+def test_a_run_that_only_takes_time_has_a_picture_too(shown: CapturingDisplayPublisher) -> None:
+    lab = Lab(Experiment(strategy="ssp", timing_only=True, stop={"updates": 40}), pace="fast")
+    lab._ipython_display_()
+    lab.run()
+    assert lab.wait(60)
+    kept = lab.kept["data"]
+    lab.close()
+    assert kept["text/plain"].startswith("Run 1: ssp")
+    assert "- Timeline: spans of computing" in kept["text/plain"]

@@ -17,7 +17,7 @@ from psbench.core.strategy import DOMAINS
 from psbench.errors import SpecError, in_short
 from psbench.experiment import Experiment
 from psbench.specfile import parse_yaml
-from psbench.strategies import CATALOGUE, make_strategy
+from psbench.strategies import CATALOGUE, make_strategy, named_spec
 from psbench_widgets.controls import MOST_SEEDS, SECTIONS, read
 from psbench_widgets.own_objects import own_parts, with_objects
 
@@ -176,22 +176,7 @@ def as_values(experiment: Experiment) -> dict[str, Any]:
     """Return the panel's values that show an experiment."""
     spec = experiment.spec()
     sections = {key: spec.pop(key) for key in SECTIONS if key in spec}
-    return {**sections, "strategy": _shown(experiment), "rest": spec | {"seeds": 1}}
-
-
-def _shown(experiment: Experiment) -> dict[str, Any]:
-    """Return the strategy as a name with its parameters if the catalogue has it, else part by part."""
-    strategy = experiment.strategy
-    spec: dict[str, Any] = strategy.spec()
-    entry = CATALOGUE.get(strategy.name)
-    if entry is None:
-        return spec
-    if "first" in spec:
-        named = spec | {key: {"name": spec[key]["name"]} for key in ("first", "second")}
-    else:
-        values = {k: v for domain in DOMAINS for k, v in spec[domain].items() if k in entry.parameters}
-        named = {"name": strategy.name, **values}
-    return named if make_strategy(named).spec() == spec else spec
+    return {**sections, "strategy": named_spec(experiment.strategy), "rest": spec | {"seeds": 1}}
 
 
 def what_repeats(experiment: Experiment) -> str:
@@ -221,7 +206,7 @@ def as_python(experiment: Experiment, seeds: int = 1) -> str:
 
 def _arguments(experiment: Experiment) -> str:
     spec, plain, own = experiment.spec(), Experiment().spec(), own_parts(experiment)
-    spec["strategy"] = _brief(_shown(experiment), make_strategy)
+    spec["strategy"] = _brief(named_spec(experiment.strategy), make_strategy)
     for key in ("data", "model", "cluster", "sharding", "optimizer"):
         if key in own:
             continue
@@ -233,9 +218,15 @@ def _arguments(experiment: Experiment) -> str:
     return "".join(
         f"    {name}=...,  # yours: {own[name].type}\n"
         if name in own
-        else f"    {name}={pprint.pformat(value, width=90, sort_dicts=False)},\n"
+        else f"    {name}={_indented(value, 5 + len(name))},\n"
         for name, value in kept.items()
     )
+
+
+def _indented(value: Any, columns: int) -> str:
+    """Return a value as Python's source, whose further lines begin below its first."""
+    text = pprint.pformat(value, width=100 - columns, sort_dicts=False)
+    return text.replace("\n", "\n" + " " * columns)
 
 
 def _brief(value: dict[str, Any], make: Any) -> Any:

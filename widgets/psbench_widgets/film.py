@@ -8,7 +8,7 @@ from typing import Any
 from psbench.core.log import EventLog
 from psbench.core.strategy import Strategy
 from psbench.experiment import Experiment
-from psbench.metrics.recording import LogPrefix, Recording, recording
+from psbench.metrics.recording import LogPrefix, Recording, packed, recording
 from psbench_widgets.own_objects import title
 
 #: spans that a page is sent at once: a run with more is sent piece by piece, as they come into view
@@ -42,7 +42,7 @@ def part_of(
 ) -> dict[str, Any]:
     """Return a recording, or the part of it around a time; see `film`."""
     part, begin = whole.around(whole.end_s if at_s is None else at_s, MOST_SPANS)
-    return _message(part, about(experiment, label, key, whole.workers), begin, whole.end_s)
+    return _message(part, about(experiment, label, key, whole.workers), begin, whole)
 
 
 def moving(
@@ -51,7 +51,7 @@ def moving(
     """Return the newest rows of a run under way, up to one of them, as the page reads them."""
     part = recording(log, since.bounds, since, stop)
     begin_s = float(log.rows(since.row, since.row + 1)["time_s"][0]) if since.row else 0.0
-    return _message(part, about(experiment, label, key, part.workers), begin_s, part.end_s)
+    return _message(part, about(experiment, label, key, part.workers), begin_s, part)
 
 
 def bounds_of(experiment: Experiment) -> list[int | None]:
@@ -90,5 +90,7 @@ def _composition(strategy: Strategy) -> dict[str, Any]:
     return {"name": strategy.name, "collective": placement.collective and not adding, "servers": servers}
 
 
-def _message(part: Recording, facts: dict[str, Any], begin_s: float, whole_s: float) -> dict[str, Any]:
-    return part.plain() | {"about": facts, "begin_s": begin_s, "whole_s": whole_s}
+def _message(part: Recording, facts: dict[str, Any], begin_s: float, whole: Recording) -> dict[str, Any]:
+    # which worker is the slowest is so in the whole run, not in the piece that is sent
+    known = {"about": facts, "begin_s": begin_s, "whole_s": whole.end_s, "step_s": packed(whole.step_s)}
+    return part.plain() | known

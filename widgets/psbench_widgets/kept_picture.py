@@ -51,13 +51,18 @@ class KeptPicture:
         if self._output is None or run is self._shown:
             return
         self._shown = run
-        curve = "val_accuracy" if "val_accuracy" in run.metrics else "val_loss"
+        # a run that only takes time has no curve
+        curves = [] if run.experiment.timing_only else [_curve_of(run)]
         try:
             title = alt.TitleParams(label, subtitle=[_AGAIN], anchor="start")
-            bundle, options = charts.run_chart(run, curve, "timeline").properties(title=title).still()
+            bundle, options = charts.run_chart(run, *curves, "timeline").properties(title=title).still()
         except Exception:
             logger.exception("the picture of %s that the notebook is to keep could not be drawn", label)
             return
         self._output.update(bundle, raw=True, metadata=options)
         picture = b64encode(bundle["image/png"]).decode()
         self._tell({"data": bundle | {"image/png": picture}, "metadata": options})
+
+
+def _curve_of(run: Run) -> str:
+    return "val_accuracy" if "val_accuracy" in run.metrics else "val_loss"

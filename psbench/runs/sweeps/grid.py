@@ -11,9 +11,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from psbench.core.strategy import DOMAINS
 from psbench.errors import DataError, ParameterError, PsbenchError, SpecError, in_short
 from psbench.experiment import Experiment
 from psbench.runs.sweeps.cells import Cell
+from psbench.strategies import named_spec
 
 #: dotted path -> values to try, as `{"strategy": ["bsp", "asp"], "optimizer.lr": [0.1, 0.2]}`
 Grid: TypeAlias = Mapping[str, Sequence[Any]]
@@ -174,6 +176,8 @@ def changed(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
     SpecError
     """
     spec = experiment.spec()
+    if not any(part in DOMAINS for path in settings for part in path.split(".")):
+        spec["strategy"] = named_spec(experiment.strategy)  # whose parameters are found without their part
     below = {path.partition(".")[0] for path in settings if "." in path}
     fields = {name: getattr(experiment, name) for name in type(experiment).model_fields}
     values = {

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from psbench.core import AnyStrategy, Strategy, SwitchingStrategy
+from psbench.core.strategy import DOMAINS
 from psbench.errors import ParameterError, UnknownName, in_short
 from psbench.strategies.catalogue.entry import Entry
 
@@ -77,3 +78,24 @@ def domain_of(strategy: AnyStrategy) -> str:
     plain, own = CATALOGUE["bsp"]().spec(), strategy.spec()
     others = ("stragglers", "communication", "aggregation", "placement")
     return next((domain for domain in others if own[domain] != plain[domain]), "consistency")
+
+
+def named_spec(strategy: AnyStrategy) -> dict[str, Any]:
+    """Return the specification by the catalogue's name and parameters if it has the strategy, else by parts.
+
+    Examples
+    --------
+    >>> from psbench.strategies import make_strategy, named_spec
+    >>> named_spec(make_strategy("ssp"))["staleness_bound"]
+    3
+    """
+    spec: dict[str, Any] = strategy.spec()
+    entry = CATALOGUE.get(strategy.name)
+    if entry is None:
+        return spec
+    if isinstance(strategy, SwitchingStrategy):
+        named = spec | {key: {"name": spec[key]["name"]} for key in ("first", "second")}
+    else:
+        values = {k: v for domain in DOMAINS for k, v in spec[domain].items() if k in entry.parameters}
+        named = {"name": strategy.name, **values}
+    return named if make_strategy(named).spec() == spec else spec

@@ -39,6 +39,20 @@ def test_a_parameter_of_a_strategy_is_set_in_the_strategy_of_the_cell():
     assert [cell.experiment.strategy.consistency.staleness_bound for cell in cells] == [2, 2]
 
 
+def test_a_parameter_of_a_strategy_that_was_named_is_set_without_its_part():
+    for path in ("strategy.staleness_bound", "strategy.consistency.staleness_bound"):
+        cells = cells_of(ps.Experiment(strategy="ssp"), {path: [0, 4]}, 1)
+        assert [cell.experiment.strategy.consistency.staleness_bound for cell in cells] == [0, 4]
+    switched = ps.Experiment(strategy={"name": "strategy_switch", "rule": "noise_adaptive"})
+    (cell,) = cells_of(switched, {"strategy.cost_s": [0.5]}, 1)
+    assert cell.experiment.strategy.spec() == switched.strategy.spec() | {"cost_s": 0.5}
+
+
+def test_strategies_are_swept_without_gradients_though_the_default_switches_by_values():
+    cells = cells_of(ps.Experiment(timing_only=True), {"strategy": ["bsp", "asp"]}, 1)
+    assert [cell.experiment.strategy.name for cell in cells] == ["bsp", "asp"]
+
+
 def test_several_grids_are_joined_and_a_shared_cell_is_there_once():
     grids = [{"strategy": ["bsp", "asp"]}, {"strategy": ["asp", "ssp"]}]
     assert [cell.parameters["strategy"] for cell in cells_of(TOY, grids, 1)] == ["bsp", "asp", "ssp"]

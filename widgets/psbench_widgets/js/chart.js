@@ -285,7 +285,9 @@ class ChartView {
   at(axis, time) {
     if (axis === "time_s") return time;
     const rows =
-      this.store.sources.get("source")?.rows.filter((row) => row.time_s !== null && row[axis] !== null) ?? [];
+      this.store.sources
+        .get("source")
+        ?.rows.filter((row) => Number.isFinite(row.time_s) && row[axis] !== null) ?? [];
     const label = rows.at(-1)?.label;
     let before = null;
     for (const row of rows) {

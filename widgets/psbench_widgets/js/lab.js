@@ -235,6 +235,7 @@ class Lab {
       selected: (values) => this.onSelected(values),
       press: {
         choose: (what, worker, factor) => {
+          this.sayNothingWrong();
           this.whatIf.choose(what, worker, factor);
           if (factor === undefined) this.whatIf.number.focus();
         },
@@ -333,6 +334,7 @@ class Lab {
   // ---------------------------------------------------------------- the controls
 
   changed() {
+    this.sayNothingWrong();
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.ask(), SETTLE_MS);
   }
@@ -345,6 +347,7 @@ class Lab {
 
   press() {
     if (this.run.disabled) return;
+    this.sayNothingWrong();
     // one message with everything: what takes effect is what is shown now
     this.send({ kind: "run", values: this.form.values, prediction: this.prediction.values() });
     clearTimeout(this.silent);
@@ -527,6 +530,11 @@ class Lab {
     clearTimeout(this.place_);
     if (running && !this.element.dataset.running) this.watch.style.minHeight = `${this.watch.offsetHeight}px`;
     if (!running) this.place_ = setTimeout(() => (this.watch.style.minHeight = ""), PLACE_MS);
+  }
+
+  // An error is there as long as what it is about; the next verdict says it again if it still holds.
+  sayNothingWrong() {
+    if (this.answer.classList.contains("psb-wrong")) this.say("");
   }
 
   say(text, wrong = false) {

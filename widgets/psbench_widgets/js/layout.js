@@ -6,7 +6,8 @@ const SAMPLE = 60; // so many of a band are looked at: more would not be seen
 const NAMED = 3; // rows at the foot for the workers that the sentence names or the user has selected
 
 // Places from the fastest worker to the slowest; steps: seconds that a step of each takes.
-export const bySpeed = (steps) => steps.map((_, place) => place).sort((a, b) => steps[a] - steps[b] || a - b);
+export const bySpeed = (steps) =>
+  Array.from(steps, (_, place) => place).sort((a, b) => steps[a] - steps[b] || a - b);
 
 // workers: their numbers; order: see bySpeed; named: workers to be drawn in full. Returns rows, each of one
 // worker ({ worker, place, label }) or of many ({ places, count, label }).

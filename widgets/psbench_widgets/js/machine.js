@@ -41,12 +41,16 @@ export function machine(state, about, colours, selected, press = null) {
   const fits = (letters) => (letters * LETTER * shown.length) / (WIDTH - 36) < 1;
   const spelled = shown.length <= SPELLED && !composition.collective && fits(longest + "version ".length);
   const named = shown.length <= NAMED && fits(longest);
-  const slowest = spelled ? Math.min(...state.workers.map((w) => w.clock)) : 0;
+  const clocks = state.workers.map((w) => w.clock);
+  const [slowest, furthest] = spelled ? [Math.min(...clocks), Math.max(...clocks)] : [0, 0];
+  const order = (clock) => (clock > slowest ? `${clock - slowest} ahead` : furthest > slowest ? "last" : "");
+  if (every > 1)
+    nodes.append(words(WIDTH / 2, HEIGHT - 3, `${shown.length} of ${all.length} workers, evenly chosen`));
   if (!spelled && named)
     nodes.append(words(WIDTH / 2, HEIGHT - 3, "under each worker: the version it works on, and steps done"));
   shown.forEach((worker, i) => {
     const at = places[i];
-    const found = here.get(worker);
+    const found = state.ended ? undefined : here.get(worker);
     const to = composition.collective ? places[(i + 1) % places.length] : { x: WIDTH / 2, y: 40 };
     const ends = { x1: at.x, y1: at.y, x2: to.x, y2: to.y };
     links.append(s("line", ends));
@@ -64,9 +68,10 @@ export function machine(state, about, colours, selected, press = null) {
       named && (spelled || fits(longest + 1) ? "v" : " "),
       worker === selected,
       spelled,
-      (found?.clock ?? 0) - slowest,
+      found ? order(found.clock) : "",
+      state.ended ? "ended" : "gone",
     );
-    if (press) found ? pressable(drawn, worker, press) : returning(drawn, worker, press);
+    if (press && !state.ended) found ? pressable(drawn, worker, press) : returning(drawn, worker, press);
     nodes.append(drawn);
   });
   return svg;
@@ -97,11 +102,11 @@ function server(nodes, state, composition) {
   );
 }
 
-function node(worker, found, at, radius, colours, named, selected, spelled, ahead) {
+function node(worker, found, at, radius, colours, named, selected, spelled, ahead, otherwise) {
   const colour = found ? colours[found.phase] : "none";
   const group = s("g", {
     class: `psb-node${found ? "" : " psb-gone"}${selected ? " psb-selected" : ""}`,
-    "data-phase": found?.phase ?? "gone",
+    "data-phase": found?.phase ?? otherwise,
     "data-worker": worker,
   });
   group.append(s("circle", { cx: at.x, cy: at.y, r: Math.max(radius, 13), class: "psb-node-hold" }));
@@ -112,10 +117,10 @@ function node(worker, found, at, radius, colours, named, selected, spelled, ahea
     const [version, steps] = spelled
       ? [`version ${found?.version}`, `${found?.clock} step${found?.clock === 1 ? "" : "s"}`]
       : [`${named}${found?.version}`.trim(), `${found?.clock}`];
-    group.append(words(at.x, at.y + radius + 12, found ? version : "gone"));
+    group.append(words(at.x, at.y + radius + 12, found ? version : otherwise));
     if (found) group.append(words(at.x, at.y + radius + 23, steps, "psb-clock"));
     if (found && spelled)
-      group.append(words(at.x, at.y + radius + 34, ahead > 0 ? `${ahead} ahead` : "slowest", "psb-clock"));
+      group.append(words(at.x, at.y + radius + 34, ahead, "psb-clock"));
   }
   group.append(
     s(
@@ -123,7 +128,7 @@ function node(worker, found, at, radius, colours, named, selected, spelled, ahea
       {},
       found
         ? `worker ${worker}: ${found.phase}, clock ${found.clock}, works on version ${found.version}`
-        : `worker ${worker} is not there`,
+        : `worker ${worker}: ${otherwise}`,
     ),
   );
   return group;

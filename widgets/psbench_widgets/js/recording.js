@@ -28,13 +28,15 @@ const shortest = (value) => String(Number(value.toPrecision(3)));
 
 export class Recording {
   constructor(plain) {
-    const { workers, phases, whys, end_s: end, begin_s: begin = 0, whole_s: whole = end } = plain;
+    const { workers, phases, whys, step_s, end_s: end, begin_s: begin = 0, whole_s: whole = end } = plain;
     /** @type {number} seconds, as are `end` and `whole` */ this.begin = begin;
     /** @type {number} */ this.end = end;
     /** @type {number} */ this.whole = whole;
     /** @type {number[]} */ this.workers = workers;
     /** @type {string[]} */ this.phases = phases;
     /** @type {string[]} */ this.whys = whys;
+    // seconds that a step of each worker takes, on average over the whole run: what sorts them by speed
+    /** @type {Float64Array} */ this.steps = unpack(step_s);
     this.about = plain.about ?? {}; // label, compositions, collective, stored by the sender
     this.tables = Object.fromEntries(
       Object.entries(plain.tables).map(([name, table]) => [
@@ -93,18 +95,6 @@ export class Recording {
     };
   }
 
-  // Seconds that a step of each worker takes, on average: what sorts workers by speed.
-  get steps() {
-    const { start_s, end_s, phase } = this.tables.spans;
-    const compute = this.phases.indexOf("compute");
-    return this.rows.map(([first, stop]) => {
-      let [seconds, count] = [0, 0];
-      for (let i = first; i < stop; i++)
-        if (phase[i] === compute) [seconds, count] = [seconds + end_s[i] - start_s[i], count + 1];
-      return count ? seconds / count : 0;
-    });
-  }
-
   // Whether a worker does nothing but wait, be it for a switch.
   isWait(span) {
     const phase = this.tables.spans.phase[span];
@@ -124,8 +114,8 @@ export class Recording {
     const { spans } = this.tables;
     if (!this.isWait(span)) return "";
     const whom = spans.waited_for[span] >= 0 ? ` for worker ${spans.waited_for[span]}` : "";
-    const lasted = duration(spans.end_s[span] - spans.start_s[span]);
-    return `Worker ${spans.worker[span]} waited ${lasted}${whom}: ${this.whys[spans.why[span]]}`;
+    const lasts = duration(spans.end_s[span] - spans.start_s[span]);
+    return `Worker ${spans.worker[span]} waits ${lasts}${whom}: ${this.whys[spans.why[span]]}`;
   }
 
   // The next (or previous) instant of a kind: event, update, barrier, epoch, wait; null if there is none.
@@ -186,6 +176,18 @@ class Seen {
 
   get why() {
     return this.recording.why(this.span);
+  }
+
+  get reason() {
+    return this.recording.whys[this.spans.why[this.span]];
+  }
+
+  get until() {
+    return this.spans.end_s[this.span];
+  }
+
+  get lasts() {
+    return this.until - this.spans.start_s[this.span];
   }
 }
 

@@ -82,7 +82,7 @@ function drawn(recording, span, y, x, colours, collective) {
       title,
     );
   }
-  const high = what === "compute" || what === "cancelled" ? 9 : 3;
+  const high = ["compute", "wait"].includes(what) ? 9 : 4.5;
   return s(
     "rect",
     { x: begin, y: y - high / 2, width: Math.max(0.5, end - begin - 0.4), height: high, fill: colours[what] },

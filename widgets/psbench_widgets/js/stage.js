@@ -2,7 +2,8 @@
 import { button, h, select } from "./dom.js";
 import { machine } from "./machine.js";
 import { Moment } from "./moment.js";
-import { duration, Recording } from "./recording.js";
+import { Recording } from "./recording.js";
+import { sentence } from "./sentence.js";
 import { sequence } from "./sequence.js";
 import { Spoken } from "./spoken.js";
 import { Timeline } from "./timeline.js";
@@ -82,7 +83,7 @@ export class Stage {
     );
     this.legend = h("div", { class: "psb-legend", "aria-hidden": "true" });
     this.span = h("span", { class: "psb-chart-note psb-span" });
-    this.why = h("p", { class: "psb-why" });
+    this.why = h("div", { class: "psb-why" });
     this.heard = h("p", { class: "psb-heard", "aria-live": "polite" });
     this.spoken = new Spoken((text) => (this.heard.textContent = text));
     this.machines = h("div", { class: "psb-machines" });
@@ -341,8 +342,11 @@ export class Stage {
     const loaded = this.moment.isLoaded();
     this.element.dataset.loaded = String(loaded);
     for (const film of this.films) {
-      film.state = loaded ? film.recording.at(Math.min(this.now, film.recording.end * (1 - 1e-12))) : null;
-      const first = film.state?.workers.find(({ waits }) => waits);
+      const { end, whole } = film.recording;
+      film.state = loaded ? film.recording.at(Math.min(this.now, end * (1 - 1e-12))) : null;
+      // of two runs beside each other, the one that is over does nothing any more
+      if (film.state) film.state.ended = !this.running && this.now > whole;
+      const first = film.state?.ended ? null : film.state?.workers.find(({ waits }) => waits);
       film.timeline.draw(
         from,
         from + window,
@@ -382,21 +386,30 @@ export class Stage {
 
   say() {
     this.write();
-    this.spoken.give(this.why.textContent); // what is seen changes with every frame
+    this.spoken.give(this.written); // what is seen changes with every frame
   }
 
   write() {
-    if (this.told) {
-      this.why.textContent = this.told;
-      return;
-    }
     const isAsked = this.moment.sought !== null || !this.moment.isLoaded();
-    const lines = isAsked
-      ? ["Loading …"]
-      : this.films.map(({ state, recording }) =>
-          sentence(state, this.films.length > 1 ? `${recording.about.label}: ` : "", this.worker),
-        );
-    if (this.why.textContent !== lines.join("\n")) this.why.textContent = lines.join("\n");
+    const shown = (time) => time.toFixed(digits(this.end));
+    const lines = this.told
+      ? [["", "", this.told]]
+      : isAsked
+        ? [["", "", "Loading …"]]
+        : this.films.map(({ state, recording }) => [
+            this.films.length > 1 ? `${recording.about.label}: ` : "",
+            ...sentence(state, {
+              ...{ chosen: this.worker, ended: state.ended, running: this.running },
+              ...{ end: recording.whole, shown },
+            }),
+          ]);
+    const text = lines.map(([head, bold, rest]) => `${head}${bold} ${rest}`.trim());
+    if (text.join("\n") === this.written) return;
+    this.written = text.join("\n");
+    this.why.replaceChildren(
+      ...lines.map(([head, bold, rest]) => h("p", {}, head, bold && h("b", {}, bold), bold && " ", rest)),
+    );
+    this.why.classList.toggle("psb-waiting", lines.some(([, bold]) => bold.includes(" waiting for ")));
   }
 
   dispose() {
@@ -405,23 +418,6 @@ export class Stage {
     this.observer.disconnect();
     this.endTheme();
   }
-}
-
-// Who waits at a moment, and why: the longest-waiting worker's own sentence, and how many others there are.
-function sentence(state, head, chosen) {
-  const goesOn = state.workers.length ? "; the others go on" : "";
-  const left = state.gone.slice(0, 3);
-  const gone = left
-    .map((each) => ` Worker ${each.worker} is gone since ${duration(each.since)}${goesOn}.`)
-    .join("");
-  const waits = state.workers.filter((w) => w.waits && (chosen === null || w.worker === chosen));
-  if (!waits.length) {
-    const who = chosen === null ? "no worker waits" : `worker ${chosen} does not wait`;
-    return `${head}At this moment ${who}; version ${state.version}.${gone}`;
-  }
-  const others = waits.length - 1;
-  const too = others ? `; ${others} other${others > 1 ? "s wait" : " waits"} too` : "";
-  return `${head}${waits[0].why}${too}.${gone}`;
 }
 
 const digits = (end) => Math.max(1, Math.min(4, 4 - Math.ceil(Math.log10(end || 1))));

@@ -23,6 +23,8 @@ export const looks = () => themes.looks;
 // The configurations that Python gives: those of the report.
 export function setThemes(given) {
   themes = given;
+  // the style sheet takes its colour of waiting from the same list
+  document.documentElement.style.setProperty("--psb-wait", given.looks.phases.wait);
 }
 
 // In how many columns a legend has room for its longest word; 0 where there is room for all.

@@ -6,7 +6,8 @@ import { duration, upTo } from "./recording.js";
 const [NARROW, WIDE] = [30, 92];
 const BIN = 4; // pixels in which a band's shares are the same
 const AXIS = 18;
-const THICK = { compute: 0.86, pull: 0.56, send: 0.56, wait: 0.2, switching: 0.32, cancelled: 0.4 };
+// waiting stands out: full and hot; what travels is half as high as what is computed
+const THICK = { compute: 0.86, pull: 0.43, send: 0.43, wait: 0.86, switching: 0.43, cancelled: 0.43 };
 const STACK = ["compute", "pull", "send", "cancelled", "switching", "wait"];
 const HIGHEST = 20;
 const TALLEST = 150;
