@@ -98,7 +98,7 @@ def about(paper, row) -> str:
 
 
 def copy_documents(folder: Path) -> None:
-    """Copy notebooks and documents that lie elsewhere in the project."""
+    """Copy notebooks and documents from elsewhere in the project; adapt the links between them."""
     notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"))
     for notebook in notebooks:
         shutil.copy(notebook, folder / "tutorials" / notebook.name)
@@ -111,7 +111,8 @@ def copy_documents(folder: Path) -> None:
     (folder / "tutorials" / "index.md").write_text(text)
     for name in ("CHANGELOG.md", "CONTRIBUTING.md", "DESIGN.md", "psbench/REFERENCES.md"):
         if (ROOT / name).exists():
-            shutil.copy(ROOT / name, folder / Path(name).name.lower())
+            text = (ROOT / name).read_text().replace("](notebooks/site/", "](").replace("](CONTRIBUTING.md)", "](contributing.md)")
+            (folder / Path(name).name.lower()).write_text(text)
 
 
 def figure_of(name: str, path: Path) -> None:

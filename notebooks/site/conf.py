@@ -30,7 +30,7 @@ html_theme_options = {
 html_show_sourcelink = False
 html_static_path, html_css_files = ["static"], ["site.css"]
 # pages without others below them have nothing to list at their side
-_ALONE = "teaching simulator gallery measurements design references contributing changelog"
+_ALONE = "teaching simulator gallery measurements design glossary code_map references contributing changelog"
 html_sidebars = {page: [] for page in _ALONE.split()}
 # the notebooks are stored with their outputs and are tested elsewhere
 nb_execution_mode = "off"

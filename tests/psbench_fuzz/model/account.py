@@ -235,8 +235,9 @@ class Account:
         return sum(push.samples for push in c.pending.values())
 
     def share_of_epochs(self, member: Member) -> int:
-        """Return the samples that a worker may take until it pushes: DESIGN.md, "A budget of epochs binds".
+        """Return the samples that a worker may take until it pushes.
 
+        The site explains the rule: `notebooks/site/explanations/worker_loop.md`.
         Whoever computes will push what it pushed last, or all that it may; the others share the rest.
         """
         c = self.cluster
