@@ -1,4 +1,4 @@
-"""A least-squares problem whose workers have unlike data, and always take all of it: gradients in closed form."""
+"""A least-squares problem whose workers have unlike data and take all of it: gradients in closed form."""
 
 from __future__ import annotations
 

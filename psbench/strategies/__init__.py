@@ -49,10 +49,13 @@ from psbench.strategies.catalogue.make import domain_of as domain_of
 from psbench.strategies.catalogue.make import make_strategy as make_strategy
 from psbench.strategies.catalogue.make import named_spec as named_spec
 from psbench.strategies.catalogue.make import register as register
+from psbench.strategies.catalogue.make import second_names as second_names
 from psbench.strategies.catalogue.switch import PublishedSwitch as PublishedSwitch
 from psbench.strategies.catalogue.switch import later_switches as later_switches
 from psbench.strategies.catalogue.switching import strategy_switch as strategy_switch
 from psbench.strategies.catalogue.switching import sync_switch as sync_switch
+from psbench.strategies.catalogue.time_optimal import malenia as malenia
+from psbench.strategies.catalogue.time_optimal import ringmaster as ringmaster
 from psbench.strategies.catalogue.transport import all_reduce as all_reduce
 from psbench.strategies.catalogue.transport import fsdp as fsdp
 from psbench.strategies.catalogue.transport import map_reduce as map_reduce
@@ -73,12 +76,19 @@ from psbench.strategies.catalogue.waiting import k_batch_bsp as k_batch_bsp
 from psbench.strategies.catalogue.waiting import k_bsp as k_bsp
 from psbench.strategies.catalogue.waiting import n_softsync as n_softsync
 from psbench.strategies.catalogue.waiting import osp as osp
+from psbench.strategies.catalogue.waiting import psp as psp
 from psbench.strategies.catalogue.waiting import ssp as ssp
 from psbench.system.plugins import installed
 
 # in the order in which lists show them
 for _group in (
-    *(catalogue.waiting, catalogue.batch_sizes, catalogue.local_updates, catalogue.low_communication),
+    *(
+        catalogue.waiting,
+        catalogue.time_optimal,
+        catalogue.batch_sizes,
+        catalogue.local_updates,
+        catalogue.low_communication,
+    ),
     *(catalogue.gossip, catalogue.transport, catalogue.switching),
 ):
     CATALOGUE.update({each.name: each for each in vars(_group).values() if isinstance(each, Entry)})

@@ -34,3 +34,4 @@ from psbench.strategies.aggregation.sparse_outer import SparseOuter as SparseOut
 from psbench.strategies.aggregation.staleness import DynSGD as DynSGD
 from psbench.strategies.aggregation.staleness import StalenessWeighted as StalenessWeighted
 from psbench.strategies.aggregation.two_levels import TwoLevels as TwoLevels
+from psbench.strategies.aggregation.worker_means import WorkerMeans as WorkerMeans

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic.fields import FieldInfo
@@ -18,11 +19,14 @@ class Entry:
     ----------
     name, summary, source : str
         What it is called, what it does in one line, and where it comes from.
+    also : dict of str to dict
+        Other published names of the same rule, each with the parameters that its paper sets differently.
     """
 
     name: str
     summary: str
     source: str
+    also: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, kw_only=True)
 
     @property
     def parameters(self) -> dict[str, FieldInfo]:

@@ -30,6 +30,11 @@ def register(entry: Entry) -> Entry:
     return entry
 
 
+def second_names() -> dict[str, tuple[str, Mapping[str, Any]]]:
+    """Return the other published names of entries: each with its entry and the parameters that it sets."""
+    return {name: (entry.name, values) for entry in CATALOGUE.values() for name, values in entry.also.items()}
+
+
 def make_strategy(value: Any) -> AnyStrategy:
     """Return a strategy from a strategy, a catalogue name, or a mapping.
 
@@ -50,6 +55,9 @@ def make_strategy(value: Any) -> AnyStrategy:
         raise ParameterError(f"strategy: expected a name or a mapping, got {in_short(value)}")
     values = dict(value)
     name = values.get("name")
+    if isinstance(name, str) and name in (others := second_names()):
+        name, defaults = others[name]
+        values = {**defaults, **values}
     if isinstance(name, str) and name in CATALOGUE:
         values.pop("name")
         return CATALOGUE[name](**values)
@@ -61,7 +69,7 @@ def make_strategy(value: Any) -> AnyStrategy:
         return CATALOGUE["strategy_switch"](**values)
     if name is None:
         raise ParameterError("strategy: give a name of the catalogue, or compose one: at least `consistency`")
-    raise UnknownName("strategy", str(name), CATALOGUE)
+    raise UnknownName("strategy", str(name), [*CATALOGUE, *second_names()])
 
 
 def domain_of(strategy: AnyStrategy) -> str:

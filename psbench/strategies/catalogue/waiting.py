@@ -29,15 +29,17 @@ ssp = Published(
 k_bsp = Published(
     "k_bsp",
     "update with the first k gradients of each round; discard the rest",
-    "Dutta et al. 2018 (K-sync); thesis 3.2.2",
+    "Dutta et al. 2018 (K-sync), Begunov and Tyurin 2026 (m-synchronous SGD); thesis 3.2.2",
     [consistency.KBSP],
+    also={"m_sync": {}},
 )
 
 k_batch_bsp = Published(
     "k_batch_bsp",
     "update with the first k mini-batches of each round; cancel the rest",
-    "Dutta et al. 2018 (K-batch-sync); thesis 3.2.2",
+    "Dutta et al. 2018 (K-batch-sync), Tyurin and Richtarik 2023 (Rennala SGD); thesis 3.2.2",
     [consistency.KBatchBSP],
+    also={"rennala": {"cancel": "on_arrival"}},
 )
 
 backup_workers = Published(
@@ -115,4 +117,11 @@ early_epoch_stop = Published(
     "asp with a barrier at the end of each epoch, which ends once most workers have finished their share",
     "Chilimbi et al. 2014, Project Adam; thesis 3.2.5",
     [consistency.EarlyEpochStop],
+)
+
+psp = Published(
+    "psp",
+    "each worker waits only for a few workers, which it draws at random after every step",
+    "Wang et al. 2017 (PSP)",
+    [consistency.PSP],
 )

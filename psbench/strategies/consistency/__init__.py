@@ -12,6 +12,9 @@ from psbench.strategies.consistency.k_async import NSoftsync as NSoftsync
 from psbench.strategies.consistency.k_sync import KBSP as KBSP
 from psbench.strategies.consistency.k_sync import BackupWorkers as BackupWorkers
 from psbench.strategies.consistency.k_sync import KBatchBSP as KBatchBSP
+from psbench.strategies.consistency.malenia import Malenia as Malenia
 from psbench.strategies.consistency.neighbours import Neighbours as Neighbours
+from psbench.strategies.consistency.psp import PSP as PSP
 from psbench.strategies.consistency.quorum import Quorum as Quorum
+from psbench.strategies.consistency.ringmaster import Ringmaster as Ringmaster
 from psbench.strategies.consistency.ssp import SSP as SSP
