@@ -83,6 +83,15 @@ def accumulated(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
     return [batch / math.fsum(batches) for batch in batches], {}
 
 
+@weighs("worker_means")
+def worker_means(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Weigh each worker's mean alike, and the pushes within it by their samples: b / (W b_i)."""
+    samples: dict[int, int] = {}
+    for push in pushes:
+        samples[push.worker] = samples.get(push.worker, 0) + push.samples
+    return [push.samples / (len(samples) * samples[push.worker]) for push in pushes], {}
+
+
 @weighs("model_average")
 def model_average(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
     """Mix the mean of the models pushed into the model, as the share of the workers that they are of.

@@ -398,6 +398,7 @@ UPDATES: dict[str, Callable[[OneUpdate], ModelVector]] = {
     "sparse_outer": sparse_outer,
     "fedbuff": fedbuff,
     **dict.fromkeys(("mean", "sum", "accumulated", "staleness_weighted", "dyn_sgd"), weighted_sum),
+    "worker_means": weighted_sum,
     **dict.fromkeys(("bounded_step", "bounded_step_by_mean"), weighted_sum),
     **dict.fromkeys(("krum", "geometric_median", "clipped_mean"), weighted_sum),
 }

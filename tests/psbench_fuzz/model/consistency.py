@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 from psbench.core import Cancel, Commit, Discard, Hold, Push, Release, SetTimer, Tell
@@ -110,6 +112,57 @@ class _EveryPushes(Rule):
         return [*([Commit(c.buffered())] if is_complete(self.own, c) else []), Release(push.worker)]
 
 
+@rule("consistency", "ringmaster")
+class _Ringmaster(Rule):
+    """Commit a push alone if fewer than R versions were made since its worker loaded its model.
+
+    With `stops`, work that would reach a delay of R by a commit is cancelled with that commit.
+    """
+
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
+        if c.version - push.base_version >= self.own.max_delay:
+            return [Discard(push, "delay"), Release(push.worker)]
+        computing = c.computing if self.own.stops else []
+        cancelled = [worker for worker in computing if self._is_too_late(worker, c)]
+        released = sorted([*cancelled, push.worker])
+        return [Commit([push]), *map(Cancel, cancelled), *map(Release, released)]
+
+    def _is_too_late(self, worker: int, c: ModelCluster) -> bool:
+        """Return whether a worker's delay is R or more at the version that is about to be made."""
+        return bool(c.version + 1 - c.workers[worker].base_version >= self.own.max_delay)
+
+
+@rule("consistency", "malenia")
+class _Malenia(Rule):
+    """Commit once the harmonic mean of the workers' numbers of pushes is at least S/n; then all restart.
+
+    The workers are those that are there or whose pushes are pending; each has pushed at least once.
+    """
+
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
+        if push.base_version != c.version:
+            return [Discard(push, "late"), Release(push.worker)]
+        return self._commit(c) or [Release(push.worker)]
+
+    def on_leave(self, worker: int, c: ModelCluster) -> Decisions:
+        return self._commit(c)
+
+    def _commit(self, c: ModelCluster) -> Decisions:
+        if not self._is_complete(c):
+            return []
+        cancelled = c.computing
+        released = sorted(cancelled + c.waiting)
+        return [Commit(c.buffered()), *map(Cancel, cancelled), *map(Release, released)]
+
+    def _is_complete(self, c: ModelCluster) -> bool:
+        """Compare (1/n sum 1/B_i)^-1 with S/n, in fractions."""
+        pushed = Counter(push.worker for push in c.pending.values())
+        if not pushed or not pushed.keys() >= {*c.active}:
+            return False
+        inverses = sum(Fraction(1, count) for count in pushed.values())
+        return bool(len(pushed) ** 2 >= self.own.total * inverses)
+
+
 @rule("consistency", "ssp")
 class _SSP(Rule):
     """Worker i may start a step iff c_i - min c_j <= s; tested for all whenever anything changes."""
@@ -187,6 +240,43 @@ class _DSSP(_SSP):
         if self.own.clamp:
             best = max(0, min(best, self.own.upper - c.clock_lead(worker) + 1))
         return best
+
+
+@rule("consistency", "psp")
+class _PSP(Rule):
+    """A worker may start a step iff it leads each of the active workers that it drew by at most s."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__(own)
+        self.drawn: dict[int, list[int]] = {}  # by each worker after its last push
+
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
+        self.drawn[push.worker] = self._draw(push.worker, c)
+        released = self._free(c)
+        held = [] if push.worker in released else [Hold(push.worker, "drawn workers")]
+        return [Commit([push]), *map(Release, released), *held]
+
+    def on_join(self, worker: int, c: ModelCluster) -> Decisions:
+        """Forget what it drew before it left."""
+        self.drawn[worker] = []
+        return [Release(worker)]
+
+    def on_leave(self, worker: int, c: ModelCluster) -> Decisions:
+        return [Release(each) for each in self._free(c)]
+
+    def _draw(self, worker: int, c: ModelCluster) -> list[int]:
+        others = [other for other in c.active if other != worker]
+        count = min(self.own.sample, len(others))
+        if count in (0, len(others)):  # no random number is used
+            return others[:count]
+        return [others[i] for i in c.rng.choice(len(others), count, replace=False).tolist()]
+
+    def _free(self, c: ModelCluster) -> list[int]:
+        return [worker for worker in c.waiting if self._may_go_on(worker, c)]
+
+    def _may_go_on(self, worker: int, c: ModelCluster) -> bool:
+        here = [c.workers[other] for other in self.drawn.get(worker, []) if other in c.active]
+        return all(c.workers[worker].clock - other.clock <= self.own.lead for other in here)
 
 
 @rule("consistency", "elastic_bsp")
