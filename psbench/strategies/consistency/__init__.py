@@ -14,4 +14,5 @@ from psbench.strategies.consistency.k_sync import BackupWorkers as BackupWorkers
 from psbench.strategies.consistency.k_sync import KBatchBSP as KBatchBSP
 from psbench.strategies.consistency.neighbours import Neighbours as Neighbours
 from psbench.strategies.consistency.quorum import Quorum as Quorum
+from psbench.strategies.consistency.ringleader import Ringleader as Ringleader
 from psbench.strategies.consistency.ssp import SSP as SSP
