@@ -77,6 +77,7 @@ from psbench.strategies.catalogue.waiting import k_bsp as k_bsp
 from psbench.strategies.catalogue.waiting import n_softsync as n_softsync
 from psbench.strategies.catalogue.waiting import osp as osp
 from psbench.strategies.catalogue.waiting import psp as psp
+from psbench.strategies.catalogue.waiting import ringleader as ringleader
 from psbench.strategies.catalogue.waiting import ssp as ssp
 from psbench.system.plugins import installed
 

@@ -214,7 +214,7 @@ class Vectors:
         """Make the next version, and compare; workers that are `gone` have no residual."""
         part = self._composition.aggregation
         given = [
-            GivenPush(self.payloads[push.id].numpy(), weight, self.versions[push.base_version])
+            GivenPush(self.payloads[push.id].numpy(), weight, self.versions[push.base_version], push.worker)
             for push, weight in zip(apply.pushes, apply.weights, strict=True)
         ]
         pushes = [

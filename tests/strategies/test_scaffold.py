@@ -136,7 +136,7 @@ def test_a_run_goes_on_with_its_control_variates(tmp_path):
         assert again.log.digest() == whole.log.digest()
 
 
-def test_a_lost_worker_leaves_no_control_variate_behind_and_a_newcomer_none_to_make_up_for():
+def test_who_leaves_or_comes_leaves_control_variates_with_their_mean():
     """The mean of those that stay is the global one: they come to their own optimum, with or without it."""
     gone = unlike(scaffold(), stop={"updates": 600}, cluster=failing())
     left = np.linalg.lstsq(least_squares.X[:2].reshape(-1, 2), least_squares.Y[:2].reshape(-1), rcond=None)

@@ -112,6 +112,13 @@ osp = Published(
     [consistency.BSP, aggregation.Accumulated, communication.OSP],
 )
 
+ringleader = Published(
+    "ringleader",
+    "no worker waits; each is served once a round, with a step along the mean of every worker's gradients",
+    "Maranjyan and Richtarik 2026 (Ringleader ASGD)",
+    [consistency.Ringleader, aggregation.GradientTable],
+)
+
 early_epoch_stop = Published(
     "early_epoch_stop",
     "asp with a barrier at the end of each epoch, which ends once most workers have finished their share",

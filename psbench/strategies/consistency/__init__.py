@@ -16,5 +16,6 @@ from psbench.strategies.consistency.malenia import Malenia as Malenia
 from psbench.strategies.consistency.neighbours import Neighbours as Neighbours
 from psbench.strategies.consistency.psp import PSP as PSP
 from psbench.strategies.consistency.quorum import Quorum as Quorum
+from psbench.strategies.consistency.ringleader import Ringleader as Ringleader
 from psbench.strategies.consistency.ringmaster import Ringmaster as Ringmaster
 from psbench.strategies.consistency.ssp import SSP as SSP

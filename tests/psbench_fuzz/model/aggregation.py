@@ -76,6 +76,13 @@ def alike(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
     return [1 / len(pushes) for _ in pushes], {}
 
 
+@weighs("gradient_table")
+def gradient_table(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Take each push wholly (Ringleader ASGD); beside is whether it is a table of all."""
+    missing = {each.id for each in c.present} - {push.worker for push in pushes}
+    return [1.0 for _ in pushes], {"begins": float(not missing)}
+
+
 @weighs("accumulated")
 def accumulated(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
     """Weigh a worker's sum by its samples a step, not by those of all its steps."""

@@ -31,6 +31,7 @@ class GivenPush:
     vector: ModelVector
     weight: float
     base: ModelVector
+    worker: int = 0
 
 
 class ModelSGD:
@@ -370,6 +371,15 @@ def control_variates(u: OneUpdate) -> ModelVector:
     return (1 - u.own.global_lr) * u.x + u.own.global_lr * models
 
 
+def gradient_table(u: OneUpdate) -> ModelVector:
+    """Ringleader ASGD: x <- x - lr/n sum_i G_i/b_i; the table is a list of each worker's gradients."""
+    if u.numbers["begins"]:
+        u.memory.clear()
+    for push in u.pushes:
+        u.memory.setdefault(push.worker, []).append(push.vector)
+    return u.along(np.mean([np.mean(gradients, axis=0) for gradients in u.memory.values()], axis=0))
+
+
 def fedbuff(u: OneUpdate) -> ModelVector:
     """FedBuff: x <- x - lr sum_i w_i D_i."""
     return u.x - u.own.outer_lr * u.total
@@ -390,6 +400,7 @@ UPDATES: dict[str, Callable[[OneUpdate], ModelVector]] = {
     "delayed_nesterov": delayed_nesterov,
     "dyn_sgd_versioned": dyn_sgd_versioned,
     "control_variates": control_variates,
+    "gradient_table": gradient_table,
     "outer": outer,
     "eager_outer": eager_outer,
     "radial_outer": radial_outer,

@@ -163,6 +163,46 @@ class _Malenia(Rule):
         return bool(len(pushed) ** 2 >= self.own.total * inverses)
 
 
+@rule("consistency", "ringleader")
+class _Ringleader(Rule):
+    """Ringleader ASGD: phase 1 collects until b_i >= 1 of all; phase 2 makes a version for each, once."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__(own)
+        self.served: set[int] | None = None  # in phase 2; None in phase 1
+
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
+        made: Decisions = []
+        if self.served is None:
+            made = self._round(c, {push.worker})
+        elif push.worker not in self.served:
+            self.served.add(push.worker)
+            made = [Commit([push])]
+            self._end(c)
+        return [*made, Release(push.worker)]
+
+    def on_join(self, worker: int, c: ModelCluster) -> Decisions:
+        if self.served is not None:
+            self.served.add(worker)  # its gradient is of the next table
+        return [Release(worker)]
+
+    def on_leave(self, worker: int, c: ModelCluster) -> Decisions:
+        self._end(c)
+        return self._round(c, set()) if self.served is None else []
+
+    def _round(self, c: ModelCluster, served: set[int]) -> Decisions:
+        pushed = {push.worker for push in c.pending.values()}
+        if not c.active or any(worker not in pushed for worker in c.active):
+            return []
+        self.served = served
+        self._end(c)
+        return [Commit(c.buffered())]
+
+    def _end(self, c: ModelCluster) -> None:
+        if self.served is not None and self.served >= set(c.active):
+            self.served = None
+
+
 @rule("consistency", "ssp")
 class _SSP(Rule):
     """Worker i may start a step iff c_i - min c_j <= s; tested for all whenever anything changes."""
