@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from psbench.core.actions import Action, Apply
 from psbench.core.events import COLLECTIVE, Push
 from psbench.core.strategy import Strategy
+from psbench.core.view import ClusterView
 from psbench.core.wire_size import WireSize
 
 
@@ -28,6 +29,15 @@ def bases_of_updates(actions: Sequence[Action]) -> set[int]:
     The view, which is as after the answer, does not have them.
     """
     return {push.base_version for action in actions if type(action) is Apply for push in action.pushes}
+
+
+def versions_in_use(view: ClusterView, load: int, bases: set[int]) -> set[int]:
+    """Return the versions that distances may still be asked from; `load` is that of a release.
+
+    `bases` are those of the answer that is being performed; see `bases_of_updates`.
+    """
+    started = {worker.base_version for worker in view.workers.values()}
+    return started | {load} | bases | {push.base_version for push in view.pending.values()}
 
 
 def why_diverged(push: Push, now: float) -> str:

@@ -52,28 +52,51 @@ def replay(run: Run) -> int:
     ReplayMismatch
         With the first row that differs: its number, what was recorded and what was decided now.
     """
-    recorded, again = run.log, EventLog()
-    engine = _engine(run, again)
-    rows = recorded.rows()
-    engine.pause_for_evaluations(lambda: bool((rows["kind"][len(again) :][:1] == Kind.EVALUATED).any()))
-    at = 0
-    while at < len(rows):
-        row = rows[at]
-        if row["kind"] == Kind.EVALUATED and row["id"] <= 0:  # no rule sees the first and the last
-            again.extend(rows[at : at + 1], [recorded.text(row["text"])])
-        elif not engine.view.workers:
-            with _deciding(recorded, at):
-                engine.begin(_starters(rows[at:]), float(row["time_s"]))
-        elif row["kind"] in _EVENTS:
-            _feed(engine, row, recorded, at)
-        else:  # fewer rows were decided now than then
-            break
-        before, at = at, _compare(recorded, again, at)
-        if at == before:  # nothing was decided: the log begins with no worker
-            break
-    if at < len(rows):
-        raise ReplayMismatch(f"row {at}: recorded {describe(recorded, at)}; decided now: nothing more")
-    return at
+    again = EventLog()
+    return Replay(run.log, again, _engine(run, again)).play()
+
+
+class Replay:
+    """Hands an engine the events of a log, and compares what it decides.
+
+    It is the half of a driver (`psbench.core.driver`) that hands over events: what comes of actions is in the
+    log already, so none is performed.
+
+    Parameters
+    ----------
+    recorded : EventLog
+    again : EventLog
+        That of the engine; empty.
+    engine : Engine
+        As it was before the run.
+    """
+
+    def __init__(self, recorded: EventLog, again: EventLog, engine: Engine) -> None:
+        self._recorded, self._again, self._engine = recorded, again, engine
+
+    def play(self) -> int:
+        """Take every decision again; see `replay`."""
+        recorded, again, engine = self._recorded, self._again, self._engine
+        rows = recorded.rows()
+        engine.pause_for_evaluations(lambda: bool((rows["kind"][len(again) :][:1] == Kind.EVALUATED).any()))
+        at = 0
+        while at < len(rows):
+            row = rows[at]
+            if row["kind"] == Kind.EVALUATED and row["id"] <= 0:  # no rule sees the first and the last
+                again.extend(rows[at : at + 1], [recorded.text(row["text"])])
+            elif not engine.view.workers:
+                with _deciding(recorded, at):
+                    engine.begin(_starters(rows[at:]), float(row["time_s"]))
+            elif row["kind"] in _EVENTS:
+                _feed(engine, row, recorded, at)
+            else:  # fewer rows were decided now than then
+                break
+            before, at = at, _compare(recorded, again, at)
+            if at == before:  # nothing was decided: the log begins with no worker
+                break
+        if at < len(rows):
+            raise ReplayMismatch(f"row {at}: recorded {describe(recorded, at)}; decided now: nothing more")
+        return at
 
 
 def _engine(run: Run, log: EventLog) -> Engine:

@@ -111,18 +111,9 @@ class Driver(Generic[Done]):
             kind: getattr(self, name) for kind, name in self.METHODS.items()
         }
 
-    def perform(self, actions: Iterable[Action], now: float, completely: bool = False) -> bool:
-        """Perform actions, and return whether the run goes on.
-
-        Those of the version with which it finishes are performed `completely` if a checkpoint is written. A
-        driver that has to wait has a loop of its own, with the same rule.
-        """
-        performers, ending = self.performers, self.ending
-        for action in actions:
-            performers[type(action)](action, now)
-            if ending.status and ending.cuts_answer(completely):
-                return False
-        return not ending.status
+    def perform_one(self, action: Action, now: float) -> Done | None:
+        """Perform an action, and return what is to be waited for before the next one."""
+        return self.performers[type(action)](action, now)
 
     def _release_unless_void(self, release: act.Release, now: float) -> Done | None:
         worker = self.view.workers[release.worker]  # as `is_void`, which would cost a call a step
@@ -173,7 +164,7 @@ class Driver(Generic[Done]):
         return None
 
     def leave(self, worker: int) -> None:
-        """Remove a worker, before its `Leave` is handed to the engine."""
+        """Remove a worker, before the answer to its `Leave` is performed."""
         self.void(worker)
         self.forget(worker)
 
@@ -230,3 +221,19 @@ class Driver(Generic[Done]):
     def refusal(self, action: Action) -> ProtocolError:
         """Return the error of an action that this driver cannot perform."""
         return ProtocolError(f"{type(self).__name__} cannot perform {action}")
+
+
+class PromptDriver(Driver[None]):
+    """A driver that never has to wait between two actions of an answer."""
+
+    def perform(self, actions: Iterable[Action], now: float, completely: bool = False) -> bool:
+        """Perform actions, and return whether the run goes on.
+
+        Those of the version with which it finishes are performed `completely` if a checkpoint is written.
+        """
+        performers, ending = self.performers, self.ending
+        for action in actions:
+            performers[type(action)](action, now)
+            if ending.status and ending.cuts_answer(completely):
+                return False
+        return not ending.status

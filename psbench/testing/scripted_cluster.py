@@ -16,6 +16,8 @@ import numpy as np
 from psbench.core import Action, ClusterView, Directive, Engine, EventLog, Status
 from psbench.core import actions as act
 from psbench.core import events as ev
+from psbench.core.driver import PromptDriver, timer_of
+from psbench.core.ending import Ending
 from psbench.core.wire_size import WireSize
 from psbench.core.worker_loop import WorkerLoop
 from psbench.errors import Deadlock, ParameterError
@@ -67,7 +69,7 @@ class _Step:
 
 
 @dataclass(eq=False)
-class ScriptedCluster:
+class ScriptedCluster(PromptDriver):
     """A cluster with given step times.
 
     Parameters
@@ -127,6 +129,7 @@ class ScriptedCluster:
         self._evaluations = 0
         self.log, self.now = EventLog(), 0.0
         self.engine = self.new_engine(self.log)
+        super().__init__(self.engine.view, Ending())
         self._streams = Streams(self.seed)
         self._generators: dict[int, np.random.Generator] = {}
         self._heap: list[tuple[float, int, int, int, Any]] = []
@@ -138,7 +141,7 @@ class ScriptedCluster:
         requests = ((at_s, ev.SwitchRequested(to)) for at_s, to in self.strategy.requests)
         late = self._schedule_changes([*self.changes, *requests])
         self.starters = [worker for worker in range(self.num_workers) if worker not in late]
-        self._perform(None, self.engine.begin(self.starters))
+        self._take(None, self.engine.begin(self.starters))
 
     def new_engine(self, log: EventLog | None = None) -> Engine:
         """Return an engine like this cluster's, in its initial state."""
@@ -176,10 +179,8 @@ class ScriptedCluster:
         self.now, _, _, _, entry = heapq.heappop(self._heap)
         event = self._after_step(entry) if isinstance(entry, _Step) else entry
         if isinstance(event, ev.Leave):
-            self._void(event.worker)
-        elif isinstance(event, ev.Join):
-            self._workers.pop(event.worker, None)
-        return [] if event is None else self._perform(event, self.engine.handle(event, self.now))
+            self.leave(event.worker)
+        return [] if event is None else self._take(event, self.engine.handle(event, self.now))
 
     def _next_at(self) -> float:
         return self._heap[0][0] if self._heap else self.now
@@ -200,13 +201,11 @@ class ScriptedCluster:
 
     # ---------------------------------------------------------------- workers
 
-    def _release(self, release: act.Release) -> None:
+    def release(self, release: act.Release, now: float) -> None:
+        """Let a worker act on a release at once, or after its step if it computes although it has pushed."""
         worker = release.worker
-        seen = self.engine.view.workers[worker]
-        if seen.ticket != release.ticket or seen.status is Status.GONE:
-            return  # it left during a `Measure`, and may have joined again
         own = self._workers.get(worker) or self._new_worker(worker)
-        if worker in self._busy:  # it computes although it has pushed: it handles the answer after its step
+        if worker in self._busy:
             own.answer = release
             return
         message = self._follow(worker, own, self._answered(own, release))
@@ -276,12 +275,16 @@ class ScriptedCluster:
     def _void_push(self, step: _Step) -> ev.Push:
         return ev.Push(next(self._ids), step.worker, step.ticket, step.version, step.samples, bytes=_BYTES)
 
-    def _void(self, worker: int) -> None:
-        """Make void what a worker computes."""
+    def void(self, worker: int) -> None:
+        """Make void what a worker computes; with `deliver_void` its push arrives all the same."""
         self._busy.pop(worker, None)
         own = self._workers.get(worker)
         if own is not None:
             own.answer = None
+
+    def forget(self, worker: int) -> None:
+        """Forget a worker's loop: should it come back, it begins anew."""
+        self._workers.pop(worker, None)
 
     def _statistics(self, worker: int) -> Statistics:
         names = self.engine.composition.reads
@@ -294,29 +297,41 @@ class ScriptedCluster:
 
     # ---------------------------------------------------------------- actions
 
-    def _perform(self, event: ev.Event | None, actions: list[Action]) -> list[Action]:
+    def _take(self, event: ev.Event | None, actions: list[Action]) -> list[Action]:
+        """Perform an answer, and keep it in the history."""
         self.history.append((self.now, event, actions))
-        for action in actions:
-            if isinstance(action, act.Release):
-                self._release(action)
-            elif isinstance(action, (act.Cancel, act.Drop)):
-                self._void(action.worker)
-            elif isinstance(action, act.Readmit):
-                self._workers.pop(action.worker, None)
-            elif isinstance(action, act.Tell):
-                self._workers[action.worker].loop.on_orders(action.orders)
-            elif isinstance(action, act.SetTimer):
-                self._schedule(action.at, _TIMER, 0, ev.Timer(action.key, action.composition_id))
-            elif isinstance(action, act.Measure):
-                facts = {name: float(self._rng(-1 % 2**31).random()) for name in action.needs}
-                self._schedule(self.now + _MEASURE_S, _MEMBERSHIP, -1, ev.Measured(facts))
-            elif isinstance(action, act.Handover):
-                self._workers.clear()
-            elif isinstance(action, act.Apply):
-                self._evaluate(action)
+        self.perform(actions, self.now)
         return actions
 
-    def _evaluate(self, apply: act.Apply) -> None:
+    def tell(self, tell: act.Tell, now: float) -> None:
+        """Give a worker its orders, unless it has left since."""
+        if self.view.workers[tell.worker].status is not Status.GONE:
+            self._workers[tell.worker].loop.on_orders(tell.orders)
+
+    def set_timer(self, timer: act.SetTimer, now: float) -> None:
+        """Schedule a timer."""
+        self._schedule(timer.at, _TIMER, 0, timer_of(timer))
+
+    def measure(self, measure: act.Measure, now: float) -> None:
+        """Draw the numbers."""
+        facts = {name: float(self._rng(-1 % 2**31).random()) for name in measure.needs}
+        self._schedule(now + _MEASURE_S, _MEMBERSHIP, -1, ev.Measured(facts))
+
+    def hand_over(self, handover: act.Handover, now: float) -> None:
+        """Let all workers begin anew."""
+        self._workers.clear()
+
+    def discard(self, discard: act.Discard, now: float) -> None:
+        """Do nothing: pushes have no payload here, and servers no entries."""
+
+    def reassign(self, change: act.Reassign, now: float) -> None:
+        """Do nothing, as for `discard`."""
+
+    def mix(self, mix: act.Mix, now: float) -> None:
+        """Do nothing, as for `discard`."""
+
+    def apply(self, apply: act.Apply, now: float) -> None:
+        """Evaluate the version, if an epoch has ended."""
         view = self.engine.view
         epoch = int(view.epoch + 1e-9)
         if self.val_loss is not None and epoch > self._evaluations:

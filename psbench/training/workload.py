@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -178,8 +178,8 @@ class Workload:
                     "model"
                 )
 
-    def engine(self, log: EventLog | None) -> Engine:
-        """Return a new engine for the experiment."""
+    def engine(self, log: EventLog | None, make: Callable[..., Engine] = Engine) -> Engine:
+        """Return a new engine for the experiment; `make` is called as `Engine` is."""
         experiment = self.experiment
         view = ClusterView(
             num_workers=self.profile.num_workers,
@@ -193,7 +193,7 @@ class Workload:
         sizes = self.batch_sizes
         strategy, plateau = experiment.strategy, experiment.plateau
         size = self.wire_size
-        return Engine(strategy, view, batch_sizes=sizes, wire_size=size, log=log, plateau=plateau)
+        return make(strategy, view, batch_sizes=sizes, wire_size=size, log=log, plateau=plateau)
 
     @cached_property
     def optimizers(self) -> tuple[Optimizer, Optimizer]:
@@ -210,13 +210,13 @@ class Workload:
         of_each = [torch.full((math.prod(shape),), len(shape) > 1) for shape in self.model.shapes]
         return optimizer.of_entries(torch.cat(of_each))
 
-    def server(self) -> Server:
-        """Return a new server at the model's starting point."""
+    def server(self, make: Callable[..., Server] = Server) -> Server:
+        """Return a new server at the model's starting point; `make` is called as `Server` is."""
         experiment = self.experiment
         aggregation = experiment.strategy.compositions[0].aggregation
         batch, optimizer = experiment.batch_size, self.optimizers[0]
         shapes = self.model.shapes
-        return Server(self.parameters, self.buffers, optimizer, batch, aggregation, shapes=shapes)
+        return make(self.parameters, self.buffers, optimizer, batch, aggregation, shapes=shapes)
 
     @cached_property
     def computing(self) -> FlatModel:
@@ -237,11 +237,11 @@ class Workload:
         """What would take a parameter without a gradient for one with zeros; empty: nothing."""
         return blind_to_absence(self.experiment.strategy, self.experiment.optimizer)
 
-    def trainer(self) -> Trainer:
-        """Return a trainer, which computes the workers' steps."""
+    def trainer(self, make: Callable[..., Trainer] = Trainer) -> Trainer:
+        """Return a trainer, which computes the workers' steps; `make` is called as `Trainer` is."""
         ordered, model = self.experiment.sharding.ordered, self.computing
         loss, clip = self.loss.on(model.device), self.experiment.worker_optimizer.clip
-        return Trainer(model, self.data, self.shards, self.streams, ordered, loss, clip, self.blind)
+        return make(model, self.data, self.shards, self.streams, ordered, loss, clip, self.blind)
 
     def evaluator(self) -> Evaluator:
         """Return an evaluator of models."""

@@ -9,6 +9,7 @@ from typing import Any
 from psbench.core import Action, AnyStrategy, ClusterView, Engine, EventLog, Status
 from psbench.core import actions as act
 from psbench.core import events as ev
+from psbench.core.driver import is_void, timer_of
 from psbench.core.wire_size import WireSize
 from psbench.core.worker_loop import WorkerLoop
 from psbench.seeds import Streams
@@ -185,8 +186,8 @@ class FuzzedCluster:
         kept = self.open_votes.pop(release.worker, 0)
         if release.then == "step":
             self._counted += kept
-        if seen.ticket != release.ticket or seen.status is Status.GONE:
-            return  # it left while numbers were being measured, and may be back
+        if is_void(release, self.view):
+            return
         if not worker.alive and not self.engine.measuring:  # else its death waits in the engine
             raise BrokenContract(f"worker {worker.number} is released, but it is dead")
         if not worker.alive:
@@ -225,8 +226,7 @@ class FuzzedCluster:
             loop.on_orders(tell.orders)
 
     def _set_timer(self, timer: act.SetTimer) -> None:
-        event = ev.Timer(timer.key, timer.composition_id)
-        self.timers.append((timer.at, len(self.timers), event))
+        self.timers.append((timer.at, len(self.timers), timer_of(timer)))
 
     def _reassign(self, _: act.Reassign) -> None:
         if self.vectors is not None:

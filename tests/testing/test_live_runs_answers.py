@@ -151,7 +151,7 @@ def test_a_void_push_that_is_not_finite_ends_nothing() -> None:
 
 def test_orders_of_the_engine_are_sent_to_their_worker() -> None:
     live = connected_and_begun()
-    live.actions.perform(Tell(1, {"batch_size": 3}))
+    live.actions.perform_one(Tell(1, {"batch_size": 3}), 0.0)
     assert live.run.out.take() == [Send("worker 1", msg.NewOrders({"batch_size": 3}))]
 
 
@@ -159,7 +159,7 @@ def test_releases_that_are_not_sent_leave_workers_unanswered() -> None:
     live = connected_and_begun()
     live.run.ending.stop()
     assert [*live.answers.perform([SetTimer(1.0, "a"), Release(0)])] == []
-    assert live.answers.unanswered
+    assert live.run.ending.unanswered
 
 
 @pytest.mark.parametrize("how", ["halted", "lost"])
@@ -173,7 +173,7 @@ def test_a_mean_is_without_the_model_of_a_worker_that_is_away(how: str) -> None:
     averaging.answer(0, tag, model)
     averaging.answer(1, tag - 1, model)  # for another mean, which is there
     assert not found
-    live.actions.halt(1) if how == "halted" else live.membership.lose("worker 1")
+    live.actions.void(1) if how == "halted" else live.membership.lose("worker 1")
     ((mean, _),) = found
     assert mean["parameters"].tolist() == [1.0, 1.0]
 
@@ -386,7 +386,7 @@ def test_a_mean_is_without_a_model_that_comes_when_it_is_not_awaited() -> None:
     averaging, found = live.run.averaging, list[Any]()
     averaging.ask_more(tag := averaging.ask(), [0, 1, 2])
     averaging.mean(tag, lambda *mean: found.append(mean))
-    live.actions.halt(1)
+    live.actions.void(1)
     for worker in (0, 1, 2):
         averaging.answer(
             worker, tag, {"parameters": torch.tensor([1.0 + worker**2]), "buffers": torch.zeros(0)}
@@ -412,7 +412,7 @@ def test_a_version_is_held_while_a_push_that_waits_started_from_it() -> None:
     live, view = run.live, run.live.run.view
     push = Push(7, 1, 1, 5, 4, 1, 0, 0.1, 0.0, 1.0, None, False)
     view.pending[push.id] = push
-    live.actions.perform(Release(0, ticket=view.workers[0].ticket, load=9))
+    live.actions.perform_one(Release(0, ticket=view.workers[0].ticket, load=9), 0.0)
     ((_, order),) = [
         (each.to, each.message) for each in live.run.out.take() if isinstance(each.message, msg.HoldVersion)
     ]

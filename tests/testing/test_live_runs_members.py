@@ -335,7 +335,7 @@ def test_who_has_left_since_a_release_was_decided_is_sent_none(why: str) -> None
         live.run.events.append(ev.Leave(0, "failed"))
     live.run.events.append(ev.Leave(1, "failed"))
     ticket = worker.ticket - (why == "released again")
-    live.actions.perform(Release(0, ticket=ticket, load=worker.base_version))
+    live.actions.perform_one(Release(0, ticket=ticket, load=worker.base_version), live.run.now)
     assert bool(live.run.out.take()) == (why == "none")
 
 

@@ -180,7 +180,7 @@ def test_a_switch_waits_for_what_was_asked_for_under_all_reduce() -> None:
     run.end_step("worker 1")
     settle(run)
     run.live.answers.write("now")
-    switch = run.live.actions.perform(Handover(0, 1, "by hand"))
+    switch = run.live.actions.perform_one(Handover(0, 1, "by hand"), run.live.run.now)
     assert switch is not None
     model = next(switch)
     run.perform(run.live.run.out.take())

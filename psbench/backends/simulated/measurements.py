@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from psbench.backends.pushes import bases_of_updates
+from psbench.backends.pushes import bases_of_updates, versions_in_use
 from psbench.backends.simulated.workers import Resources
 from psbench.clusters import Profile
 from psbench.core import actions as act
@@ -50,9 +50,7 @@ class SimulatedMeasurements:
     def hold(self, version: int) -> None:
         """Keep the version that a worker starts from; call if the composition `holds_versions`."""
         if version not in self.held:
-            view = self._resources.view
-            in_use = {w.base_version for w in view.workers.values()} | {version} | self._bases
-            in_use |= {push.base_version for push in view.pending.values()}
+            in_use = versions_in_use(self._resources.view, version, self._bases)
             self.held = {v: tensor for v, tensor in self.held.items() if v in in_use}
             self.held[version] = self._resources.server.parameters.clone()
 

@@ -34,7 +34,7 @@ from psbench.clusters.link_times import LinkTimes
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.arithmetic import Pushed
-from psbench.core.driver import Driver, makes_newest, timer_of
+from psbench.core.driver import PromptDriver, makes_newest, timer_of
 from psbench.core.ending import DIVERGED, Ending
 from psbench.core.events import COLLECTIVE, Push
 from psbench.core.strategy import Strategy
@@ -56,7 +56,7 @@ class InService:
 _GONE = Status.GONE  # looking up an enum member costs more than comparing it
 
 
-class SimulatedCluster(Driver[None]):
+class SimulatedCluster(PromptDriver):
     """The workers, the links and the model of a run in virtual time.
 
     Parameters

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from psbench.backends.dask.coordinator.evaluation import HOLDERS, Evaluation
 from psbench.backends.dask.coordinator.measurements import Measurements
@@ -21,17 +20,21 @@ from psbench.backends.dask.server.gossip import GossipStore
 from psbench.backends.dask.server.parameter_server import ParameterServerStore, as_lists
 from psbench.backends.dask.server.sharded import ShardedStore
 from psbench.backends.dask.server.store import key_of, model_of, state_of
-from psbench.backends.pushes import bases_of_updates, bytes_of_pushes
+from psbench.backends.pushes import bases_of_updates, bytes_of_pushes, versions_in_use
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
+from psbench.core.driver import Driver, makes_newest, timer_of
 from psbench.core.strategy import Strategy
 from psbench.core.view import Status
 from psbench.core.wire_size import WireSize
 
 
-class ActionPerformer:
-    """Performs actions one after another, with the parameter store of the current composition."""
+class ActionPerformer(Driver[Script[None]]):
+    """The driver of a live run, with the parameter store of the current composition.
+
+    What a method returns is to be done before the next action.
+    """
 
     def __init__(
         self,
@@ -41,24 +44,13 @@ class ActionPerformer:
         pushes: PushIntake,
         reduction: Reduction,
     ) -> None:
-        self._run, self._out, self._view = run, run.out, run.view
+        super().__init__(run.view, run.ending)
+        self._run, self._out = run, run.out
         self._measurements, self._evaluation = measurements, evaluation
         self._pushes, self._reduction = pushes, reduction
         self.keeps_steps = False  #: of the composition
         self._holds_versions = False
         self._bases = set[int]()  # of the updates of an answer
-        self._performers: dict[type[Action], Callable[[Any], Script[None] | None]] = {
-            act.Release: self._release,
-            act.Apply: self._apply,
-            act.Discard: lambda discard: run.store.discard(key_of(discard.push)),
-            act.Drop: lambda drop: self.halt(drop.worker),
-            act.Tell: self._send_orders,
-            act.SetTimer: self._set_timer,
-            act.Measure: self._measure,
-            act.Handover: self._hand_over,
-            act.Reassign: self._reassign,
-            act.Mix: self._mix,
-        }
 
     def use(self, index: int, state: StateDict | None, codec_counters: dict[str, int] | None = None) -> None:
         """Begin under a composition with a new store; without a state it begins where the workload does.
@@ -81,7 +73,7 @@ class ActionPerformer:
             run.store = GossipStore(out, workload, run.view, run.peers.workers(), run.numbers)
         else:
             state = state or state_of(workload.server(), states=True)
-            ranges = None if codec_counters is None else self._view.ranges
+            ranges = None if codec_counters is None else self.view.ranges
             run.store = ParameterServerStore(out, workload, index, state, run.numbers, ranges, codec_counters)
         for worker in run.peers.lost_workers:  # of which servers that had no part in the run have not heard
             run.store.leave(worker, run.view.last_ticket(worker))
@@ -90,7 +82,7 @@ class ActionPerformer:
 
     def _members(self, composition: Strategy) -> list[int]:
         """Return who is to hold the model: all that are here; of shares none that is out of the run."""
-        here, known = self._run.peers.workers(), self._view.workers
+        here, known = self._run.peers.workers(), self.view.workers
         if not (composition.placement.gathers and known):
             return here
         return [each for each in here if each in known and known[each].status is not Status.GONE]
@@ -109,49 +101,62 @@ class ActionPerformer:
         if self._holds_versions:
             self._bases = bases_of_updates(actions)
 
-    def perform(self, action: Action) -> Script[None] | None:
-        """Perform an action; what is returned is to be done before the next one.
+    # ---------------------------------------------------------------- workers
 
-        A `Hold` is silence; after a `Cancel` comes the `Release` that the worker finds between two steps.
+    def release(self, release: act.Release, now: float) -> None:
+        """Send a release, unless its worker was lost: another process may have its name by now.
+
+        The engine has yet to hear of that.
         """
-        performer = self._performers.get(type(action))
-        return None if performer is None else performer(action)
-
-    def halt(self, worker: int) -> None:
-        """Have a worker forget what it computes; it restarts with its next release."""
-        self._out.send(worker_name(worker), msg.Halt())
-        self._run.store.forget(worker)
-        self._run.averaging.leave(worker)
-
-    def _release(self, release: act.Release) -> None:
-        view = self._view
-        if self._is_of_lost(release):
+        if self._is_lost(release.worker):
             self._evaluation.do_without_model(release.worker)
             return
+        view = self.view
         if self._holds_versions:
-            in_use = {w.base_version for w in view.workers.values()} | {release.load} | self._bases
-            self._run.store.hold(release.load, in_use | {push.base_version for push in view.pending.values()})
+            in_use = versions_in_use(view, release.load, self._bases)
+            self._run.store.hold(release.load, in_use)
         self._run.store.release(release, view.workers[release.worker].batch_size)
 
-    def _is_of_lost(self, release: act.Release) -> bool:
-        """Return whether a release is of a worker that was lost meanwhile: another may have its name by now.
-
-        The engine has yet to hear of it, or has heard in this answer, after the release: perhaps
-        that the worker is back, too. One that is dropped in this answer has a process still; without a server
-        it is to send what it was released with, which others mix.
-        """
-        run, worker = self._run, release.worker
-        now = self._view.workers[worker]
-        is_dropped = now.dropped and now.ticket == release.ticket + 1
-        has_left = now.status in (Status.GONE, Status.NEW) or now.ticket != release.ticket
-        if is_dropped and run.composition.placement.peer_to_peer:
-            has_left = False
-        if has_left or worker_name(worker) in run.peers.gone:
+    def _is_lost(self, worker: int) -> bool:
+        run = self._run
+        if worker_name(worker) in run.peers.gone:
             return True
         events = run.events
         return bool(events) and any(type(event) is ev.Leave and event.worker == worker for event in events)
 
-    def _apply(self, apply: act.Apply) -> Script[None] | None:
+    def leave_void(self, release: act.Release) -> None:
+        """Do without the model that the worker was to send with its release.
+
+        A worker that this answer drops has a process still: without a server it is released all the same, as
+        it is to send what it was released with, which others mix.
+        """
+        worker = self.view.workers[release.worker]
+        is_dropped = worker.dropped and worker.ticket == release.ticket + 1
+        if is_dropped and self._run.composition.placement.peer_to_peer:
+            self.release(release, self._run.now)
+        else:
+            self._evaluation.do_without_model(release.worker)
+
+    def cancel(self, cancel: act.Cancel, now: float) -> None:
+        """Do nothing: a release follows, which the worker finds between two steps."""
+
+    def readmit(self, readmit: act.Readmit, now: float) -> None:
+        """Do nothing: the worker holds nothing since it was dropped."""
+
+    def void(self, worker: int) -> None:
+        """Have a worker forget what it computes and holds; it restarts with its next release."""
+        self._out.send(worker_name(worker), msg.Halt())
+        self._run.store.forget(worker)
+        self._run.averaging.leave(worker)
+
+    def tell(self, tell: act.Tell, now: float) -> None:
+        """Send orders to a worker that computes."""
+        self._out.send(worker_name(tell.worker), msg.NewOrders(tell.orders))
+
+    # ---------------------------------------------------------------- the model
+
+    def apply(self, apply: act.Apply, now: float) -> Script[None] | None:
+        """Make the next version; of a ring, once all members have its sum."""
         if isinstance(self._run.store, AllReduceStore):
             return self._reduce_and_apply(apply)
         return self._make_version(apply)
@@ -166,24 +171,28 @@ class ActionPerformer:
 
     def _make_version(self, apply: act.Apply) -> Script[None] | None:
         self._run.store.apply(apply)
-        if apply.version != self._view.version or self.keeps_steps:
-            return None  # of several updates in an answer the view is at the last, and so are the rules
+        if self.keeps_steps or not makes_newest(apply, self.view):
+            return None
         return self._evaluation.after_update() if self._evaluation.may_be_due else None
 
-    def _mix(self, mix: act.Mix) -> None:
+    def mix(self, mix: act.Mix, now: float) -> None:
+        """Have workers mix their models."""
         assert isinstance(self._run.store, GossipStore)
         self._run.store.mix(mix)
 
-    def _send_orders(self, tell: act.Tell) -> None:
-        self._out.send(worker_name(tell.worker), msg.NewOrders(tell.orders))
+    def discard(self, discard: act.Discard, now: float) -> None:
+        """Have the servers drop a payload."""
+        self._run.store.discard(key_of(discard.push))
 
-    def _set_timer(self, timer: act.SetTimer) -> None:
-        self._run.timers.add(timer.at, ev.Timer(timer.key, timer.composition_id))
+    def set_timer(self, timer: act.SetTimer, now: float) -> None:
+        """Add a timer."""
+        self._run.timers.add(timer.at, timer_of(timer))
 
-    def _measure(self, measure: act.Measure) -> None:
-        self._measurements.measure(measure, self._run.store, self._view.pending)
+    def measure(self, measure: act.Measure, now: float) -> None:
+        """Ask servers and the evaluator."""
+        self._measurements.measure(measure, self._run.store, self.view.pending)
 
-    def _reassign(self, change: act.Reassign) -> Script[None]:
+    def reassign(self, change: act.Reassign, now: float) -> Script[None]:
         """Move entries while no message is under way, and tell the workers to which servers."""
         done: list[bool] = []
         self._run.store.reassign(change.ranges, lambda: done.append(True))
@@ -191,7 +200,7 @@ class ActionPerformer:
         self._compose(self._run.workload.wire_size._replace(ranges=change.ranges))
         yield Wait(lambda: bool(done), lambda: "the parameter servers (entries are moving)")
 
-    def _hand_over(self, handover: act.Handover) -> Script[None]:
+    def hand_over(self, handover: act.Handover, now: float) -> Script[None]:
         """Move the model from its old store to a new one, while every worker is idle."""
         run = self._run
         state = yield from answered(partial(run.store.gather, True), HOLDERS)

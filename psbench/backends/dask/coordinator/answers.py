@@ -16,13 +16,7 @@ from psbench.core.actions import Action, Release
 
 
 class Answers:
-    """Performs answers of the engine, one after another.
-
-    Attributes
-    ----------
-    unanswered : bool
-        Whether the run ended with a version whose releases were not sent.
-    """
+    """Performs answers of the engine, one after another."""
 
     def __init__(
         self,
@@ -35,7 +29,6 @@ class Answers:
     ) -> None:
         self._run, self._actions, self._evaluation = run, actions, evaluation
         self._checkpoints, self._replication, self._pushes = checkpoints, replication, pushes
-        self.unanswered = False
 
     def perform(self, actions: Sequence[Action]) -> Script[None]:
         """Perform an answer; a checkpoint falls between the model it makes and its releases."""
@@ -55,7 +48,7 @@ class Answers:
             return
         if self._actions.keeps_steps:  # steps that are kept after a vote count too
             yield from evaluation.after_update()
-            self.unanswered = bool(ending)
+            ending.unanswered = bool(ending)
         if not ending.status:
             evaluation.after_answer()
 
@@ -71,19 +64,17 @@ class Answers:
 
         Those of the version with which it finishes are performed `completely` if a checkpoint is written.
         """
-        run = self._run
-        if run.ending:
-            self.unanswered = self.unanswered or any(type(action) is Release for action in actions)
+        run, ending = self._run, self._run.ending
+        if ending:
+            ending.unanswered = ending.unanswered or any(type(action) is Release for action in actions)
             return False
         for action in actions:
-            script = self._actions.perform(action)
+            script = self._actions.perform_one(action, run.now)
             if script is not None:
                 yield from script
-            if run.ending.status:
-                self.unanswered = True
-                if not (completely and run.ending.status == "finished"):
-                    return False  # the run ended with this version; no worker starts another step
-        return not run.ending.status
+            if ending.status and ending.cuts_answer(completely):
+                return False
+        return not ending.status
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint holds of the coordinator itself, now."""

@@ -263,7 +263,7 @@ class LiveRun:
                 first_actions(run.engine, goes_on, {*run.peers.workers()} - lost, epochs)
             )
         else:
-            self.answers.unanswered = bool(released(goes_on.rest))
+            run.ending.unanswered = bool(released(goes_on.rest))
         if reason:  # where models diverge, the last answer says first which steps the workers keep
             run.ending.finish(reason)
 
@@ -421,7 +421,7 @@ class LiveRun:
             return
         actions = run.engine.handle(event, now)
         if type(event) is ev.Leave:
-            self.actions.halt(event.worker)
+            self.actions.void(event.worker)
         yield from self.answers.perform(actions)
         run.events.extend(self.membership.joins_put_off())
         self.pushes.discard_void()
@@ -462,7 +462,7 @@ class LiveRun:
             "lost_workers": sorted(gone | (run.peers.lost_workers - run.view.workers.keys())),
             "strangers": run.strangers.total,
             "usage": sorted(run.peers.usage.values(), key=lambda used: used["worker"]),
-            "unanswered": self.answers.unanswered or self.pushes.diverged,
+            "unanswered": run.ending.unanswered,
         }
         run.out.send(CLIENT, msg.RunOutcome(run.ending.status, run.ending.reason, Json(facts), state))
         yield Wait(lambda: self._client_has_outcome, lambda: CLIENT)

@@ -34,7 +34,6 @@ class PushIntake:
         self._reads: Sequence[str] = ()
         self._bytes_up: Callable[[int, int], int]  # as `compose` says, before a push comes
         self._not_finite: set[int] = set()  # pushes in the queue that have no payload
-        self.diverged = False  #: whether the last push was not finite, and was not answered
 
     def compose(self, bytes_up: Callable[[int, int], int], reads: Sequence[str]) -> None:
         """Take pushes with these statistics; `bytes_up` is given fragment and version of one."""
@@ -91,7 +90,7 @@ class PushIntake:
             return False
         now = self._run.now
         self._run.engine.handle(event, now)
-        self.diverged = True
+        self._run.ending.unanswered = True
         self._run.ending.end("diverged", why_diverged(event, now))
         return True
 

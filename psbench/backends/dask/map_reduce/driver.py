@@ -33,8 +33,8 @@ from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
 from psbench.core import actions as act
 from psbench.core import events as ev
-from psbench.core.actions import Action
 from psbench.core.arithmetic import Pushed
+from psbench.core.driver import PromptDriver, makes_newest
 from psbench.core.ending import Ending
 from psbench.core.log import EventLog, Kind, plain_json
 from psbench.errors import BackendError, Cancelled, ParameterError, ProtocolError, WorkerLost
@@ -80,7 +80,7 @@ def run_map_reduce(
         placed = place_with_resources(roles, room, limits.hosts)
         start_progress().place(placed)
         ask(client, leave_signals, of={*placed.values()}, limits=limits, go_on=control.check)
-        return _Driver(workload, log, control, observer, checkpoints, client, placed).run()
+        return MapReduceDriver(workload, log, control, observer, checkpoints, client, placed).run()
 
 
 def check(experiment: Experiment) -> None:
@@ -116,8 +116,8 @@ class _StoppedInJob(Exception):
     """The run is to stop, and a job is under way."""
 
 
-class _Driver:
-    """The driver of one run."""
+class MapReduceDriver(PromptDriver):
+    """The driver of one run: a worker is a partition, and a release its share of the next job."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class _Driver:
         self._title = f"{experiment.title}-{secrets.token_hex(8)}"
         self._incidents, self._lost = list[str](), set[int]()
         self.engine, self.server = workload.engine(log), workload.server()
-        self.ending = Ending()
+        super().__init__(self.engine.view, Ending())
         self.rules = StopRules(experiment.stop, experiment.evaluate_every, experiment.patience_is_for_less)
         self.server.measures_movement = self.rules.sees_movement
         view = self.engine.view
@@ -158,7 +158,6 @@ class _Driver:
         self._sum: tasks.PartialSum | None = None
         self._weights: list[float] = []
         self._folder, self._checkpoints = checkpoints, [] if checkpoints is None else checkpoints.paths
-        self._unanswered = False
         self._began_s, self._training = time.monotonic(), False
 
     @property
@@ -173,7 +172,8 @@ class _Driver:
             self._take_evaluations(wait=True)
             self._began_s, self._training = time.monotonic(), True
             workers = range(self.workload.profile.num_workers)
-            self._perform(self.engine.begin(worker for worker in workers if worker not in self._lost))
+            here = [worker for worker in workers if worker not in self._lost]
+            self.perform(self.engine.begin(here), self._now)
             while not self.ending:
                 try:
                     self._job()
@@ -311,7 +311,7 @@ class _Driver:
             self._lost.add(worker)
             self._released.pop(worker, None)
             if self._training:
-                self._perform(self.engine.handle(ev.Leave(worker, "lost"), self._now))
+                self.perform(self.engine.handle(ev.Leave(worker, "lost"), self._now), self._now)
         if not any(worker_number(role) is not None for role in self.placed):
             raise WorkerLost(f"every worker is gone at {self._now:.3f} s; none is left to train")
 
@@ -361,25 +361,18 @@ class _Driver:
             if not is_finite:
                 self.ending.end("diverged", why_diverged(push, now))
             if self.ending:
-                self._unanswered = True
+                self.ending.unanswered = True
                 return
-            self._perform(actions)
+            self.perform(actions, now)
 
     # ---------------------------------------------------------------- actions
 
-    def _perform(self, actions: Iterable[Action]) -> None:
-        for action in actions:
-            if isinstance(action, act.Release):
-                self._released[action.worker] = action
-            elif isinstance(action, act.Apply):
-                self._apply(action)
-            elif not isinstance(action, (act.Hold, act.Note)):
-                raise ProtocolError(f"the driver of a MapReduce run cannot perform {action}")
-            if self.ending:
-                self._unanswered = True
-                return
+    def release(self, release: act.Release, now: float) -> None:
+        """Let a worker have a share of the next job."""
+        self._released[release.worker] = release
 
-    def _apply(self, apply: act.Apply) -> None:
+    def apply(self, apply: act.Apply, now: float) -> None:
+        """Make the next version of the sum that the job has found."""
         assert self._sum is not None
         if list(apply.weights) != self._weights:
             raise ProtocolError(f"the job used the weights {self._weights}, and now they are {apply.weights}")
@@ -388,7 +381,8 @@ class _Driver:
         gradient, buffers = map(torch.from_numpy, (self._sum.gradient, self._sum.buffers / share))
         pushed = Pushed(gradient, buffers=buffers, samples=samples)
         self.server.apply([pushed], apply)
-        self._after_update()
+        if makes_newest(apply, self.view):
+            self._after_update()
 
     def _after_update(self) -> None:
         self._updates.after_update()
@@ -402,7 +396,7 @@ class _Driver:
 
     def _attend(self) -> None:
         for request in self.control.take():
-            self._perform(self.engine.handle(request, self._now))
+            self.perform(self.engine.handle(request, self._now), self._now)
         if self.control.stopping:
             self.ending.end("stopped", "stopped by hand")
         # the next version has the rate that follows from them, as simulated
@@ -431,7 +425,8 @@ class _Driver:
             number, version, epoch, *_ = self._evaluations.pop(0)
             values = {"epoch": epoch} | found
             if number > 0 and not self.ending:
-                self._perform(self.engine.handle(ev.Evaluated(number, version, values), self._now))
+                now = self._now
+                self.perform(self.engine.handle(ev.Evaluated(number, version, values), now), now)
                 if reason := self.rules.after_evaluation(values):
                     self.ending.finish(reason)
             else:
@@ -464,7 +459,7 @@ class _Driver:
         if self.observer is not None:
             self.observer(self.log)
         facts = {"time_s": time_s, "checkpoints": self._checkpoints, "lost_workers": sorted(self._lost)}
-        facts |= {"usage": used, "incidents": self._incidents, "unanswered": self._unanswered}
+        facts |= {"usage": used, "incidents": self._incidents, "unanswered": self.ending.unanswered}
         return Outcome(
             self.ending.status, self.ending.reason, self.server.parameters, self.server.buffers, facts
         )
