@@ -42,8 +42,8 @@ def check_strategy(strategy: Any, *, clusters: int = 30, events: int = 80, seed:
     The user's own arithmetic is tried on vectors. It gives the same bits again, the same on one server and
     on three, after its state was saved and loaded, and, if it is `linear`, of the sum of the pushes; changes
     nothing but its slice; and makes no NaN of zeros. Every push counts, by its weight; under a barrier in any
-    order; and k equal ones as one. Workers take over what they are sent. The loss falls on a quadratic, where
-    no part measures vectors.
+    order; k equal ones as one; and a model that all push as it is stays. Workers take over what they are
+    sent. The loss falls on a quadratic, where no part measures vectors.
 
     Parameters
     ----------

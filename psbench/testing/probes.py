@@ -163,8 +163,9 @@ def _made(
     for place, scale in (changes or {}).items():
         parts = [drawn("same" if same else f"other {place} {n}") for n in range(strategy.vectors_of_a_push)]
         pushes[place].vector = torch.cat(parts) * (1.0 if same else scale)
-    for push in pushes if vector is not None else ():
-        push.vector = vector.clone()
+    if vector is not None:
+        for push in pushes:
+            push.vector = vector.clone()
     pushes = [pushes[place] for place in order] if order else pushes
     apply_to(server, pushes, apply, f"{type(strategy.aggregation).__name__}.update")
     answer = NONE if server.aggregate is None else server.aggregate

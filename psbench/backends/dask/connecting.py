@@ -58,7 +58,8 @@ def connected(
         security, limits = _own_security(), experiment.connection
         with (
             local_cluster(num_roles, security, go_on, limits.listen_within_s) as cluster,
-            _client(cluster.scheduler_address, security, limits.connect_within_s) as client,
+            # its scheduler is a thread of this process: it answers, if late where many processes start
+            _client(cluster.scheduler_address, security, limits.listen_within_s) as client,
         ):
             yield client
 

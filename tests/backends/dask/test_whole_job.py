@@ -31,7 +31,7 @@ sent = []
 
 def observer(log):
     if len(log) > 50 and not sent:
-        sent.append(set(sys.modules))
+        sent.extend((set(sys.modules), time.process_time()))
         os.killpg(0, signal.SIGTERM)
 
 def given(options):
@@ -67,6 +67,7 @@ def main():
                 client=client,
             )
         finally:
+            (folder / "seconds").write_text(str(time.process_time() - sent[1]))
             (folder / "imported").write_text("\\n".join({*sys.modules} - sent[0]))
 
 if __name__ == "__main__":  # as the LocalCluster imports this script
@@ -75,6 +76,8 @@ if __name__ == "__main__":  # as the LocalCluster imports this script
 
 #: what saving a run needs
 HEAVY = {"pandas", "pyarrow"}
+#: seconds that a job has left at most; of CPU, as others may use this machine
+LEFT_S = 5.0
 SLOW = [pytest.mark.slow, pytest.mark.nightly]
 
 
@@ -104,6 +107,7 @@ def test_a_job_that_is_told_to_end_keeps_everything(kind: str, strategy: str, tm
     assert code == 128 + signal.SIGTERM, log.read_text()
     late = {name.partition(".")[0] for name in (tmp_path / "imported").read_text().split()}
     assert late.isdisjoint(HEAVY)  # importing them takes seconds, of which the job has few
+    assert float((tmp_path / "seconds").read_text()) < LEFT_S
     done = Run.load(tmp_path / "run")
     assert (done.meta["status"], len(done.log) > 50) == ("stopped", True)
     assert replay(done) == len(done.log)
