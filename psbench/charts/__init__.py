@@ -4,8 +4,8 @@ Wherever a function takes a table it also takes the name of a data set that is s
 (`alt.NamedData`), so the panel's charts are these charts.
 """
 
+from psbench.charts.colours import HUES as HUES
 from psbench.charts.colours import PHASE_COLOURS as PHASE_COLOURS
-from psbench.charts.colours import STRATEGIES as STRATEGIES
 from psbench.charts.colours import looks as looks
 from psbench.charts.curves import AXES as AXES
 from psbench.charts.curves import VALUES as VALUES

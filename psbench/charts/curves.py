@@ -47,7 +47,6 @@ def curve(
     x: str = "time_s",
     *,
     labels: Sequence[str] | None = None,
-    strategies: Sequence[str] | None = None,
     shown: Sequence[str] | None = None,
     axes: Mapping[str, str] = AXES,
     height: int = 260,
@@ -62,7 +61,7 @@ def curve(
         thinned to about 1000 points.
     y, x : str
         Columns; `VALUES` and `AXES` know their titles.
-    labels, strategies : sequence of str, optional
+    labels : sequence of str, optional
         Labels in the order of the legend, and the strategy each stands for, which gives its colour. Needed
         for streamed data.
     shown : sequence of str, optional
@@ -80,7 +79,7 @@ def curve(
     table = data if isinstance(data, str) else thin(data)
     y_title, y_format = VALUES.get(y, (y, ""))
     title = TITLES.get(y, y.replace("val_", "Validation ", 1).replace("_", " "))
-    all_looks = looks(labels, strategies)
+    all_looks = looks(labels)
     drawn = {label: all_looks[label] for label in (labels if shown is None else shown)}
     legend = alt.Legend(title=None, symbolType="stroke", symbolSize=400)
     colour = alt.Color("label:N", scale=look_scale(drawn), legend=legend)

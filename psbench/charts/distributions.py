@@ -8,7 +8,7 @@ import altair as alt
 import numpy as np
 
 from psbench.arrays import Array, Integers
-from psbench.charts.colours import looks
+from psbench.charts.colours import GREY, HUES, OLIVE, PHASE_COLOURS, looks
 from psbench.charts.names import TITLES
 from psbench.charts.pieces import (
     equal_share,
@@ -60,7 +60,7 @@ def histogram(
     quantity: str = "staleness",
     *,
     labels: Sequence[str] | None = None,
-    strategies: Sequence[str] | None = None,
+    among: Sequence[str] | None = None,
 ) -> alt.Chart:
     """Draw how often each staleness, or clock lead, occurs.
 
@@ -69,7 +69,7 @@ def histogram(
     data : DataFrame or name of a streamed data set
         Columns `label` and those of `bars`, for one or a few labels.
     quantity : "staleness" or "lead"
-    labels, strategies : sequence of str, optional
+    labels, among : sequence of str, optional
         As for `curve`.
     """
     (x_title, y_title), title = _AXIS_TITLES[quantity], TITLES[quantity]
@@ -89,7 +89,7 @@ def histogram(
             ),
             x2=alt.X2("high"),
             y=alt.Y("share:Q", title=y_title, stack=None, axis=alt.Axis(format="~%", tickCount=5)),
-            color=label_colour(labels, strategies),
+            color=label_colour(labels, among),
             tooltip=[
                 alt.Tooltip("label:N"),
                 alt.Tooltip("value:Q", title="from"),
@@ -106,7 +106,7 @@ def spread_chart(
     quantity: str = "staleness",
     *,
     labels: Sequence[str] | None = None,
-    strategies: Sequence[str] | None = None,
+    among: Sequence[str] | None = None,
 ) -> alt.LayerChart:
     """Draw for each label the range of most values, their mean and the largest: comparable at a glance.
 
@@ -115,14 +115,14 @@ def spread_chart(
     data : DataFrame or name of a streamed data set
         Columns `label`, `low` and `high` (5th and 95th percentile), `mean`, `max`.
     quantity : "staleness" or "lead"
-    labels, strategies : sequence of str, optional
+    labels, among : sequence of str, optional
         As for `curve`.
     """
     (x_title, _), title = _AXIS_TITLES[quantity], TITLES[quantity]
     labels = labels_in(data, labels)
     base = alt.Chart().encode(
         y=alt.Y("label:N", title=None, sort=labels),
-        color=alt.Color("label:N", scale=look_scale(looks(labels, strategies)), legend=None),
+        color=alt.Color("label:N", scale=look_scale(looks(labels, among)), legend=None),
         tooltip=tooltips("label:N", *(f"{name}:Q .3~r" for name in ("low", "mean", "high", "max"))),
     )
     bar = base.mark_bar(size=8, opacity=0.45).encode(
@@ -148,7 +148,7 @@ def traffic_chart(data: Data, title: str = TITLES["bytes"]) -> alt.Chart:
         Columns `label`, `direction` ("up" or "down"), `bytes`.
     title : str
     """
-    colours = alt.Scale(domain=["up", "down"], range=["#B87A00", "#3B8FC2"])
+    colours = alt.Scale(domain=["up", "down"], range=[PHASE_COLOURS["send"], PHASE_COLOURS["pull"]])
     chart = (
         alt.Chart(source(data))
         .mark_bar(size=13)
@@ -177,7 +177,7 @@ def server_chart(
     title : str
     """
     quantities = labels_in(data, quantities, "quantity")
-    colours = alt.Scale(domain=quantities, range=["#0072B2", "#B87A00", "#8A8500"][: len(quantities)])
+    colours = alt.Scale(domain=quantities, range=list(HUES[: len(quantities)]))
     base = alt.Chart().encode(x=alt.X("server:O", title="server", axis=alt.Axis(labelAngle=0)))
     bars = base.mark_bar().encode(
         y=alt.Y("share:Q", title="share of all", axis=alt.Axis(format="~%", tickCount=5)),
@@ -203,7 +203,7 @@ def load_chart(data: Data, title: str = TITLES["server_load"]) -> alt.LayerChart
     seen = base.transform_filter("isValid(datum.relative)")
     lines = seen.mark_line(point={"filled": True, "size": 30}).encode(
         y=alt.Y("relative:Q", title="load over the servers' mean", scale=alt.Scale(zero=True)),
-        color=alt.Color("server:N", legend=alt.Legend(title="server"), scale=alt.Scale(scheme="tableau10")),
+        color=alt.Color("server:N", legend=alt.Legend(title="server"), scale=alt.Scale(range=list(HUES))),
         tooltip=[
             *tooltips("server:N", "time_s:Q .5~r", "relative:Q .3~r"),
             alt.Tooltip("load_s:Q", format=".3~r", title="busy (s)"),
@@ -238,10 +238,10 @@ def rule_chart(data: Data, title: str = TITLES["rule"]) -> alt.LayerChart:
         scale=alt.Scale(zero=True),
         axis=alt.Axis(format="~%"),
     )
-    value = seen.mark_line(point={"filled": True, "size": 34, "color": "#8A8500"}, color="#8A8500").encode(
+    value = seen.mark_line(point={"filled": True, "size": 34, "color": OLIVE}, color=OLIVE).encode(
         y=y, tooltip=tooltip
     )
-    threshold = seen.mark_line(strokeDash=[6, 4], color="#D55E00").encode(y=alt.Y("threshold:Q"))
+    threshold = seen.mark_line(strokeDash=[6, 4], color=GREY).encode(y=alt.Y("threshold:Q"))
     return layered(
         [threshold, value, *event_marks(base, [4, 3], align="right", dx=-5)],
         data,

@@ -50,21 +50,18 @@ def run_chart(run: RunRecord, *names: str, x: str = "time_s", width: int = 640) 
     return _chosen([*figures, *rest], names, width)
 
 
-def comparison_chart(
-    groups: RunsByLabel, strategies: Mapping[str, str], *names: str, x: str = "time_s", width: int = 640
-) -> Sheet:
+def comparison_chart(groups: RunsByLabel, *names: str, x: str = "time_s", width: int = 640) -> Sheet:
     """Return the charts of a comparison, one below the other.
 
     Parameters
     ----------
     groups : mapping of label to runs that differ in their seed only
-    strategies : mapping of label to strategy
     *names, x, width
         As for `run_chart`.
     """
     labels = [label for label, runs in groups.items() for _ in runs]
-    figures = curves([run for runs in groups.values() for run in runs], labels, strategies, x)
-    return _chosen([*figures, *comparison_figures(groups, strategies)], names, width)
+    figures = curves([run for runs in groups.values() for run in runs], labels, x=x)
+    return _chosen([*figures, *comparison_figures(groups)], names, width)
 
 
 def _chosen(figures: Sequence[Figure], names: Sequence[str], width: int) -> Sheet:
@@ -77,12 +74,14 @@ def _chosen(figures: Sequence[Figure], names: Sequence[str], width: int) -> Shee
     )
 
 
-def worker_figures(run: RunRecord, label: str | None = None, strategy: str | None = None) -> list[Figure]:
+def worker_figures(
+    run: RunRecord, label: str | None = None, among: Sequence[str] | None = None
+) -> list[Figure]:
     """Return what a run's workers did: timeline, time use, waiting, shares, staleness, lead, batch sizes."""
     label = label or tables.label_of(run)
     grown = tables_of(run, label)
     figures = [*_timelines(run), *_times(run, grown)]
-    figures += _counted(grown, label, strategy or label)
+    figures += _counted(grown, among)
     sizes = metrics.batch_sizes(run.log)
     if (sizes.groupby("worker")["batch_size"].nunique() > 1).any():
         figures.append(Figure(workers.batch_size_chart(sizes), sizes, name="batch_size"))
@@ -130,17 +129,17 @@ def _steps(run: RunRecord) -> list[Figure]:
     return [Figure(workers.step_chart(table), table, note, "steps")]
 
 
-def _counted(grown: GrowingTables, label: str, strategy: str) -> list[Figure]:
+def _counted(grown: GrowingTables, among: Sequence[str] | None) -> list[Figure]:
     figures = []
     shares = pd.DataFrame(grown.totals("share"))
     if len(shares):
-        chart = workers.share_chart(shares, strategies=[strategy])
+        chart = workers.share_chart(shares, among=among)
         figures.append(Figure(chart, shares.drop(columns="equal"), "Dashed: an equal share.", "share"))
     for quantity in ("staleness", "lead"):
         table = pd.DataFrame(grown.totals(quantity))
         if len(table) > 1:  # one bar says nothing
             figures.append(
-                Figure(distributions.histogram(table, quantity, strategies=[strategy]), table, name=quantity)
+                Figure(distributions.histogram(table, quantity, among=among), table, name=quantity)
             )
     return figures
 
@@ -212,7 +211,7 @@ def sequence_figure(run: RunRecord, stop_s: float | None = None) -> Figure:
     return Figure(sequence_chart(table, run.meta["num_workers"], title), table, note, "sequence")
 
 
-def comparison_figures(groups: RunsByLabel, strategies: Mapping[str, str]) -> list[Figure]:
+def comparison_figures(groups: RunsByLabel) -> list[Figure]:
     """Return what compares strategies beside their curves: time use, waiting, staleness, lead, bytes."""
     use = tables.stacked([tables.time_use_table(runs, label=label) for label, runs in groups.items()])
     idle = tables.stacked([tables.idle_table(runs, label) for label, runs in groups.items()])
@@ -221,28 +220,26 @@ def comparison_figures(groups: RunsByLabel, strategies: Mapping[str, str]) -> li
         figures.append(
             Figure(workers.idle_chart(idle, "label"), idle, "Mean over workers and seeds.", "idle")
         )
-    figures += [_spread(groups, strategies, quantity) for quantity in ("staleness", "lead")]
+    figures += [_spread(groups, quantity) for quantity in ("staleness", "lead")]
     sent = tables.stacked([tables.traffic_table(runs, label) for label, runs in groups.items()])
     figures.append(Figure(distributions.traffic_chart(sent), sent, "Mean over seeds.", "bytes"))
-    return figures + _pareto(groups, strategies)
+    return figures + _pareto(groups)
 
 
-def _pareto(groups: RunsByLabel, strategies: Mapping[str, str]) -> list[Figure]:
+def _pareto(groups: RunsByLabel) -> list[Figure]:
     """Return what communication buys, where there is more than one to choose from."""
     table = pareto_table(groups)
     if len(table) < 2:
         return []
     note = "Means over seeds, at the end. Dashed: those that no other beats in both."
-    known = [strategies[label] for label in table["label"]]
     return [
-        Figure(pareto_chart(table, cost, known), table, note, f"pareto_{cost}")
+        Figure(pareto_chart(table, cost, list(groups)), table, note, f"pareto_{cost}")
         for cost in ("bytes", "silent_s")
     ]
 
 
-def _spread(groups: RunsByLabel, strategies: Mapping[str, str], quantity: str) -> Figure:
+def _spread(groups: RunsByLabel, quantity: str) -> Figure:
     measure = metrics.staleness if quantity == "staleness" else metrics.clock_lead
     found = {label: pd.concat([measure(run.log)[quantity] for run in runs]) for label, runs in groups.items()}
     table = pd.concat([tables.spread_table(values, label) for label, values in found.items() if len(values)])
-    known = [strategies[label] for label in table["label"]]
-    return Figure(distributions.spread_chart(table, quantity, strategies=known), table, name=quantity)
+    return Figure(distributions.spread_chart(table, quantity, among=list(groups)), table, name=quantity)

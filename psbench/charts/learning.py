@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -17,7 +17,6 @@ from psbench.metrics.record import RunRecord
 def curves(
     runs: Sequence[RunRecord],
     labels: Sequence[str],
-    strategies: Mapping[str, str] | None = None,
     x: str = "time_s",
 ) -> list[Figure]:
     """Return the figures of accuracy and loss; runs with the same label are seeds of one.
@@ -25,8 +24,6 @@ def curves(
     Parameters
     ----------
     runs, labels : sequences of the same length
-    strategies : mapping of label to strategy, optional
-        Gives the colours; the label itself if not given.
     x : one of `AXES`, or "time" or "samples"
 
     Notes
@@ -35,14 +32,13 @@ def curves(
     one against anything else has no time to choose from.
     """
     x, names = axis_of(x), list(dict.fromkeys(labels))
-    known = [(strategies or {}).get(name, name) for name in names]
     clocks = list(dict.fromkeys(clock_of(run.meta) for run in runs))
     if len(clocks) == 1 or x != "time_s":
-        return _figures(runs, labels, _Drawing(names, known, x, clocks))
+        return _figures(runs, labels, _Drawing(names, x, clocks))
     of_each = []
     for clock in clocks:
         own = [(run, label) for run, label in zip(runs, labels, strict=True) if clock_of(run.meta) == clock]
-        drawing = _Drawing(names, known, x, [clock], apart=True)
+        drawing = _Drawing(names, x, [clock], apart=True)
         of_each.append(_figures([run for run, _ in own], [label for _, label in own], drawing))
     order = list(dict.fromkeys(figure.name for figures in of_each for figure in figures))
     return [figure for name in order for figures in of_each for figure in figures if figure.name == name]
@@ -56,7 +52,6 @@ class _Drawing:
     """
 
     labels: list[str]
-    strategies: list[str]
     x: str
     clocks: list[str]
     apart: bool = False
@@ -67,7 +62,7 @@ class _Drawing:
         """Return the figure of one value."""
         both = pd.concat([table.astype(object), marks.astype(object)], ignore_index=True)
         axes = axes_of(self.clocks)
-        chart = curve(both, y, self.x, labels=self.labels, strategies=self.strategies, shown=shown, axes=axes)
+        chart = curve(both, y, self.x, labels=self.labels, shown=shown, axes=axes)
         if self.apart:
             chart.title = f"{chart.title}, {self.clocks[0]} time"
         return Figure(chart, table, note, y)

@@ -55,7 +55,7 @@ def pareto_table(groups: Mapping[str, Sequence[RunRecord]]) -> pd.DataFrame:
     return table
 
 
-def pareto_chart(table: pd.DataFrame, cost: str, strategies: Sequence[str]) -> alt.LayerChart:
+def pareto_chart(table: pd.DataFrame, cost: str, among: Sequence[str]) -> alt.LayerChart:
     """Draw a point for each label, and the front: what no other label beats in both.
 
     Parameters
@@ -63,11 +63,11 @@ def pareto_chart(table: pd.DataFrame, cost: str, strategies: Sequence[str]) -> a
     table : DataFrame
         Of `pareto_table`.
     cost : "bytes" or "silent_s"
-    strategies : sequence of str
-        Of each label, for its colour and shape.
+    among : sequence of str
+        All labels of the page, for colours and shapes.
     """
     title, form = _COSTS[cost]
-    found = looks(labels_in(table, None), strategies)
+    found = looks(labels_in(table, None), among)
     scale = alt.Scale(type="log") if (table[cost] > 0).all() else alt.Scale(type="symlog")
     x = alt.X(f"{cost}:Q", title=title, scale=scale, axis=alt.Axis(format=form, tickCount=6))
     what = next(

@@ -51,10 +51,10 @@ def look_scale(drawn: Mapping[str, CurveLook], channel: str = "colour", before: 
     return alt.Scale(domain=domain, range=[getattr(look, channel) for look in drawn.values()])
 
 
-def label_colour(labels: Sequence[str], strategies: Sequence[str] | None) -> alt.Color:
+def label_colour(labels: Sequence[str], among: Sequence[str] | None) -> alt.Color:
     """Return the colour of labels; of a single one without a legend."""
     legend = alt.Legend(title=None) if len(labels) > 1 else None
-    return alt.Color("label:N", scale=look_scale(looks(labels, strategies)), legend=legend)
+    return alt.Color("label:N", scale=look_scale(looks(labels, among)), legend=legend)
 
 
 def equal_share() -> alt.Chart:

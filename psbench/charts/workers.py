@@ -8,7 +8,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from psbench.charts.colours import GREEN, GREY, ORANGE, PHASE_COLOURS, WAIT
+from psbench.charts.colours import BLUE, GREY, ORANGE, PHASE_COLOURS, WAIT
 from psbench.charts.names import TITLES
 from psbench.charts.pieces import equal_share, framed, label_colour, layered, tooltips
 from psbench.charts.source import Data, height_of, labels_in, source, thin
@@ -196,7 +196,7 @@ def share_chart(
     data: Data,
     *,
     labels: Sequence[str] | None = None,
-    strategies: Sequence[str] | None = None,
+    among: Sequence[str] | None = None,
     title: str = TITLES["share"],
 ) -> alt.LayerChart:
     """Draw each worker's share of the applied pushes, with the equal share as a dashed rule.
@@ -205,7 +205,7 @@ def share_chart(
     ----------
     data : DataFrame or name of a streamed data set
         Columns `label`, `worker`, `share` (0 to 1), `applied` (pushes), `equal` (one over the workers).
-    labels, strategies : sequence of str, optional
+    labels, among : sequence of str, optional
         As for `curve`.
     title : str
     """
@@ -214,7 +214,7 @@ def share_chart(
     base = alt.Chart().encode(x=alt.X("worker:O", title="worker", axis=alt.Axis(labelAngle=0)))
     bars = base.mark_bar().encode(
         y=alt.Y("share:Q", title="share of applied pushes", axis=axis),
-        color=label_colour(labels, strategies),
+        color=label_colour(labels, among),
         xOffset=alt.XOffset("label:N", sort=labels),
         tooltip=tooltips("label:N", "worker:O", "share:Q .1%", "applied:Q"),
     )
@@ -252,7 +252,7 @@ def trade_chart(data: Data, title: str = TITLES["trade"]) -> alt.LayerChart:
         bounds.transform_filter("datum.order == 0 || datum.label == 'ASP'")
         .mark_text(align=alt.expr("datum.label == 'ASP' ? 'left' : 'center'"), dy=-9)  # clear of the axis
         .encode(text=alt.Text("label:N")),
-        own.mark_point(color=GREEN, filled=True, opacity=1, size=110),
+        own.mark_point(color=BLUE, filled=True, opacity=1, size=110),
         own.mark_text(align="left", dx=9, dy=11, fontWeight=600).encode(text=alt.Text("label:N")),
     ]
     described = "Mean staleness against the time for 100 gradients, for each staleness bound"

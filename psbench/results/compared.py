@@ -76,11 +76,6 @@ class Compared(ShownTable):
         """All runs."""
         return [run for runs in self.groups.values() for run in runs]
 
-    @property
-    def strategies(self) -> dict[str, str]:
-        """The strategy that each label stands for."""
-        return {label: str(runs[0].meta.get("strategy") or label) for label, runs in self.groups.items()}
-
     @cached_property
     def differences(self) -> dict[str, dict[str, str]]:
         """What is not the same in all groups, beside the strategy: field -> label -> value in words."""

@@ -36,9 +36,7 @@ class Comparison(Compared):
         from psbench.charts import comparison_chart
         from psbench.charts.display import pixels_of, styled
 
-        sheet = comparison_chart(
-            self.groups, self.strategies, *names, x=x or self.axis, width=pixels_of(style, width)
-        )
+        sheet = comparison_chart(self.groups, *names, x=x or self.axis, width=pixels_of(style, width))
         return styled(sheet, [text for text in self.warnings if not text.endswith(FEW)], style, width)
 
     def report(self, path: str | Path) -> Path:

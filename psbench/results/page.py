@@ -35,9 +35,9 @@ def write_page(path: Path, comparison: Compared) -> Path:
 
 
 def _page(comparison: Compared) -> str:
-    groups, strategies = comparison.groups, comparison.strategies
+    groups = comparison.groups
     labels = [label for label, runs in groups.items() for _ in runs]
-    looks = charts.looks(groups, strategies.values())
+    looks = charts.looks(groups)
     headings, rows = comparison.cells()
     rows = [[cell if i == 0 else _with_its_unit(cell) for i, cell in enumerate(row)] for row in rows]
     return page(
@@ -50,9 +50,9 @@ def _page(comparison: Compared) -> str:
         swatches=[swatch(look.colour, look.dash) for look in looks.values()],
         remarks=[line for line in comparison.remarks if not line.startswith("warning: ")],
         warnings=comparison.warnings,
-        curves=charts.curves(comparison.runs, labels, strategies, comparison.axis),
-        between=charts.comparison_figures(groups, strategies) if len(groups) > 1 else [],
-        strategies=[_strategy(label, runs, strategies[label]) for label, runs in groups.items()],
+        curves=charts.curves(comparison.runs, labels, comparison.axis),
+        between=charts.comparison_figures(groups) if len(groups) > 1 else [],
+        strategies=[_strategy(label, runs, list(groups)) for label, runs in groups.items()],
         shards=_shards(comparison),
         specifications={label: runs[0].experiment.to_yaml() for label, runs in groups.items()},
         digests=_digests(comparison),
@@ -162,9 +162,9 @@ def _switch_sentence(label: str, summary: dict[str, Any]) -> Markup:
     return Markup("<b>{}</b>, seed {}: {}").format(label, summary["seed"], said)
 
 
-def _strategy(label: str, runs: Sequence[Run], strategy: str) -> dict[str, Any]:
+def _strategy(label: str, runs: Sequence[Run], among: Sequence[str]) -> dict[str, Any]:
     """Return the section of a label: its first run's figures, those along time over the whole width."""
-    first, *others = charts.worker_figures(runs[0], label, strategy)
+    first, *others = charts.worker_figures(runs[0], label, among)
     along = ["start_s" in figure.table for figure in others]
     return {
         "label": label,

@@ -8,7 +8,7 @@ import altair as alt
 import pandas as pd
 
 from psbench.charts import Figure, stack
-from psbench.charts.colours import variant_looks
+from psbench.charts.colours import looks
 from psbench.charts.pieces import look_scale
 from psbench.charts.ticks import parameter_axis
 from psbench.errors import ParameterError
@@ -64,7 +64,7 @@ def _tooltips(x: str) -> list[alt.Tooltip]:
 
 def _curves(table: pd.DataFrame, x: str, title: str) -> alt.LayerChart:
     """Draw a line for each strategy with its band; names of settings stand side by side, with bars."""
-    found = variant_looks(table["label"])
+    found = looks(dict.fromkeys(table["label"]))
     legend = alt.Legend(title=None, symbolSize=120, symbolOpacity=1)
     colour = alt.Color("label:N", scale=look_scale(found), legend=legend)
     axis = alt.Axis(format="~g", tickCount=6)
@@ -84,7 +84,7 @@ def _curves(table: pd.DataFrame, x: str, title: str) -> alt.LayerChart:
 
 def _bars(table: pd.DataFrame, x: str, title: str) -> alt.LayerChart:
     """Draw the strategies below each other, each with its band."""
-    found = variant_looks(table["label"])
+    found = looks(dict.fromkeys(table["label"]))
     base = alt.Chart().encode(
         y=alt.Y("label:N", title=None, sort=list(found)),
         color=alt.Color("label:N", scale=look_scale(found), legend=None),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import zlib
 from importlib import resources
 from types import SimpleNamespace
 
@@ -16,12 +15,11 @@ import pytest
 
 from psbench import charts, metrics
 from psbench.charts import colours, learning
-from psbench.charts.colours import OTHERS, WAIT, _free
+from psbench.charts.colours import WAIT
 from psbench.charts.distributions import bars
 from psbench.core.log import EventLog, Kind
 from psbench.errors import ParameterError
 from psbench.runs.execution import run
-from psbench.strategies import CATALOGUE
 from psbench.testing import toy_experiment
 
 
@@ -50,9 +48,7 @@ def test_figures_of_real_runs_are_valid_and_read_existing_columns(runs, validato
         *charts.curves(runs, [run.meta["strategy"] for run in runs]),
         *charts.worker_figures(switching),
         *charts.label_figures(switching),
-        *charts.comparison_figures(
-            {"asp": runs[2:4], "strategy_switch": [switching]}, {n: n for n in ("asp", "strategy_switch")}
-        ),
+        *charts.comparison_figures({"asp": runs[2:4], "strategy_switch": [switching]}),
     ]
     titles = [figure.spec["title"] for figure in figures]
     assert "What each worker does: the beginning" in titles
@@ -279,7 +275,7 @@ def test_virtual_and_wall_seconds_never_share_an_axis(runs):
     """A live run is drawn beside simulated ones: against time in figures of its own."""
     live = dataclasses.replace(runs[2], meta=runs[2].meta | {"backend": "dask"})
     beside, labels = [*runs[:2], live], ["all_reduce", "all_reduce", "live"]
-    figures = charts.curves(beside, labels, {"live": "asp"})
+    figures = charts.curves(beside, labels)
     shown = {
         (figure.name, title_of(figure)): (
             {row["label"] for row in rows(figure.spec)},
@@ -291,7 +287,7 @@ def test_virtual_and_wall_seconds_never_share_an_axis(runs):
         assert shown[name, f"{title}, virtual time"] == ({"all_reduce"}, "virtual time (s)")
         assert shown[name, f"{title}, wall time"] == ({"live"}, "wall-clock time (s)")
     assert [figure.name for figure in figures][:2] == ["val_accuracy", "val_accuracy"]
-    for figure in charts.curves(beside, labels, {"live": "asp"}, x="epoch"):
+    for figure in charts.curves(beside, labels, x="epoch"):
         assert {row["label"] for row in rows(figure.spec)} == {"all_reduce", "live"}
         assert "time_s" not in figure.spec["usermeta"]["axes"]
     single = charts.curves(runs[:2], labels[:2])[0].spec
@@ -300,10 +296,10 @@ def test_virtual_and_wall_seconds_never_share_an_axis(runs):
 
 def test_a_label_looks_the_same_in_the_figures_of_both_clocks(runs):
     live = dataclasses.replace(runs[-1], meta=runs[-1].meta | {"backend": "dask"})
-    strategies = dict.fromkeys(("switching", "live"), "strategy_switch")
-    figures = charts.curves([runs[-1], live], list(strategies), strategies)
-    known = charts.looks(strategies, strategies.values())
-    for figure, label in zip(figures[:2], strategies, strict=True):
+    labels = ["switching", "live"]
+    figures = charts.curves([runs[-1], live], labels)
+    known = charts.looks(labels)
+    for figure, label in zip(figures[:2], labels, strict=True):
         (line,) = [layer for layer in figure.spec["layer"] if layer["mark"]["type"] == "line"]
         scale = line["encoding"]["color"]["scale"]
         assert scale == {"domain": [label], "range": [known[label].colour]}
@@ -324,45 +320,50 @@ def contrast(a: str, b: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_every_strategy_of_the_catalogue_has_a_look_of_its_own():
-    assert set(CATALOGUE) <= set(colours.STRATEGIES)
-    drawn = [(look.colour, tuple(look.dash)) for look in colours.STRATEGIES.values()]
-    assert len(set(drawn)) == len(drawn)
-
-
-@pytest.mark.parametrize("name", colours.STRATEGIES)
-def test_lines_can_be_seen_on_light_and_on_dark(name):
-    colour = colours.STRATEGIES[name].colour
+@pytest.mark.parametrize("colour", charts.HUES)
+def test_lines_can_be_seen_on_light_and_on_dark(colour):
     assert contrast(colour, "#ffffff") >= 3
     assert contrast(colour, "#15191f") >= 3
 
 
-def test_a_strategy_looks_the_same_whoever_is_beside_it():
-    alone = charts.looks(["ssp"])["ssp"]
-    assert charts.looks(["asp", "mine", "ssp"])["ssp"] == alone
-    four = charts.looks(
-        ["all_reduce", "asp", "after", "by rule"], ["all_reduce", "asp", *["strategy_switch"] * 2]
-    )
-    assert len({look.colour for look in four.values()}) == 4
-    variants = colours.variant_looks(["ssp (staleness_bound=1)", "ssp (staleness_bound=5)"])
-    first, second = variants.values()
-    assert first == alone
-    assert (first.colour, first.dash) != (second.colour, second.dash)
-    beside = charts.looks([f"mine {i}" for i in range(20)] + ["strategy_switch"])
-    drawn = [(look.colour, tuple(look.dash)) for look in beside.values()]
+def test_runs_take_the_hues_in_order_and_then_dashes():
+    names = [f"run {i}" for i in range(25)]
+    found = charts.looks(names)
+    assert [found[name].colour for name in names[:10]] == list(charts.HUES)
+    assert len({*charts.HUES}) == 10
+    assert {tuple(found[name].dash) for name in names[:10]} == {(1, 0)}
+    assert (found["run 10"].colour, found["run 10"].dash) == (charts.HUES[0], colours.DASHED)
+    drawn = [(look.colour, tuple(look.dash)) for look in found.values()]
     assert len(set(drawn)) == len(drawn)
-    assert beside["strategy_switch"] == colours.STRATEGIES["strategy_switch"]
+    assert charts.looks(["run 7"], among=names)["run 7"] == found["run 7"]  # whatever is beside it
 
 
-def test_looks_are_used_again_when_none_is_free():
-    assert _free("a", []) == OTHERS[zlib.crc32(b"a") % 8]
-    assert _free("a", [*OTHERS]) == OTHERS[zlib.crc32(b"a") % 8]
-    assert _free("a", [*OTHERS[1:]]) == OTHERS[0]
+def test_a_run_has_one_colour_in_every_chart_of_a_page(runs):
+    groups = {"a": runs[:1], "b": runs[2:3], "c": runs[4:]}
+    hues = dict(zip(groups, charts.HUES, strict=False))
+    figures = charts.curves([each[0] for each in groups.values()], list(groups))
+    figures += charts.comparison_figures(groups)
+    alone = [charts.worker_figures(each[0], label, list(groups)) for label, each in groups.items()]
+    scales = 0
+    for figure in [*figures, *(figure for own in alone for figure in own)]:
+        for name, colour in scales_of(figure.spec):
+            scales += 1
+            assert colour == hues[name], figure.name
+    assert scales > 20
+
+
+def scales_of(part):
+    """Yield each label and its colour, wherever a specification has a scale of labels."""
+    for key, value in part.items() if isinstance(part, dict) else enumerate(part):
+        if key in ("color", "fill") and value.get("field") == "label":
+            yield from zip(value["scale"]["domain"], value["scale"]["range"], strict=True)
+        elif isinstance(value, (dict, list)) and key != "datasets":
+            yield from scales_of(value)
 
 
 def test_waiting_has_one_colour_which_nothing_else_has():
     others = {colour for phase, colour in charts.PHASE_COLOURS.items() if phase != "wait"}
-    others |= {look.colour for look in (*charts.STRATEGIES.values(), *OTHERS)}
+    others |= {*charts.HUES}
     assert WAIT not in others
     assert charts.PHASE_COLOURS["wait"] == WAIT
     chart = charts.idle_chart("rows", reasons=["barrier", "vote"]).to_dict()["encoding"]

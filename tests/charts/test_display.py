@@ -74,7 +74,7 @@ def test_charts_can_be_chosen_by_name(runs, tiny):
 def test_every_name_of_a_chart_is_in_the_list_of_names(runs):
     figures = [*charts.curves(runs, [run.meta["strategy"] for run in runs]), *charts.worker_figures(runs[-1])]
     figures += [*charts.label_figures(runs[-1]), charts.sequence_figure(runs[-1])]
-    figures += charts.comparison_figures({"asp": runs[2:4]}, {"asp": "asp"})
+    figures += charts.comparison_figures({"asp": runs[2:4]})
     assert {figure.name for figure in figures} <= set(charts.TITLES)
 
 

@@ -54,13 +54,12 @@ def test_the_front_is_what_no_other_beats(groups):
 
 
 def test_a_comparison_shows_both_and_one_strategy_has_nothing_to_choose(groups):
-    strategies = {label: label for label in groups}
-    names = [figure.name for figure in comparison_figures(groups, strategies)]
+    names = [figure.name for figure in comparison_figures(groups)]
     assert names[-2:] == ["pareto_bytes", "pareto_silent_s"]
     two = {name: groups[name] for name in ("bsp", "asp")}
-    assert [figure.name for figure in comparison_figures(two, strategies)][-2:] == names[-2:]
+    assert [figure.name for figure in comparison_figures(two)][-2:] == names[-2:]
     alone = {"bsp": groups["bsp"]}
-    assert "pareto_bytes" not in [figure.name for figure in comparison_figures(alone, strategies)]
+    assert "pareto_bytes" not in [figure.name for figure in comparison_figures(alone)]
 
 
 def size_of_output(output, y):
@@ -79,7 +78,7 @@ def test_with_a_target_it_goes_by_that_metric_and_its_direction(groups):
         beaten = (table["bytes"] <= row["bytes"]) & (table["val_size"] >= row["val_size"])
         beaten &= (table["bytes"] < row["bytes"]) | (table["val_size"] > row["val_size"])
         assert row["front_bytes"] == (not beaten.any())
-    figures = {each.name: each for each in comparison_figures(runs, {name: name for name in runs})}
+    figures = {each.name: each for each in comparison_figures(runs)}
     assert figures["pareto_bytes"].chart.to_dict()["title"] == "Bytes against size"
     short = {"stop": {"epochs": 1, "target_accuracy": 0.999}}
     assert "val_accuracy" in pareto_table(

@@ -42,7 +42,7 @@ def by_name(figures: Sequence[Figure]) -> dict[str, list[Figure]]:
 @pytest.mark.parametrize("name", NAMES)
 def test_figures_of_what_workers_did(runs: dict[str, list[Run]], name: str) -> None:
     for run in runs[name][:1]:
-        found, expected = by_name(charts.worker_figures(run, LABEL, "asp")), drawings.of_run(run, LABEL)
+        found, expected = by_name(charts.worker_figures(run, LABEL)), drawings.of_run(run, LABEL)
         assert {*found} - {"servers"} == {*expected}
         for figures, tables in ((found[figure], expected[figure]) for figure in expected):
             for figure, table in zip(figures, tables, strict=True):
@@ -74,7 +74,7 @@ def test_the_sequence_diagram(runs: dict[str, list[Run]], name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_curves_of_a_run_and_over_its_seeds(runs: dict[str, list[Run]], name: str) -> None:
     of_name = runs[name]
-    found = by_name(charts.curves(of_name, [LABEL] * len(of_name), {LABEL: "asp"}))
+    found = by_name(charts.curves(of_name, [LABEL] * len(of_name)))
     marks = drawings.switched(LABEL, of_name)
     names = () if name == "timing" else QUALITY
     assert {*found} == {*names}
@@ -137,7 +137,7 @@ def groups(runs: dict[str, list[Run]]) -> dict[str, list[Run]]:
 
 
 def test_figures_of_a_comparison(groups: dict[str, list[Run]]) -> None:
-    found = by_name(charts.comparison_figures(groups, dict.fromkeys(groups, "asp")))
+    found = by_name(charts.comparison_figures(groups))
     expected = {
         "time_use": [row for label, own in groups.items() for row in drawings.time_use(label, own)],
         "idle": [row for label, own in groups.items() for row in drawings.idle(label, own)],

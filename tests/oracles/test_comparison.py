@@ -91,7 +91,7 @@ def test_seconds_of_two_clocks_have_columns_of_their_own(runs: dict[str, list[Ru
 def test_figures_of_a_comparison_are_of_its_groups(compared: Comparison) -> None:
     from psbench import charts
 
-    for figure in charts.comparison_figures(compared.groups, compared.strategies):
+    for figure in charts.comparison_figures(compared.groups):
         if figure.name == "idle":
             rows = [row for label, own in compared.groups.items() for row in drawings.idle(label, own)]
             drawings.same(figure.table.to_dict("records"), rows, 1e-9)

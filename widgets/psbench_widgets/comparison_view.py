@@ -91,8 +91,8 @@ class ComparisonView:
     def _draw(self, comparison: Comparison) -> list[dict[str, Any]]:
         """Fill the charts, which are kept for the next comparison, and return which are in use."""
         labels = [label for label, runs in comparison.groups.items() for _ in runs]
-        figures = charts.curves(comparison.runs, labels, comparison.strategies, self.axis)
-        figures += charts.comparison_figures(comparison.groups, comparison.strategies)
+        figures = charts.curves(comparison.runs, labels, self.axis)
+        figures += charts.comparison_figures(comparison.groups)
         while len(self.charts) < len(figures):
             self.charts.append(LiveChart(renderer=self._renderer))
         for chart, figure in zip(self.charts, figures, strict=False):
@@ -102,7 +102,7 @@ class ComparisonView:
 
 def _colours(comparison: Comparison) -> dict[str, str]:
     """Return the colour of each label in the charts of the comparison."""
-    found = charts.looks(comparison.groups, comparison.strategies.values())
+    found = charts.looks(comparison.groups)
     return {label: look.colour for label, look in found.items()}
 
 

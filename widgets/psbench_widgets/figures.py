@@ -41,11 +41,6 @@ class Shown:
     def __post_init__(self) -> None:
         self.tables = GrowingTables(self.label, self.meta)
 
-    @property
-    def strategy(self) -> str:
-        """The strategy's name, which gives the colour."""
-        return str(self.meta.get("strategy") or self.label)
-
     def read(self, stop: int) -> None:
         """Read the log's rows up to `stop`."""
         self.tables.read(self.log, self.rows, stop)
@@ -80,8 +75,7 @@ class FigureSpec:
 
 def _curve(y: str, group: str, note: str = "") -> FigureSpec:
     def make(shown: list[Shown], x: str) -> Any:
-        labels, strategies = [each.label for each in shown], [each.strategy for each in shown]
-        chart = charts.curve("source", y, x, labels=labels, strategies=strategies, height=HEIGHT)
+        chart = charts.curve("source", y, x, labels=[each.label for each in shown], height=HEIGHT)
         return bare(chart) if len(shown) > 1 else _without_legend(bare(chart))
 
     return FigureSpec(y, group, make, note, is_curve=True, names_runs=True)
@@ -89,8 +83,7 @@ def _curve(y: str, group: str, note: str = "") -> FigureSpec:
 
 def _histogram(quantity: str, note: str) -> FigureSpec:
     def make(shown: list[Shown], *_: Any) -> Any:
-        first = shown[0]
-        return charts.histogram("source", quantity, labels=[first.label], strategies=[first.strategy])
+        return charts.histogram("source", quantity, labels=[shown[0].label])
 
     return FigureSpec(quantity, "updates", make, note, names_runs=True)
 
@@ -111,9 +104,7 @@ FIGURES = (
     FigureSpec(
         "share",
         "workers",
-        lambda shown, *_: charts.share_chart(
-            "source", labels=[shown[0].label], strategies=[shown[0].strategy]
-        ),
+        lambda shown, *_: charts.share_chart("source", labels=[shown[0].label]),
         note="dashed: an equal share",
         names_runs=True,
     ),
@@ -206,7 +197,7 @@ class Figures:
 
     def _spec(self, figure: FigureSpec, shown: list[Shown], *about: Any) -> dict[str, Any]:
         """Return a specification, made once for all runs that look alike: Altair takes a while over each."""
-        who = ((each.label, each.strategy) for each in shown) if figure.names_runs else ()
+        who = (each.label for each in shown) if figure.names_runs else ()
         key = (figure.key, *who, about)
         if key not in self._made:
             self._made[key] = bare(figure.make_chart(shown, *about))

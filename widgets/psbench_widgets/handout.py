@@ -101,8 +101,7 @@ def _facts(run: Run, label: str) -> dict[str, Any]:
 
 
 def _charts(run: Run, label: str) -> list[dict[str, Any]]:
-    strategy = str(run.meta.get("strategy") or label)
-    figures = charts.curves([run], [label], {label: strategy}, "time_s")
+    figures = charts.curves([run], [label])
     figures += [each for each in charts.worker_figures(run) if each.name not in _LEFT_OUT]
     return [_chart(figure) for figure in (*figures, *charts.label_figures(run))]
 

@@ -49,13 +49,12 @@ class RunEntry:
     def plain(self) -> dict[str, Any]:
         """Return the line as the page draws it."""
         experiment, strategy = self.experiment, str(self.experiment.strategy.name)
-        look = charts.STRATEGIES.get(strategy)
         found = {
             "number": self.number,
             "label": self.label,
             "whole_name": "".join(self.name_parts),
             "strategy": strategy,
-            "colour": look.colour if look else "#7B8087",
+            "colour": "var(--psb-line)",  # until it is ticked, and in the charts
             "about": ", ".join(titles_of(experiment, "data", "model", "cluster")),
             "seed": experiment.seed,
             "backend": experiment.backend,
@@ -153,8 +152,7 @@ class RunTable:
             first: dict[tuple[str, int], int] = {}
             lines = []
             ticked = [entry for entry in entries if entry.ticked and entry.run is not None]
-            strategies = {entry.label: str(entry.experiment.strategy.name) for entry in ticked}
-            found = charts.looks(strategies, strategies.values())  # as in the charts that compare them
+            found = charts.looks(entry.label for entry in ticked)  # as in the charts that compare them
             colours = {entry.number: found[entry.label].colour for entry in ticked}
             for line in (entry.plain() for entry in entries):
                 line["colour"] = colours.get(line["number"], line["colour"])

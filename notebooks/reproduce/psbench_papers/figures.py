@@ -12,7 +12,7 @@ import pandas as pd
 
 from psbench import charts
 from psbench.charts import Figure
-from psbench.charts.colours import BLUE, VERMILLION
+from psbench.charts.colours import BLUE, ORANGE
 from psbench.charts.pieces import look_scale
 from psbench.metrics import interval
 from psbench_papers.outcome import Reproduction
@@ -21,7 +21,7 @@ from psbench_papers.schema import Drawing
 
 #: points of a closed form that is drawn as a line
 _LINE = 60
-_OURS, _THEIRS = BLUE, VERMILLION
+_OURS, _THEIRS = BLUE, ORANGE
 
 _TITLES = {
     "time_s": "time (s, virtual)",
@@ -48,7 +48,7 @@ def _curves(found: Reproduction, drawing: Drawing) -> Figure | None:
     if not kept:
         return None
     table = pd.concat(kept)
-    colours, dashes = _looks(found, labels)
+    colours, dashes = _looks(labels)
     legend = alt.Legend(title=None, columns=3, symbolOpacity=1, symbolType="stroke", symbolSize=400)
     base = alt.Chart(table).encode(
         x=alt.X(f"{drawing.x}:Q", title=_TITLES.get(drawing.x, drawing.x)),
@@ -207,9 +207,9 @@ def _strategy(found: Reproduction, experiment: str) -> str:
     return str(json.loads(runs[0].spec)["strategy"]["name"]) if runs else experiment
 
 
-def _looks(found: Reproduction, labels: Mapping[str, str]) -> tuple[alt.Scale, alt.Scale]:
-    """Return colours and dashes of the experiments' strategies; a family may differ in the dash alone."""
-    known = charts.looks(labels.values(), [_strategy(found, name) for name in labels])
+def _looks(labels: Mapping[str, str]) -> tuple[alt.Scale, alt.Scale]:
+    """Return colours and dashes of the experiments."""
+    known = charts.looks(labels.values())
     return look_scale(known), look_scale(known, "dash")
 
 

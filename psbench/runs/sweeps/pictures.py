@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from psbench.charts.colours import variant_looks
+from psbench.charts.colours import looks
 from psbench.charts.display import Sheet, stack
 from psbench.charts.pieces import layered, look_scale
 from psbench.charts.source import height_of
@@ -95,7 +95,7 @@ def _curves(rows: pd.DataFrame, x: str, value: str, by: str | None, title: str) 
     every = _curve_table(rows, x, value, by)
     data = every[every["value"].notna()]
     labels = list(dict.fromkeys(data["label"]))
-    found = variant_looks(labels)
+    found = looks(labels)
     scales = {channel: look_scale(found, channel) for channel in ("colour", "dash", "shape")}
     legend = None if by is None else alt.Legend(title=None, symbolSize=120)
     along = parameter_axis(data["x"], x)
