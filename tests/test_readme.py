@@ -147,10 +147,3 @@ def test_the_notebooks_it_names_exist() -> None:
     assert named
     for name in named:
         assert (ROOT / "notebooks" / f"{name}.ipynb").is_file(), name
-
-
-def test_what_it_shows_and_links_to_exists() -> None:
-    for page, text in PAGES.items():
-        folder = ROOT if page == "README" else SITE / "howto"
-        for path in re.findall(r"!?\[.+?\]\((?!https?:)(.+?)\)", text):
-            assert (folder / path).is_file(), (page, path)

@@ -46,6 +46,11 @@ HOMES = [
 ]
 #: documents of the site that name files
 SITE = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "notebooks/site").rglob("*.md"))
+TEXTS = ["DESIGN.md", "README.md", "CONTRIBUTING.md", *SITE]
+#: the target of a link, without the heading
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
+#: documents that `notebooks/site/catalogue_pages.py` copies to the site
+COPIED = {"design.md"}
 #: letters of a test's name
 LONGEST_NAME = 69
 #: arguments of a constructor, those of data classes aside
@@ -203,10 +208,22 @@ def test_the_drawing_of_the_packages_is_the_contract():
     assert modules - {"psbench", "psbench.__main__"} == set(named)
 
 
-@pytest.mark.parametrize("text", ["DESIGN.md", "README.md", "CONTRIBUTING.md", *SITE])
+@pytest.mark.parametrize("text", TEXTS)
 def test_paths_that_texts_name_exist(text):
     """Every path with a folder, and every module; a text may leave out the package."""
     assert missing_paths((ROOT / text).read_text()) == []
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_links_of_texts_lead_to_files(text):
+    """Links and pictures, except addresses on the internet."""
+    assert broken_links(ROOT / text) == []
+
+
+def broken_links(path):
+    """Return the links of a text without a file; documents that the site copies from elsewhere count."""
+    links = {link for link in LINK.findall(path.read_text()) if not (path.parent / link).is_file()}
+    return sorted(link for link in links if Path(link).name not in COPIED)
 
 
 def missing_paths(text):
@@ -241,6 +258,12 @@ def test_paths_of_nothing_are_found():
         "| `core/engine.py`, `core/nothing.py` | `tests/`, `strategies/ghost/` | `some.value` | `engine.py` |"
     )
     assert missing_paths(text) == ["core/nothing.py", "engine.py", "strategies/ghost/"]
+
+
+def test_broken_links_are_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("[a](page.md#b) [c](ghost.md) ![d](ghost.png) [e](https://e.org) [f](../design.md)")
+    assert broken_links(page) == ["ghost.md", "ghost.png"]
 
 
 def test_tuples_with_a_star_are_found():
