@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from psbench.core.compatibility import Composition
 
 #: the hooks of a communication part that compute on a worker
-WORKER_HALF = ("begin", "step", "keep", "payload", "receive")
+WORKER_HALF = ("begin", "step", "keep", "payload", "sent", "receive")
 _POLICY = tuple(name for name, value in vars(WorkerPolicy).items() if inspect.isfunction(value))
 
 
@@ -109,6 +109,13 @@ _RULES = (
         lambda s: s.aggregation.reply != "model",
         "workers are sent the model",
         "declare `reply` = 'answer' or 'aggregate' in the aggregation part, or override begin()",
+    ),
+    _Rule(
+        "communication",
+        ("sent",),
+        lambda s: s.vectors_of_a_push == 1 and not (s.sends_fragments or s.placement.peer_to_peer),
+        "pushes are not of one vector to servers or a ring",
+        "have pushes carry one vector with an entry for each parameter",
     ),
     _Rule(
         "communication",
