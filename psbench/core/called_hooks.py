@@ -113,7 +113,9 @@ _RULES = (
     _Rule(
         "communication",
         ("sent",),
-        lambda s: s.vectors_of_a_push == 1 and not (s.sends_fragments or s.placement.peer_to_peer),
+        lambda s: (
+            not (s.aggregation.carries or overrides(s.communication, "fragments") or s.placement.peer_to_peer)
+        ),
         "pushes are not of one vector to servers or a ring",
         "have pushes carry one vector with an entry for each parameter",
     ),

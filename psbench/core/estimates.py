@@ -1,4 +1,4 @@
-"""Base classes of the family whose servers estimate each worker's gradient by the differences that it sends."""
+"""Base classes of the family whose servers estimate gradients by the differences that workers send."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from psbench.core.parts import Communication
 
 
 class EstimatedGradients(Aggregation):
-    """A push carries what changes the estimate of its worker's gradient, which server and worker both keep."""
+    """A push carries what changes the estimate of its worker's gradient, which both ends keep."""
 
     needs = (
         Need(

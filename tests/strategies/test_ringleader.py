@@ -22,7 +22,9 @@ TIMES = ("constant", {"name": "shifted_exponential", "spread": 1.0})
 
 def unlike(strategy="ringleader", workers=3, step_time="constant", **changes):
     cluster = {"workers": workers, "speed": [1.0, 0.7, 0.2][:workers], "step_time": step_time}
-    return least_squares.experiment(strategy, workers, **{"cluster": cluster, "stop": {"updates": 40}} | changes)
+    return least_squares.experiment(
+        strategy, workers, **{"cluster": cluster, "stop": {"updates": 40}} | changes
+    )
 
 
 class Algorithm:

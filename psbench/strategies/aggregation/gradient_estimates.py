@@ -14,7 +14,7 @@ from psbench.strategies.aggregation.mean import sample_shares
 
 
 class GradientEstimates(EstimatedGradients):
-    """Add each push to the estimate of its worker, e_i <- e_i + c_i, and step along their mean: x <- x - lr e.
+    """Add each push to the estimate of its worker, e_i <- e_i + c_i, and step along their mean e.
 
     c_i = C(g_i - e_i) is what worker i sends (communication `gradient_differences`), which keeps e_i too.
 
@@ -22,8 +22,8 @@ class GradientEstimates(EstimatedGradients):
     -----
     Reduces to: the mean gradient with codec 'none', as then e_i = g_i.
     The paper's server keeps the mean e alone and adds mean_i c_i, which is the same while the same workers
-    push. Our reading: it keeps each e_i, so that the mean is of those that are here. A worker that begins anew
-    sends differences from 0, and its e_i begins at 0 here, too.
+    push. Our reading: it keeps each e_i, so that the mean is of those that are here. A worker that begins
+    anew sends differences from 0, and its e_i begins at 0 here, too.
     """
 
     name = "gradient_estimates"
@@ -40,7 +40,7 @@ class GradientEstimates(EstimatedGradients):
     _tickets: dict[str, int] = PrivateAttr(default_factory=dict)  # by worker, of the last commit
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Weigh each estimate by its push's samples; one begins at 0 unless its worker pushed for the last one."""
+        """Weigh each estimate by its push's samples, and say of which workers one is known."""
         last, self._tickets = self._tickets, {f"{push.worker}": push.ticket for push in pushes}
         # a worker that is lost, or whose work becomes void, has a ticket more when it begins anew
         known = [push.worker for push in pushes if last.get(f"{push.worker}") == push.ticket - 1]

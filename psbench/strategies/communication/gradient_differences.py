@@ -1,4 +1,4 @@
-"""The worker's half of EF21: compressed differences of its gradient from an estimate that the server has too."""
+"""The worker's half of EF21: differences of its gradient from an estimate that the server has, too."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ SOURCE = "Richtarik et al. 2021 (EF21)"
 
 
 class GradientDifferences(SentDifferences):
-    """Push C(g - e_i), where g is the gradient at the model, and add it to the estimate: e_i <- e_i + C(g - e_i).
+    """Push C(g - e_i), where g is the worker's gradient, and keep the estimate e_i <- e_i + C(g - e_i).
 
-    C is the codec. The server adds the same to its own e_i, so that both have one estimate, which comes nearer
-    to the gradient with every push: what C leaves out of one push is part of the next difference.
+    C is the codec. The server adds the same to its own e_i, so that both have one estimate, which comes
+    nearer to the gradient with every push: what C leaves out of one push is part of the next difference.
 
     Notes
     -----

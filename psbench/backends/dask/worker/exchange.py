@@ -137,7 +137,9 @@ class RingExchange(WorkerExchange):
         if release.fragment >= 0:
             return self._fragments[release.fragment].of(member.parameters), buffers
         # of a share of the model the others are gathered; then there is no state to send
-        return (member.replica.sent_model() if member.replica.aggregation.sends else member.parameters), buffers
+        return (
+            member.replica.sent_model() if member.replica.aggregation.sends else member.parameters
+        ), buffers
 
     def aggregate(self, release: ReleaseMessage) -> Tensor:
         """Return the last ring's aggregate."""
