@@ -1,4 +1,4 @@
-"""A least-squares problem whose workers have unlike data and take all of it: gradients in closed form."""
+"""Least squares of workers with unlike data, all of which each takes in a step: gradients in closed form."""
 
 from __future__ import annotations
 

@@ -132,6 +132,13 @@ ROWS = {
     "state_beside_a_fragment": "which an answer of a fragment, as of",
     "state_of_a_share": "of which each worker holds a share under",
     "sums_that_depend_on_sums": "add up several times for a version, which",
+    "control_variates_that_nobody_gives": "receives the control variates of workers, of which",
+    "corrections_that_nobody_sends": "corrects its steps by a global control variate",
+    "a_table_that_is_never_filled": "is filled by a commit with a push of every worker",
+    "gradients_added_to_estimates": "adds pushes to estimates of gradients, and under",
+    "differences_taken_for_gradients": "sends differences from estimates of gradients",
+    "differences_sent_twice": "sends again what a push has left out",
+    "estimates_of_void_pushes": "and the worker add up the same pushes, and",
     "sums_of_something_else": "determines what its sums carry",
 }
 

@@ -217,3 +217,77 @@ def test_sums_of_something_else():
 def test_fragments_that_move():
     """Where a server has a fragment's entries is settled when it begins."""
     of_pushes("fragments_that_move")
+
+
+# -------------------------------------------------------------------- halves that keep the same state
+
+
+def test_control_variates_that_nobody_gives():
+    """Local SGD pushes a model alone, and none could be split from it."""
+    parts = {"aggregation": "control_variates", "communication": LOCAL}
+    model = LocalModel(refused("control_variates_that_nobody_gives", **parts), SGD())
+    model.load(torch.zeros(6), torch.zeros(0))
+    with pytest.raises(ProtocolError, match="returns one vector"):
+        model.payload()
+
+
+def test_corrections_that_nobody_sends():
+    """The worker looks for what has not come."""
+    parts = {"aggregation": "model_average", "communication": "corrected_sgd"}
+    model = LocalModel(refused("corrections_that_nobody_sends", **parts), SGD())
+    with pytest.raises(KeyError, match="control"):
+        model.load(torch.zeros(3), torch.zeros(0))
+
+
+def test_a_table_that_is_never_filled():
+    """What was entered first would count for ever."""
+    part = refused(
+        "a_table_that_is_never_filled", consistency="asp", aggregation="gradient_table"
+    ).aggregation
+    server = Server(torch.zeros(1), torch.zeros(0), SGD(lr=1.0), 8, part)
+    for gradient in (4.0, 0.0):
+        server.apply(pushed([torch.tensor([gradient])]), how(numbers={"begins": 0.0}))
+    assert server.parameters.item() == -4.0 - 2.0
+
+
+def test_gradients_added_to_estimates():
+    """A constant gradient would come to twice as much with the second push."""
+    part = refused("gradients_added_to_estimates", aggregation="gradient_estimates").aggregation
+    server = Server(torch.zeros(1), torch.zeros(0), SGD(lr=1.0), 8, part)
+    for _ in range(2):
+        server.apply(pushed([torch.tensor([1.0])]), how(numbers={"knows 0": 1.0}))
+    assert server.parameters.item() == -1.0 - 2.0
+
+
+def differences(parts, row):
+    """What a worker pushes whose gradient is always 1."""
+    model, found = LocalModel(refused(row, communication="gradient_differences", **parts), SGD()), []
+    for _ in range(2):
+        model.load(torch.zeros(1), torch.zeros(0))
+        model.stepped(StepResult(torch.tensor([1.0]), torch.zeros(0), 0.0), 4, 0.0)
+        found.append(model.payload())
+        model.sent(found[-1])
+    return [vector.item() for vector in found]
+
+
+def test_differences_taken_for_gradients():
+    """The second push would say that the model is where its loss is least."""
+    assert differences({}, "differences_taken_for_gradients") == [1.0, 0.0]
+
+
+def test_differences_sent_twice():
+    """The residual of a codec, and the next difference, both hold what one push has left out."""
+    codec = {"name": "top_k", "ratio": 0.5}
+    parts = {"communication": {"name": "gradient_differences", "codec": codec}}
+    refused("differences_sent_twice", aggregation="gradient_estimates", **parts)
+    channel = Channel(TopK(ratio=0.5), 2, Streams(0), 0)
+    gradient, estimate = np.array([2.0, 1.0], np.float32), np.zeros(2, np.float32)
+    for _ in range(2):
+        estimate = estimate + channel.receive(channel.send(gradient - estimate))
+    assert (estimate > gradient).any()
+
+
+def test_estimates_of_void_pushes():
+    """The worker would count a push that the server never sees."""
+    parts = {"aggregation": "gradient_estimates", "communication": "gradient_differences"}
+    refused("estimates_of_void_pushes", consistency="k_bsp", **parts)

@@ -80,6 +80,10 @@ class WorkerCodecs:
         parts = zip(self.states, self._pushed, strict=True)
         return [torch.from_numpy(state.encode_push(own.of(payload).numpy())) for state, own in parts]
 
+    def pushed(self, parts: Sequence[Tensor]) -> Tensor:
+        """Return the payload of a push as the servers decode these parts of it."""
+        return self._decode(parts, WorkerCodecState.decode_push, self._pushed)
+
     def push_part(self, payload: Tensor, entries: Partition) -> list[Tensor]:
         """Encode the parts of a push that is of some entries alone; see `push`."""
         cuts = [within(own, entries) for own in self._partitions]

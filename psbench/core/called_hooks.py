@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from psbench.core.compatibility import Composition
 
 #: the hooks of a communication part that compute on a worker
-WORKER_HALF = ("begin", "step", "keep", "payload", "receive")
+WORKER_HALF = ("begin", "step", "keep", "payload", "sent", "receive")
 _POLICY = tuple(name for name, value in vars(WorkerPolicy).items() if inspect.isfunction(value))
 
 
@@ -109,6 +109,15 @@ _RULES = (
         lambda s: s.aggregation.reply != "model",
         "workers are sent the model",
         "declare `reply` = 'answer' or 'aggregate' in the aggregation part, or override begin()",
+    ),
+    _Rule(
+        "communication",
+        ("sent",),
+        lambda s: (
+            not (s.aggregation.carries or overrides(s.communication, "fragments") or s.placement.peer_to_peer)
+        ),
+        "pushes are not of one vector to servers or a ring",
+        "have pushes carry one vector with an entry for each parameter",
     ),
     _Rule(
         "communication",

@@ -300,6 +300,9 @@ class Communication(Part):
         gradient: Vector = state["gradient"]
         return gradient
 
+    def sent(self, w: Vector, vector: Vector, state: State, own: WorkerStep) -> None:
+        """Take note of what the last push carries, as its receivers decode it; not to be changed."""
+
     def receive(self, w: Vector, answer: Vector, state: State, own: WorkerStep) -> None:
         """Take an answer that is no model; see `Aggregation.reply`."""
         raise NotImplementedError(f"{type(self).__name__} is sent models only; define 'receive'")

@@ -35,6 +35,7 @@ from psbench.strategies.catalogue.low_communication import diloco as diloco
 from psbench.strategies.catalogue.low_communication import double_squeeze as double_squeeze
 from psbench.strategies.catalogue.low_communication import eager_diloco as eager_diloco
 from psbench.strategies.catalogue.low_communication import easgd as easgd
+from psbench.strategies.catalogue.low_communication import ef21 as ef21
 from psbench.strategies.catalogue.low_communication import fedadam as fedadam
 from psbench.strategies.catalogue.low_communication import fedasync as fedasync
 from psbench.strategies.catalogue.low_communication import fedavgm as fedavgm

@@ -240,15 +240,9 @@ def check_half(strategy: Strategy, releases: Sequence[Release]) -> None:
             "keeps something outside of `state`"
         )
     if not is_close(plain, _payloads(strategy, orders, drawn, reloads=True)):
-        likely = (
-            "it keeps something outside of `state`"
-            if strategy.own_steps
-            else "it keeps something between two pushes, which is saved of workers with a model of their own "
-            "alone: derive it from OwnSteps"
-        )
         raise BrokenContract(
             f"{who}: with a worker's state saved and loaded after every push the next ones are others. Most "
-            f"likely {likely}"
+            "likely it keeps something outside of `state`"
         )
     for payload in _payloads(strategy, orders, lambda name: torch.zeros(ENTRIES)):
         if not bool(payload.isfinite().all()):
@@ -294,12 +288,15 @@ def _payloads(
             raise BrokenContract(
                 f"{who}.payload: returns {type(payload).__name__}, not a vector as long as `w`"
             )
+        if model.notes_pushes:
+            with named(f"{who}.sent"):
+                model.sent(payload)
         found.append(payload)
         copies.append(payload.clone())
         if reloads:
             saved = model.state_dict()
             model = LocalModel(strategy, OPTIMIZER, fragments)
-            if strategy.own_steps:
+            if strategy.computes_on_workers:
                 model.load_state_dict(saved)
     if not is_close(found, copies):
         raise BrokenContract(f"{who}.payload: what it returned is changed by later steps; return a copy")

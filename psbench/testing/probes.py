@@ -271,7 +271,10 @@ class _Descent:
                 model.stepped(StepResult(gradient, NONE, 0.0), push.samples // push.steps, 0.0)
                 if number < push.steps - 1:
                     model.keep()
-            return model.payload(push.fragment).clone()
+            payload = model.payload(push.fragment).clone()
+            if model.notes_pushes:
+                model.sent(payload)
+            return payload
 
     def _apply(self, apply: Apply) -> None:
         pushes = [

@@ -17,6 +17,7 @@ from torch import Tensor
 from psbench.core import State, Strategy
 from psbench.core.arithmetic import Entries, put_back
 from psbench.core.own_steps import OwnSteps
+from psbench.core.part import overrides
 from psbench.errors import ProtocolError
 from psbench.optimization.absent import absent_entries
 from psbench.optimization.optimizer import SGD, Optimizer
@@ -61,6 +62,8 @@ class LocalModel:
         self._part = part = composition.communication
         self._carries, self._sent = composition.aggregation.carries, composition.aggregation.sends
         self._keeps_model = isinstance(part, OwnSteps) or part.overlaps
+        #: whether it is told what pushes carry as they are decoded
+        self.notes_pushes = overrides(part, "sent")
         self._own = _OwnStep(optimizer, composition.aggregation.payload)
         #: samples that the worker takes a test loss over
         self.test_samples = part.evaluated_samples
@@ -114,6 +117,10 @@ class LocalModel:
             found = self._part.payload(self.parameters, self.state, self._own)
         payload: Tensor = self._end_to_end(found) if self._carries or isinstance(found, Mapping) else found
         return payload
+
+    def sent(self, vector: Tensor) -> None:
+        """Show the worker's half what its last push carries, as receivers decode it."""
+        self._part.sent(self.parameters, vector, self.state, self._own)
 
     def _end_to_end(self, found: Any) -> Tensor:
         """Return the vectors of a push, one after another, if they are those that the server takes."""
@@ -175,7 +182,9 @@ def kept_by_worker(composition: Strategy) -> int:
         model.load(sent, none)
         for _ in range(3):
             model.stepped(StepResult(zeros.clone(), none, 0.0), 1, 0.0)
-            model.payload()
+            payload = model.payload()
+            if model.notes_pushes:
+                model.sent(payload)
             if composition.aggregation.reply == "model":
                 model.load(sent, none)
             else:

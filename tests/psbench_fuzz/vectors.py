@@ -142,7 +142,11 @@ class WorkerVectors:
             raise BrokenContract(
                 f"{who} pushes {payload.tolist()}, but by the rules it is {expected.tolist()}"
             )
-        return self._wire.push(push, payload)
+        arrived = self._wire.push(push, payload)
+        if self.real.notes_pushes:
+            self.real.sent(arrived)
+            self.model.sent(arrived.numpy())
+        return arrived
 
     @property
     def own(self) -> Tensor:

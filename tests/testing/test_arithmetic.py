@@ -288,18 +288,6 @@ class CountsCommits(Mean):
         return [Apply(pushes, [1.0 / len(pushes)] * len(pushes), {"count": len(self.seen)})]
 
 
-class KeepsBetweenPushes(EveryStep):
-    name = "faulty_keeps_between_pushes"
-
-    def begin(self, w, model, state, own):
-        pass
-
-    def payload(self, w, state, own):
-        total = state.vector("velocity")
-        total.add_(super().payload(w, state, own))
-        return total.clone()
-
-
 class RepliesMapping(Median):
     name = "faulty_replies_mapping"
     payload = "parameters"
@@ -361,7 +349,6 @@ SAID = {
     CountsOnSelf: r"CountsOnSelf: what workers compute changes a private attribute",
     CountsOnClass: r"CountsOnClass: the same gradients give other pushes the second time",
     CountsCommits: r"resumed from its state at event 1, it decides differently",
-    KeepsBetweenPushes: r"KeepsBetweenPushes: .* keeps something between two pushes, .*OwnSteps",
     RepliesMapping: r"RepliesMapping.update, commit 0: .* replies with a dict",
     InheritsSilence: r"InheritsSilence.update, commit 0: .* never calls step.reply",
     PushesMapping: r"PushesMapping.payload: .* returns a mapping with \['vector'\]; .* takes one vector",

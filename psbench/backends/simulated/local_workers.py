@@ -268,7 +268,7 @@ class LocalWorkers(Workers):
         if since is None or self._repeats_steps:
             plain |= {"loop": worker.loop.state_dict(), "next_chunk_s": worker.next_chunk_s}
             plain |= {} if since is None else {"since": since, "orders": {**worker.model.orders}}
-            if self._trainer is not None and (since is not None or self._composition.own_steps):
+            if self._trainer is not None and (since is not None or self._composition.computes_on_workers):
                 tensors = named("model/", worker.model.state_dict())
         return tensors, plain
 
@@ -419,6 +419,8 @@ class LocalWorkers(Workers):
             if (corruptions := self._resources.corruptions) is not None:
                 sent = corruptions.of(worker.number, push.ticket, sent, push.fragment)
             payload = self.compression.push(worker.number, push.ticket, sent, push.fragment)
+            if worker.model.notes_pushes:
+                worker.model.sent(payload)
             self._carried[worker.number] = payload, worker.model.buffers.clone()
         self._send(push, now)
         worker.computes_on = overlapping

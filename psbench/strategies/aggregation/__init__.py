@@ -16,6 +16,7 @@ from psbench.strategies.aggregation.elastic import ElasticCentre as ElasticCentr
 from psbench.strategies.aggregation.exchange import Exchange as Exchange
 from psbench.strategies.aggregation.federated import FedAsync as FedAsync
 from psbench.strategies.aggregation.federated import FedBuff as FedBuff
+from psbench.strategies.aggregation.gradient_estimates import GradientEstimates as GradientEstimates
 from psbench.strategies.aggregation.gradient_table import GradientTable as GradientTable
 from psbench.strategies.aggregation.heloco import HeLoCo as HeLoCo
 from psbench.strategies.aggregation.loss_weighted import LossWeighted as LossWeighted

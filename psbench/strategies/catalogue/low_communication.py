@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from psbench.strategies import aggregation, communication, consistency
 from psbench.strategies.catalogue.composition import Published
-from psbench.strategies.codecs import ChunkedTopK, OneBit
+from psbench.strategies.codecs import ChunkedTopK, OneBit, TopK
 
 #: Both directions with memory: what a worker's push loses is part of its next push, and what one difference
 #: of the model loses on the way down is part of the next. The paper's server sends Q(v), v = mean + E; here
@@ -24,6 +24,14 @@ double_squeeze = Published(
         "codec": OneBit(bucket=64, error_feedback=True),
         "codec_down": OneBit(bucket=64, error_feedback=True),
     },
+)
+
+ef21 = Published(
+    "ef21",
+    "bsp that sends compressed differences of each gradient from an estimate that worker and server keep",
+    "Richtarik et al. 2021 (EF21)",
+    [consistency.BSP, aggregation.GradientEstimates, communication.GradientDifferences],
+    defaults={"codec": TopK(error_feedback=False)},
 )
 
 #: workers keep the state of their own optimizers; only the model is replaced

@@ -214,6 +214,14 @@ class WorkerCodecState:
             payload = payload - self.held[: self._size]
         return self.channel.send(payload)
 
+    def decode_push(self, packed: Packed) -> Floats:
+        """Return the payload of the last push as the server decodes it."""
+        payload = self.channel.receive(packed)
+        if self._differs:
+            assert self.held is not None
+            payload = payload + self.held[: self._size]
+        return payload
+
 
 class ServerCodecState:
     """Codec state of one server towards all workers.

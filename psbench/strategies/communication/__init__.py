@@ -13,6 +13,7 @@ from psbench.strategies.communication.every_step import EveryStep as EveryStep
 from psbench.strategies.communication.fragments import Fragments as Fragments
 from psbench.strategies.communication.gossip_steps import MixThenStep as MixThenStep
 from psbench.strategies.communication.gossip_steps import StepThenMix as StepThenMix
+from psbench.strategies.communication.gradient_differences import GradientDifferences as GradientDifferences
 from psbench.strategies.communication.hermes_gup import HermesGUP as HermesGUP
 from psbench.strategies.communication.local_sgd import LocalSGD as LocalSGD
 from psbench.strategies.communication.micro_steps import MicroSteps as MicroSteps

@@ -15,14 +15,14 @@ class CorrectedSGD(CorrectedSteps, LocalSGD):
     """Take K local steps along g - c_i + c, then push the model y_i and a new control variate c_i.
 
     c is the global control variate, which comes with the model x; c_i the worker's own. Where workers' data
-    differ, g_i - c_i + c is about the gradient of all, so workers do not drift apart to their own optima.
+    differ, g_i - c_i + c is about the gradient of all: workers do not drift apart to their own optima.
     The new one is option II: c_i <- c_i - c + (x - y_i) / (K lr).
 
     Notes
     -----
     Reduces to: `local_sgd` where all control variates stay 0; plain SGD with one worker, whose c_i is c.
-    For plain SGD (x - y_i) / (K lr) is the mean of the K directions g - c_i + c, so option II is the mean
-    of the worker's K gradients. Kept is that mean: the same to rounding, and as the paper means it, too,
+    For plain SGD (x - y_i) / (K lr) is the mean of the K directions g - c_i + c, so that option II is the
+    mean of the worker's K gradients. Kept is that mean: the same to rounding, and as the paper means it, too,
     where the rate changes between the steps or the worker's optimizer has a momentum.
     Our reading: a worker that comes late begins with c_i = c, which leaves the mean of all c_i as it is.
     """

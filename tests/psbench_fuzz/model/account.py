@@ -203,9 +203,9 @@ class Account:
                 member.sent[each] = len(c.fragments)
         if now.decides_own_rounds:
             made.allowance = member.allowance = self.share_of_epochs(member)
-        if voted or now.own_steps:
+        if voted or now.computes_on_workers:
             made = replace(made, aggregate=aggregate)
-        if steps and (voted or now.own_steps):
+        if steps and (voted or now.computes_on_workers):
             step = self.communication.rate_epochs_per_step(c)
             ahead = self._ahead(member) / c.dataset_size if step else 0.0
             epoch = self.communication.rate_epoch(c) + ahead

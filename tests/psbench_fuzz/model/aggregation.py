@@ -83,6 +83,20 @@ def gradient_table(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
     return [1.0 for _ in pushes], {"begins": float(not missing)}
 
 
+@rule("aggregation", "gradient_estimates")
+class _GradientEstimates(Rule):
+    """EF21: servers know a worker's g_i while each push of it is of the release after its last one's."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__(own)
+        self.pushed: dict[int, int] = {}  # in the last commit, the release that each worker's push was of
+
+    def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
+        goes_on = [p.worker for p in pushes if self.pushed.get(p.worker, -2) + 1 == p.ticket]
+        self.pushed = {p.worker: p.ticket for p in pushes}
+        return [Apply(pushes, shares(pushes), {f"knows {worker}": 1.0 for worker in goes_on})]
+
+
 @weighs("accumulated")
 def accumulated(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
     """Weigh a worker's sum by its samples a step, not by those of all its steps."""

@@ -371,6 +371,14 @@ def control_variates(u: OneUpdate) -> ModelVector:
     return (1 - u.own.global_lr) * u.x + u.own.global_lr * models
 
 
+def gradient_estimates(u: OneUpdate) -> ModelVector:
+    """EF21: g is the mean of all g_i; one whose worker begins anew is what it sends."""
+    before = {w: g for w, g in u.memory.items() if f"knows {w}" in u.numbers}
+    u.memory.clear()
+    u.memory.update({p.worker: before.get(p.worker, 0.0) + p.vector for p in u.pushes})
+    return u.along(sum(p.weight * u.memory[p.worker] for p in u.pushes))
+
+
 def gradient_table(u: OneUpdate) -> ModelVector:
     """Ringleader ASGD: x <- x - lr/n sum_i G_i/b_i; the table is a list of each worker's gradients."""
     if u.numbers["begins"]:
@@ -400,6 +408,7 @@ UPDATES: dict[str, Callable[[OneUpdate], ModelVector]] = {
     "delayed_nesterov": delayed_nesterov,
     "dyn_sgd_versioned": dyn_sgd_versioned,
     "control_variates": control_variates,
+    "gradient_estimates": gradient_estimates,
     "gradient_table": gradient_table,
     "outer": outer,
     "eager_outer": eager_outer,
@@ -431,9 +440,10 @@ class ModelWorker:
         self.x = self.v = self.share = self.own  # of an eager worker
         self.mean: ModelVector | None = None
         self.lr = 0.0  # of the last step
-        self.sent = composition.aggregation.sends
+        self.names = composition.aggregation.sends
         self.answer: dict[str, ModelVector] = {}  # what came with the last model
         self.control: ModelVector | None = None  # c_i of SCAFFOLD
+        self.estimate: ModelVector = 0.0  # g_i of EF21
 
     def load(self, x: ModelVector, places: ModelVector | None) -> None:
         """Go on from a model, or from a part of one."""
@@ -444,8 +454,8 @@ class ModelWorker:
                 mixed = self.own[places] + x - self.pushed.pop(tuple(places))
             self.own[places], self.received[places] = mixed, x
             return
-        x, *others = x.reshape(1 + len(self.sent), -1)
-        self.answer = dict(zip(self.sent, others, strict=True))
+        x, *others = x.reshape(1 + len(self.names), -1)
+        self.answer = dict(zip(self.names, others, strict=True))
         if self.control is None:  # as the global one, which leaves the mean of all as it is
             self.control = self.answer.get("control")
         self.x, self.v, self.mean = x, np.zeros_like(x), None
@@ -519,4 +529,8 @@ class ModelWorker:
             return self.received - self.own
         if self.own_steps:
             return self.last
-        return sum(n * gradient for gradient, n in steps) / sum(n for _, n in steps)
+        return sum(n * gradient for gradient, n in steps) / sum(n for _, n in steps) - self.estimate
+
+    def sent(self, arrived: ModelVector) -> None:
+        """Take note of what has arrived of a push: EF21, g_i <- g_i + C(gradient - g_i)."""
+        self.estimate = self.estimate + arrived

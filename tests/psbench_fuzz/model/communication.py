@@ -10,7 +10,7 @@ from psbench_fuzz.model.rule import Decisions, Rule, rule
 from psbench_fuzz.model.view import ModelCluster
 
 #: the server tells these workers nothing
-rule("communication", "every_step", "osp", "hermes_gup")(Rule)
+rule("communication", "every_step", "gradient_differences", "osp", "hermes_gup")(Rule)
 
 
 @rule("communication", "micro_steps")

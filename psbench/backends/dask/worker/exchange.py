@@ -51,8 +51,11 @@ class WorkerExchange:
     def __init__(self, mailbox: Mailbox, clock: Callable[[], float], residual: Tensor | None) -> None:
         self._mailbox, self._clock, self._residual = mailbox, clock, residual
 
-    def push(self, push: Push, payload: Tensor, buffers: Tensor) -> None:
-        """Send a push to the coordinator, and its payload to the process that adds it up."""
+    def push(self, push: Push, payload: Tensor, buffers: Tensor) -> Callable[[], Tensor | None]:
+        """Send a push to the coordinator, and its payload to the process that adds it up.
+
+        What is returned gives the payload as it is decoded there; None if it does not travel.
+        """
         raise NotImplementedError
 
     def model(self, release: ReleaseMessage) -> tuple[Tensor, Tensor] | tuple[()]:
@@ -121,11 +124,12 @@ class RingExchange(WorkerExchange):
         residual = self._residual if waits else self._at_release
         return ({} if residual is None else {"residual": residual}), {}
 
-    def push(self, push: Push, payload: Tensor, buffers: Tensor) -> None:
+    def push(self, push: Push, payload: Tensor, buffers: Tensor) -> Callable[[], Tensor | None]:
         """Keep the payload for the next ring, and tell the coordinator."""
         payload = self._member.contribute(self._with_residual(payload), buffers)
         is_finite = math.isfinite(push.loss) and all_finite(payload)
         self._mailbox.send(PushMessage.of(push, self._clock(), is_finite))
+        return lambda: payload
 
     def model(self, release: ReleaseMessage) -> tuple[Tensor, Tensor]:
         """Return the replica."""
@@ -189,7 +193,7 @@ class ServerExchange(WorkerExchange):
         if self._codecs is not None:
             self._encoding, self._decoding = stamps.encoding, stamps.decoding
 
-    def push(self, push: Push, payload: Tensor, buffers: Tensor) -> None:
+    def push(self, push: Push, payload: Tensor, buffers: Tensor) -> Callable[[], Tensor | None]:
         """Send each server its slice, with the buffers to the first."""
         payload = self._with_residual(payload)
         with self._encoding:
@@ -197,11 +201,12 @@ class ServerExchange(WorkerExchange):
         sent_s = self._clock()
         if not slices:  # what is not finite does not travel: the push ends the run
             self._mailbox.send(PushMessage.of(push, sent_s, False))
-            return
+            return lambda: None
         first, *others = slices
         for server, part in zip(self._servers[1:], others, strict=True):
             server.send(PushMessage.of(push, sent_s, True, part))
         self._servers[0].send(PushMessage.of(push, sent_s, True, with_buffers(first, buffers)))
+        return lambda: payload if self._codecs is None else self._codecs.pushed(slices)
 
     def _slices(self, loss: float, payload: Tensor, fragment: int) -> list[Tensor]:
         """Return the servers' slices, encoded; none if the push ends the run."""

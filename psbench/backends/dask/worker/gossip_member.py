@@ -256,12 +256,13 @@ class GossipExchange(WorkerExchange):
         self._by_neighbours = isinstance(composition.aggregation, NeighbourMixing)
         member.compose(composition, workload, model)
 
-    def push(self, push: Push, payload: Tensor, buffers: Tensor) -> None:
+    def push(self, push: Push, payload: Tensor, buffers: Tensor) -> Callable[[], Tensor | None]:
         """Tell the coordinator, and send the neighbours what the step has made: the payload."""
         is_finite = math.isfinite(push.loss) and all_finite(payload)
         if self._by_neighbours and not self._sends_first and is_finite:
             self._member.spread(push.base_version, payload)
         self._mailbox.send(PushMessage.of(push, self._clock(), is_finite))
+        return lambda: payload
 
     def model(self, release: ReleaseMessage) -> tuple[Tensor, Tensor] | tuple[()]:
         """Return the mixture; nothing if the worker goes on from its own model after a void step."""

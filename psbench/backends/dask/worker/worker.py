@@ -270,7 +270,9 @@ class Worker:
         push = self.loop.push(-1, bytes=0, overlapping=overlapping, measured=measured)
         if self._corruptions is not None:
             payload = self._corruptions.of(self.worker, push.ticket, payload, push.fragment)
-        self.exchange.push(push, payload, self.model.buffers)
+        arrived = self.exchange.push(push, payload, self.model.buffers)
+        if self.model.notes_pushes and (decoded := arrived()) is not None:
+            self.model.sent(decoded)
         if overlapping:
             self._at_push = self._part("push")
         if self._noting is not None:
@@ -357,7 +359,7 @@ class Worker:
         if self.loop is not None and (since is None or repeats_steps(self.composition)):
             plain |= {"loop": self.loop.state_dict(), "next_chunk_s": None}
             plain |= {} if since is None else {"since": since, "orders": {**self.model.orders}}
-            if since is not None or self.composition.own_steps:  # all others are sent the model again
+            if since is not None or self.composition.computes_on_workers:  # others are sent the model again
                 tensors = named("model/", self.model.state_dict())
         return tensors, plain
 

@@ -1,0 +1,37 @@
+"""Base classes of the family whose servers estimate gradients by the differences that workers send."""
+
+from __future__ import annotations
+
+from psbench.core.aggregation import Aggregation
+from psbench.core.needs import Need
+from psbench.core.parts import Communication
+
+
+class EstimatedGradients(Aggregation):
+    """A push carries what changes the estimate of its worker's gradient, which both ends keep."""
+
+    needs = (
+        Need(
+            "communication",
+            lambda m: isinstance(m, SentDifferences),
+            "{part} adds pushes to estimates of gradients, and under {other} they are gradients",
+        ),
+    )
+
+
+class SentDifferences(Communication):
+    """A worker sends its gradient less the estimate of it."""
+
+    needs = (
+        Need(
+            "aggregation",
+            lambda a: isinstance(a, EstimatedGradients),
+            "{part} sends differences from estimates of gradients, which {other} would take for gradients",
+        ),
+        Need(
+            "communication",
+            lambda m: not m.codec.has_memory,
+            "{part} sends again what a push has left out, and so would the codec of {other}",
+            "set error_feedback of its codec to false",
+        ),
+    )
