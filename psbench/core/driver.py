@@ -51,10 +51,10 @@ _OUT = Status.GONE, Status.NEW
 
 
 def is_void(release: act.Release, view: ClusterView) -> bool:
-    """Return whether a release is void, as its worker has left since, and may be back.
+    """Return whether a release is void: its worker has left or was dropped since, and may be back.
 
-    So it is where the engine's answer goes on after a `Measure`: the departure was queued meanwhile, and the
-    view is as of the end of the answer.
+    An answer that goes on after a `Measure` has the departures that were queued meanwhile, and drops come
+    last in an answer; the view is as of its end.
     """
     worker = view.workers[release.worker]
     return worker.ticket != release.ticket or worker.status in _OUT

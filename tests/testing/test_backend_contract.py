@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from psbench.backends.control import Control
+from psbench.backends.dask.coordinator.live_run import LiveRun
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.instructions import FIRST_SERVER, Instruction, Send
@@ -39,10 +40,10 @@ def test_the_simulator_keeps_the_contract() -> None:
 class WatchedWorld(World):
     """The pure half of a live run, whose workers and first server report what they have."""
 
-    def __init__(self, workload: WatchedWorkload) -> None:
+    def __init__(self, workload: WatchedWorkload, run_class: type[LiveRun]) -> None:
         assert workload.witness is not None
         self._witness, self._compositions = workload.witness, 0
-        super().__init__(workload, np.random.Generator(np.random.PCG64(1)))
+        super().__init__(workload, np.random.Generator(np.random.PCG64(1)), run_class)
 
     def _perform(self, instruction: Instruction) -> None:
         super()._perform(instruction)
@@ -77,8 +78,8 @@ class WatchedWorld(World):
                 self.pass_time(0.005)
 
 
-def play_live(workload: WatchedWorkload, log: EventLog, world: type[WatchedWorld] = WatchedWorld) -> None:
-    world(workload).play()
+def play_live(workload: WatchedWorkload, log: EventLog, run_class: type[LiveRun] = LiveRun) -> None:
+    WatchedWorld(workload, run_class).play()
 
 
 def test_the_coordinator_of_a_live_run_keeps_the_contract() -> None:
@@ -281,15 +282,58 @@ def test_a_model_that_nobody_sees_is_no_model_that_is_right() -> None:
         check_backend(lambda workload, log: None)
 
 
-class SendsTwice(WatchedWorld):
-    """Makes each version twice."""
+class LiveLeavesOutPushes(LiveRun):
+    """Makes each version of the first push alone."""
 
-    def _perform(self, instruction: Instruction) -> None:
-        super()._perform(instruction)
-        if isinstance(instruction, Send) and isinstance(instruction.message, msg.ApplyUpdate):
-            self._witness.made(self.first_server.version, [])
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        make = self.actions.apply
+        self.actions.performers[act.Apply] = lambda action, now: make(
+            replace(action, pushes=action.pushes[:1], weights=action.weights[:1]), now
+        )
 
 
-def test_a_fault_of_a_live_run_is_found_out() -> None:
-    with pytest.raises(BrokenContract, match="no Apply is to be performed"):
-        check_backend(lambda workload, log: play_live(workload, log, SendsTwice))
+class LiveLosesRelease(LiveRun):
+    """Loses the release with ticket 3 of worker 1."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        performers, release = self.actions.performers, self.actions.release
+
+        def lose(action: act.Release, now: float) -> None:
+            if (action.worker, action.ticket) != (1, 3):
+                release(action, now)
+
+        performers[act.Release] = lose
+
+
+class LiveMeasuresNothing(LiveRun):
+    """Hands over no number that was asked for."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        events = self.run.events
+        self.actions.performers[act.Measure] = lambda action, now: events.append(ev.Measured({}))
+
+
+class LiveReleasesFirst(LiveRun):
+    """Releases workers before it makes the version that they are to load."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        perform = self.answers.perform
+        self.answers.perform = lambda actions: perform(sorted(actions, key=lambda a: type(a) is act.Apply))
+
+
+LIVE_FAULTS: dict[type[LiveRun], str] = {
+    LiveLeavesOutPushes: r"a barrier.*made of \[push 0\]; the Apply of version 1 names pushes \[0, 1, 2\]",
+    LiveLosesRelease: r"worker 1 was released with ticket 3 at .* s, and has sent nothing, after 21 more",
+    LiveMeasuresNothing: r"the Measure asks for \['model_loss'\]; handed over are \[\]",
+    LiveReleasesFirst: "worker 0 is sent version 0 as 1",  # found by the worker itself
+}
+
+
+@pytest.mark.parametrize("kind", LIVE_FAULTS, ids=lambda kind: kind.__name__)
+def test_a_live_run_with_a_fault_is_found_out(kind: type[LiveRun]) -> None:
+    with pytest.raises(BrokenContract, match=LIVE_FAULTS[kind]):
+        check_backend(lambda workload, log: play_live(workload, log, kind))
