@@ -32,6 +32,7 @@ _HELPERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
 
 _LOCK = threading.Lock()
 _starting: list[None] = []
+_ended = set[str]()  # addresses of schedulers whose clusters start no process any more
 _restore = ExitStack()
 
 
@@ -45,6 +46,9 @@ class _KillingNanny(Nanny):
 
     async def instantiate(self) -> Status:
         """Start the process, also a lost one again, with the settings of a local cluster."""
+        if self.scheduler_addr in _ended:
+            await self.close(reason="run-ended")
+            return self.status
         with _settings():
             return await super().instantiate()
 
@@ -136,6 +140,7 @@ def local_cluster(
             cluster.close(timeout=_CLOSE_S)
         except TimeoutError:
             logger.warning("the cluster did not close within %g s", _CLOSE_S)
+            _ended.add(cluster.scheduler_address)  # or its nannies start those again that are killed below
         finally:
             _, left = psutil.wait_procs(own, timeout=1.0)
             for process in left:

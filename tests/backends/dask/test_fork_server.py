@@ -1,11 +1,17 @@
-"""What the fork server imports: what a process of a live run needs, and nothing that takes long beside."""
+"""What the fork server imports: what a process of a live run needs, and nothing beside; and how those end."""
 
 from __future__ import annotations
 
 import multiprocessing
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
+import psutil
+import pytest
+from distributed import LocalCluster
+
+from psbench.backends.dask.local_cluster import local_cluster
 from psbench.system.fork_server import PRELOADED, ensure_running
 
 _TELLS = """
@@ -29,3 +35,27 @@ def test_the_fork_server_imports_no_more_than_runs_need(tmp_path: Path) -> None:
     assert first.split() == ["True", "True", "torch"]
     assert all(find_spec(name) for name in PRELOADED)
     assert {*imported.split()} >= {*PRELOADED}
+
+
+def test_processes_that_must_be_killed_at_the_end_are_not_started_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a machine too busy to close many in time: their nannies took them for lost."""
+
+    def takes_long(cluster: LocalCluster, timeout: float | None = None) -> None:
+        raise TimeoutError
+
+    me = psutil.Process()
+    before = {*me.children(recursive=True)}
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalCluster, "close", takes_long)
+        with local_cluster(2) as cluster:
+            while len(cluster.workers) < 2:
+                time.sleep(0.01)
+            own = {*me.children(recursive=True)} - before
+    until = time.monotonic() + 3
+    while time.monotonic() < until:
+        assert {*me.children(recursive=True)} <= before | own
+        time.sleep(0.02)
+    assert not any(cluster.scheduler.workers)
+    cluster.close()
