@@ -139,7 +139,7 @@ def test_each_seed_has_its_own_line_at_a_switch(runs, tiny):
 
 def test_the_training_loss_of_one_seed_has_only_its_switches(runs):
     both, clock = [runs[-1], runs[-1]], ["virtual"]
-    drawing = learning._Drawing(["switching"], ["strategy_switch"], "time_s", clock)
+    drawing = learning._Drawing(["switching"], "time_s", clock)
     marks = learning._switch_marks(both, ["switching"] * 2, "time_s")
     (loss,) = learning._training(both, ["switching"] * 2, marks, drawing)
     assert len(marks) == 2
@@ -355,7 +355,7 @@ def test_a_run_has_one_colour_in_every_chart_of_a_page(runs):
 def scales_of(part):
     """Yield each label and its colour, wherever a specification has a scale of labels."""
     for key, value in part.items() if isinstance(part, dict) else enumerate(part):
-        if key in ("color", "fill") and value.get("field") == "label":
+        if key in ("color", "fill") and isinstance(value, dict) and value.get("field") == "label":
             yield from zip(value["scale"]["domain"], value["scale"]["range"], strict=True)
         elif isinstance(value, (dict, list)) and key != "datasets":
             yield from scales_of(value)
