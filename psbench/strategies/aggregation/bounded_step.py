@@ -67,7 +67,7 @@ class _ByDistance(Aggregation):
 
 
 class BoundedStep(_ByDistance):
-    """Bound the rate of a stale push by a constant over the squared distance that the model has moved since.
+    """Bound the rate of a push by a constant over the squared distance that the model has moved since.
 
     The rate of push j is the optimizer's times clip(near / |w_now - w_read|^2, least, most), where w_read is
     the model that the push was computed on.

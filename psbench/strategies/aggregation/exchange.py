@@ -33,7 +33,7 @@ class Exchange(MovesToMean):
     linear = True
 
     aggregate: Literal["parameters", "gradient"] = parameter(
-        "parameters", "what is averaged at a synchronisation", source=SOURCE
+        "parameters", "quantity that a synchronisation averages", source=SOURCE
     )
 
     @property

@@ -76,7 +76,9 @@ class FedBuff(Aggregation):
 
     outer_lr: float = parameter(1.0, "rate of the server", source=FEDBUFF, gt=0)
     staleness_exponent: float = parameter(0.5, "how fast staleness lowers a weight", source=FEDBUFF, ge=0)
-    normalise: bool = parameter(False, "divide by the weights' sum, not their number", source=FEDBUFF)
+    normalise: bool = parameter(
+        False, "divide by the sum of the weights instead of their number", source=FEDBUFF
+    )
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Weigh each difference by its staleness."""

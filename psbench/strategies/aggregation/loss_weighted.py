@@ -49,7 +49,7 @@ class LossWeighted(MovesToMean):
     needs = (NEEDS_SINGLE_PUSHES,)
 
     loss_samples: int = parameter(
-        500, "validation samples that a model's loss is taken over", unit="samples", source="ours", ge=1
+        500, "validation samples for a model's loss", unit="samples", source="ours", ge=1
     )
 
     _has_model: bool = PrivateAttr(False)  # whether a push has become the model

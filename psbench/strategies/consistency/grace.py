@@ -28,7 +28,7 @@ class Grace(Consistency):
     singly = True
 
     grace_s: float = parameter(
-        0.0, "time that the first push waits for others; 0: none", unit="s", source=SOURCE, ge=0
+        0.0, "time that the first push waits for other pushes; 0: no wait", unit="s", source=SOURCE, ge=0
     )
 
     _waiting: bool = PrivateAttr(False)  # whether a period is under way
