@@ -104,7 +104,7 @@ class BoundedStep(_ByDistance):
 
 
 class BoundedStepByMean(_ByDistance):
-    """Bound the rate of a push whose model has moved further since than the mean of all pushes so far.
+    """Bound the rate of a push if the model has moved further since than the mean over all pushes so far.
 
     As `bounded_step`, with the mean of the squared distances measured until now, this commit's among them,
     in place of the constant: pushes count for less that are staler than usual.

@@ -14,7 +14,7 @@ SOURCE = "Tyagi and Swany 2023 (SelSync)"
 
 
 class Exchange(MovesToMean):
-    """Average the workers' models, or have each apply the mean of their last gradients to its own.
+    """Average the workers' models, or apply the mean of their last gradients to each local model.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ from psbench.strategies.aggregation.model_average import MovesToMean
 
 
 class LossWeighted(MovesToMean):
-    """Take the mean of the model and of a worker's, each weighted by 1 / its test loss.
+    """Average the server's model and a worker's model, each weighted by 1 / its test loss.
 
     w <- (W1 w + W2 w_i) / (W1 + W2) with W1 = 1 / L(w) and W2 = 1 / L(w_i). The first push becomes the model.
 

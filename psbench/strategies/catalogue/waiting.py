@@ -91,7 +91,7 @@ con_sgd = Published(
 
 dyn_sgd = Published(
     "dyn_sgd",
-    "ssp in which each gradient is divided by its staleness",
+    "ssp in which each gradient is divided by its staleness plus 1",
     "Jiang et al. 2017",
     [consistency.SSP, aggregation.DynSGD],
 )

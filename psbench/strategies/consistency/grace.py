@@ -12,7 +12,7 @@ _KEY = "grace"
 
 
 class Grace(Consistency):
-    """Wait `grace_s` after a first push, then commit what has arrived, one push after the other.
+    """Wait `grace_s` after a first push, then commit the pending pushes one by one.
 
     Workers that finish almost together so begin their next steps from one model.
 

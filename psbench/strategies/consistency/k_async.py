@@ -101,7 +101,7 @@ class NSoftsync(_EveryPushes):
 
     n: int = parameter(
         2,
-        "versions made while every worker pushes once, about",
+        "approximate number of versions for every push of each worker",
         unit="versions",
         source=SOFTSYNC_SOURCE,
         ge=1,
