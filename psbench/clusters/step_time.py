@@ -153,14 +153,14 @@ class LogNormal(StepTime):
     sigma: float = parameter(0.2, "standard deviation of the logarithm of a step's time", gt=0, le=3)
     correlation: float = parameter(
         0.0,
-        "of the logarithms of a worker's steps in a row",
+        "correlation of the logarithms of a worker's successive steps",
         source="Box and Jenkins 1970, AR(1)",
         ge=0,
         le=1,
     )
-    shift: float = parameter(0.0, "what every step takes at least, as a share of the mean", ge=0, lt=1)
+    shift: float = parameter(0.0, "smallest step time, as a share of the mean", ge=0, lt=1)
     stalls: float = parameter(0.0, "share of the steps that stall", ge=0, le=1)
-    stall: float = parameter(0.0, "how long a stall is on average, in means of the other steps", ge=0)
+    stall: float = parameter(0.0, "mean duration of a stall, in mean times of the other steps", ge=0)
 
     def draw(self, rng: np.random.Generator, start: int, size: int) -> np.ndarray:
         """Return log-normal factors; correlated ones, or with stalls, of a new series, whatever `start`."""

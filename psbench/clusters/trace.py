@@ -82,7 +82,7 @@ class Trace(StepTime):
     )
     path: str = parameter("", "CSV or Parquet file with columns worker and seconds")
     samples: int | None = parameter(
-        None, "batch that the seconds were measured with; none: they do not depend on it", ge=1
+        None, "batch size of the measured seconds; none: independent of the batch size", ge=1
     )
     order: Literal["blocks", "resample", "in_order"] | None = parameter(
         None, "draw blocks or single steps, or replay in order; none: factors singly, seconds in blocks"

@@ -186,8 +186,8 @@ class Communication(Part):
     chunks: ClassVar[bool] = False
     #: whether a worker reports its progress within a batch, and takes orders to do more or less of it
     reports_progress: ClassVar[bool] = False
-    codec: SerializeAsAny[CodecPart] = codec_field("how vectors sent to the servers are encoded")
-    codec_down: SerializeAsAny[CodecPart] = codec_field("how vectors sent to the workers are encoded")
+    codec: SerializeAsAny[CodecPart] = codec_field("codec of vectors sent to the servers")
+    codec_down: SerializeAsAny[CodecPart] = codec_field("codec of vectors sent to the workers")
     needs = (
         Need(
             "consistency",
@@ -398,7 +398,7 @@ class Placement(Part):
     num_servers: ClassVar[int] = 1
     #: how often a step gathers the parameters that other workers hold; 0 if each holds all of them
     gathers: ClassVar[int] = 0
-    #: number of servers that add up for the workers of a collective, which hold the parameters
+    #: number of summing servers for the workers of a collective, which hold the parameters
     adding_servers: ClassVar[int] = 0
     #: whether parameters may move between servers during a run; only then `on_applied` is called
     moves: ClassVar[bool] = False

@@ -44,7 +44,7 @@ class Switch(Specification):
         source="Sync-Switch, ICDCS 2021 (additive ramp)",
         ge=1,
     )
-    cost_s: float = parameter(0.0, "time the hand-over takes, after draining", unit="s", ge=0)
+    cost_s: float = parameter(0.0, "duration of the switch after draining", unit="s", ge=0)
 
     @field_validator("rule", mode="before")
     @classmethod
@@ -148,7 +148,7 @@ class SwitchingStrategy(Switch):
     name: str = "strategy_switch"
     first: Strategy
     second: Strategy
-    then: tuple[LaterSwitch, ...] = parameter((), "further switches, in their order: to, rule, momentum")
+    then: tuple[LaterSwitch, ...] = parameter((), "further switches in order: to, rule, momentum")
 
     @model_validator(mode="after")
     def _has_momentum_to_reduce(self) -> Self:

@@ -139,17 +139,17 @@ def test_what_is_copied_or_changed_has_no_points(ada, tmp_path, monkeypatch):
         shutil.copytree(ada[1] / "assignment-1-ada@uni", f"assignment-1-{student}")
     copied = graded(f"assignment-1-{other}")
     assert [test["score"] for test in copied["tests"]] == [0] * 5
-    assert {test["output"] for test in copied["tests"]} == {"run 'asp' is not of your experiment"}
+    assert {test["output"] for test in copied["tests"]} == {"run 'asp' does not belong to your experiment"}
     mine = Submission(1, "ada@uni")
-    with pytest.raises(ParameterError, match="predictions are kept"):
+    with pytest.raises(ParameterError, match="predictions cannot be changed"):
         mine.predict(waiting=0.6, times_as_fast=2)
-    with pytest.raises(ParameterError, match="say what you expect first"):
+    with pytest.raises(ParameterError, match="enter your predictions first"):
         Submission(1, "new").run("bsp")
     with pytest.raises(ParameterError, match="is not a valid id"):
         Submission(1, "your-id").answer(slowest=1)
     with pytest.raises(DataError, match="give a folder assignment-N-STUDENT"):
         submission_of(tmp_path / "assignment-7-ada")
-    with pytest.raises(DataError, match="a mark of a solution near line 2 has no end"):
+    with pytest.raises(DataError, match="a solution mark near line 2 has no end"):
         student_edition("```python\n# BEGIN SOLUTION\nx = 1\n```\n")
 
 
@@ -177,7 +177,7 @@ def test_what_does_not_compare_is_not_ranked(tmp_path, capsys):
         folder.mkdir()
     for given, says in (
         (folders[:1], "the quiz, assignment 0, has no run to rank"),
-        ([tmp_path], "[0, 1] do not"),
+        ([tmp_path], "[0, 1] cannot be compared"),
     ):
         assert command("leaderboard", *given) == 2
         out, err = capsys.readouterr()
@@ -247,7 +247,7 @@ def test_predictions_made_after_the_runs_have_no_points(ada, tmp_path):
     mine.predict(waiting=0.61, times_as_fast=2)
     found = grade(mine)
     assert found["score"] == 0
-    assert "was made after other predictions" in found["tests"][0]["output"]
+    assert "was made after predictions that differ" in found["tests"][0]["output"]
     assert check(mine) == found["tests"][0]["output"]
 
 
@@ -305,4 +305,4 @@ def test_slides_begin_at_headings_and_show_figures_without_code(tmp_path, capsys
     assert 'src="reveal/dist/reveal.js"' in page or "reveal/dist/reveal" in page
     source.write_text("```python\nx = 1\n```\n")
     assert command("slides", source, tmp_path / "slides.html") == 2
-    assert "ends with what is shown" in capsys.readouterr().err
+    assert "must end with the figure to show" in capsys.readouterr().err

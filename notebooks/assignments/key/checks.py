@@ -22,7 +22,7 @@ def _known(handed: Handed, number: int) -> str:
 
 
 def _predicted(handed: Handed) -> str:
-    return "" if handed.submission.read("predictions") else "nothing was predicted"
+    return "" if handed.submission.read("predictions") else "there is no prediction"
 
 
 def _both_runs(handed: Handed) -> str:
@@ -33,7 +33,11 @@ def _both_runs(handed: Handed) -> str:
 
 def _slowest(handed: Handed) -> str:
     found = handed.answer("slowest")
-    return "" if found == handed.submission.own["slow"] else f"slowest = {found!r} is not waited for"
+    return (
+        ""
+        if found == handed.submission.own["slow"]
+        else f"slowest = {found!r} is not the worker that the others wait for"
+    )
 
 
 def _waiting(handed: Handed) -> str:
@@ -53,14 +57,14 @@ def _times_as_fast(handed: Handed) -> str:
 def _within(handed: Handed) -> str:
     stalest = handed.run("ssp", **bounded(handed.answer("bound"))).summary()["staleness"]["max"]
     budget = handed.submission.own["budget"]
-    return "" if stalest <= budget else f"a push was {stalest} versions stale, and the budget is {budget}"
+    return "" if stalest <= budget else f"a push was {stalest} versions stale, but the budget is {budget}"
 
 
 def _largest(handed: Handed) -> str:
     if wrong := _within(handed):
         return wrong
     further = handed.timed(**bounded(handed.answer("bound") + 1)).summary()["staleness"]["max"]
-    return "" if further > handed.submission.own["budget"] else "a larger bound keeps the budget too"
+    return "" if further > handed.submission.own["budget"] else "a larger bound also keeps the budget"
 
 
 def _gain(handed: Handed) -> str:
@@ -84,14 +88,14 @@ def _share(handed: Handed, epochs: int) -> float:
 def _in_time(handed: Handed) -> str:
     handed.run("switched", **_switched(handed))
     share, most = _share(handed, handed.answer("epochs")), handed.submission.own["share"]
-    return "" if share <= most else f"the run takes {share:.3f} of All-Reduce's time, and {most} is allowed"
+    return "" if share <= most else f"the run takes {share:.3f} of All-Reduce's time, but the limit is {most}"
 
 
 def _latest(handed: Handed) -> str:
     if wrong := _in_time(handed):
         return wrong
     further = _share(handed, handed.answer("epochs") + 1)
-    return "" if further > handed.submission.own["share"] else "a later switch is in time too"
+    return "" if further > handed.submission.own["share"] else "a later switch also keeps the limit"
 
 
 def _staleness(handed: Handed) -> str:
@@ -118,36 +122,44 @@ def _tried(handed: Handed) -> str:
 
 def _faster(handed: Handed, than: float) -> str:
     share = design_share(handed)
-    return "" if share <= than else f"its time is {share:.2f} of BSP's there, and {than} is asked for"
+    return (
+        ""
+        if share <= than
+        else f"it takes {share:.2f} of BSP's time on the unseen clusters, but the limit is {than}"
+    )
 
 
 #: by assignment, of which 0 is the quiz, each check with what it is called and its points
 CHECKS: Checks = {
     0: tuple((f"question {number}", 1, partial(_known, number=number)) for number in NUMBERS),
     1: (
-        ("a prediction was made first", 2, _predicted),
-        ("both runs are of your experiment", 2, _both_runs),
+        ("a prediction precedes the runs", 2, _predicted),
+        ("both runs belong to your experiment", 2, _both_runs),
         ("the slowest worker", 2, _slowest),
-        ("the share of time that the others wait", 2, _waiting),
-        ("how many times as fast ASP is", 2, _times_as_fast),
+        ("the share of time for which the others wait", 2, _waiting),
+        ("the speed-up of ASP", 2, _times_as_fast),
     ),
     2: (
-        ("a prediction was made first", 2, _predicted),
+        ("a prediction precedes the runs", 2, _predicted),
         ("the run keeps the budget", 3, _within),
-        ("and no larger bound does", 3, _largest),
-        ("how many times as fast as BSP it is", 2, _gain),
+        ("no larger bound keeps the budget", 3, _largest),
+        ("the speed-up over BSP", 2, _gain),
     ),
     3: (
-        ("a prediction was made first", 2, _predicted),
-        ("the run is in time", 2, _in_time),
-        ("and no later switch is", 2, _latest),
-        ("how stale its gradients are", 2, _staleness),
-        ("how accurate it is", 2, _accuracy),
+        ("a prediction precedes the runs", 2, _predicted),
+        ("the run keeps the time limit", 2, _in_time),
+        ("no later switch keeps the time limit", 2, _latest),
+        ("the mean staleness", 2, _staleness),
+        ("the accuracy", 2, _accuracy),
     ),
     4: (
-        ("a prediction was made first", 2, _predicted),
-        ("the design was tried on your own cluster", 2, _tried),
-        ("it reaches the target on clusters not seen, sooner than BSP", 3, partial(_faster, than=_BETTER)),
-        ("in three quarters of BSP's time", 3, partial(_faster, than=_GOOD)),
+        ("a prediction precedes the runs", 2, _predicted),
+        ("a run of the design on your own cluster", 2, _tried),
+        (
+            f"it reaches the target on unseen clusters in {_BETTER:.0%} of BSP's time",
+            3,
+            partial(_faster, than=_BETTER),
+        ),
+        (f"it reaches the target in {_GOOD:.0%} of BSP's time", 3, partial(_faster, than=_GOOD)),
     ),
 }

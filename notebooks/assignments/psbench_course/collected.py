@@ -74,7 +74,7 @@ def unpacked(path: Path) -> Iterator[Path]:
         try:
             with zipfile.ZipFile(path) as packed:
                 if sum(each.file_size for each in packed.infolist()) > _MOST_BYTES:
-                    raise DataError(f"{path}: would unpack to more than {_MOST_BYTES} bytes")
+                    raise DataError(f"{path}: unpacks to more than {_MOST_BYTES} bytes")
                 # macOS adds a folder of its own
                 names = [name for name in packed.namelist() if not name.startswith("__MACOSX/")]
                 roots = {PurePosixPath(name).parts[0] for name in names}
@@ -93,7 +93,7 @@ def graded(path: Path, limit_s: float, has_share: bool = False) -> dict[str, Any
     -------
     dict
         "student", "assignment", "results" as Gradescope reads them and, if asked for and every check was
-        passed, "share": the time over that of BSP. What cannot be graded has no points, and says why.
+        passed, "share": the time relative to BSP. What cannot be graded has no points, and says why.
     """
     with unpacked(path) as folder:
         submission = submission_of(folder)
@@ -105,7 +105,7 @@ def graded(path: Path, limit_s: float, has_share: bool = False) -> dict[str, Any
             return found | {"results": _no_points(f"grading took longer than {limit_s:g} s")}
         if done.returncode:
             last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-            return found | {"results": _no_points(f"cannot be graded ({last})")}
+            return found | {"results": _no_points(f"grading failed ({last})")}
         found.update(json.loads(done.stdout.splitlines()[-1]))
         return found
 

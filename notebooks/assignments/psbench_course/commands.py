@@ -104,7 +104,7 @@ def leaderboard(paths: Paths, limit_s: Seconds = 300.0) -> None:
             shares.append((done["student"], done["share"]))
     if len(assignments) > 1:
         numbers = sorted(assignments)
-        raise DataError(f"leaderboard: assignments {numbers} do not compare; give submissions of one")
+        raise DataError(f"leaderboard: assignments {numbers} cannot be compared; give submissions of one")
     if assignments == {0}:
         raise DataError("leaderboard: the quiz, assignment 0, has no run to rank; give another assignment's")
     put(ranking(shares), end="")

@@ -60,7 +60,7 @@ def notebook_of(text: str) -> dict[str, Any]:
     """
     if "SOLUTION" in text:
         line = text[: text.index("SOLUTION")].count("\n") + 1
-        raise DataError(f"assignment: a mark of a solution near line {line} has no end, or is no assignment")
+        raise DataError(f"assignment: a solution mark near line {line} has no end or marks no assignment")
     cells: list[dict[str, Any]] = []
     for number, part in enumerate(_FENCE.split(text)):
         if not part.strip():

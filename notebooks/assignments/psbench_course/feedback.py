@@ -46,7 +46,7 @@ def check(submission: Submission, number: int | None = None) -> str:
 def _missing(submission: Submission) -> str:
     try:
         if not submission.read("predictions"):
-            return "say what you expect first: mine.predict(...)"
+            return "enter your predictions first: mine.predict(...)"
         for name in _RUNS[submission.assignment]:
             if not (submission.folder / name / "run.json").is_file():
                 return f"there is no run {name!r}"

@@ -74,7 +74,7 @@ def ranking(shares: Sequence[tuple[str, float]]) -> str:
     """Return a CSV of students and their times over BSP's, the shortest first."""
     ranked = enumerate(sorted(shares, key=lambda row: row[::-1]), 1)
     rows = [[rank, student, f"{share:.4f}"] for rank, (student, share) in ranked]
-    return csv_of_rows([["rank", "student", "time over that of BSP"], *rows])
+    return csv_of_rows([["rank", "student", "time relative to BSP"], *rows])
 
 
 def share_of_bsp(submission: Submission) -> float:

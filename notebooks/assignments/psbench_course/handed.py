@@ -56,14 +56,14 @@ class Handed:
         folder = self.submission.folder / name
         wanted = (experiment or self.submission.experiment).but(**changes)
         if not _is_like(folder, wanted, free=()) or (found := Run.load(folder)).experiment != wanted:
-            raise DataError(f"run {name!r} is not of your experiment")
+            raise DataError(f"run {name!r} does not belong to your experiment")
         replay(found)
         if wanted.stop.target_accuracy:  # when it ends is for its gradients to say
             return found
         again = self.timed(**changes)
         times, expected = (run.log.of_kind(Kind.APPLY)["time_s"] for run in (found, again))
         if len(times) != len(expected) or not np.allclose(times, expected, rtol=1e-9):
-            raise DataError(f"run {name!r} has other times than your experiment has")
+            raise DataError(f"the times of run {name!r} differ from those of your experiment")
         return found
 
     @cached_property
@@ -77,9 +77,9 @@ class Handed:
             return "there is no run"
         for folder in folders:
             if not _is_like(folder, own, free=("strategy", "stop")):
-                return f"run {folder.name!r} is not of your experiment"
+                return f"run {folder.name!r} does not belong to your experiment"
             if _recorded(folder) != self.submission.predictions_digest():
-                return f"run {folder.name!r} was made after other predictions than those handed in"
+                return f"run {folder.name!r} was made after predictions that differ from those handed in"
         return ""
 
     def timed(self, **changes: Any) -> Run:
@@ -108,7 +108,7 @@ class Handed:
         # in this order NaN is not near, and no whole number is too large for a float
         if isinstance(value, (int, float)) and expected - margin <= value <= expected + margin:
             return ""
-        return f"{name} = {in_short(value)} is not what the event log says"
+        return f"{name} = {in_short(value)} differs from the event log"
 
 
 def _is_like(folder: Path, wanted: Experiment, free: tuple[str, ...]) -> bool:
@@ -144,7 +144,7 @@ def design_share(handed: Handed) -> float:
         for number, experiment in enumerate(handed.submission.unseen(handed.secret)):
             times = [time_to_target(experiment.but(strategy=each)) for each in (strategy, "bsp")]
             if times[0] is None:
-                raise ParameterError(f"on cluster {number + 1} that you have not seen it misses the target")
+                raise ParameterError(f"it misses the target on unseen cluster {number + 1}")
             shares.append(times[0] / (times[1] or times[0]))
         handed.share = sum(shares) / len(shares)
     return handed.share

@@ -44,7 +44,9 @@ def _shown(code: str, space: dict[str, Any]) -> dict[str, Any]:
     tree = ast.parse(code)
     last = tree.body.pop()
     if not isinstance(last, ast.Expr):
-        raise SpecError(f"slides: a block ends with what is shown, and this one with {ast.unparse(last)!r}")
+        raise SpecError(
+            f"slides: a block must end with the figure to show; this block ends with {ast.unparse(last)!r}"
+        )
     exec(compile(tree, "slides", "exec"), space)
     value = eval(compile(ast.Expression(last.value), "slides", "eval"), space)
     data, metadata = value.still() if hasattr(value, "still") else ({"text/plain": str(value)}, {})

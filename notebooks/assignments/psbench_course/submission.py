@@ -164,7 +164,7 @@ class Submission:
         given = _answered(values)
         before = self.read("predictions")
         if before and before != given:
-            raise ParameterError(f"predictions are kept, and yours were {before}")
+            raise ParameterError(f"predictions cannot be changed; yours are {before}")
         if given:
             self._write("predictions", given)
 
@@ -174,12 +174,12 @@ class Submission:
         Raises
         ------
         ParameterError
-            If nothing was predicted.
+            If there is no prediction.
         """
         from psbench.runs.execution import run
 
         if not self.read("predictions"):
-            raise ParameterError("say what you expect first: mine.predict(...)")
+            raise ParameterError("enter your predictions first: mine.predict(...)")
         found = run((experiment or self.experiment).but(**changes))
         found.meta["predictions"] = self.predictions_digest()
         found.save(self.folder / name, overwrite=True)

@@ -13,7 +13,7 @@ SOURCE = "Wang and Joshi 2019 (AdaComm), eqs. 7-8; Chen and Huo 2016"
 
 
 class BlockMomentum(MovesToMean):
-    """Take all steps since the last averaging as one big gradient step, and give that a momentum.
+    """Treat all steps since the last averaging as one large step, and apply a momentum to it.
 
     u <- beta u + G with G = (w - mean_i w_i)/lr, then w <- w - lr u.
 
@@ -30,7 +30,7 @@ class BlockMomentum(MovesToMean):
     linear = True
 
     block_momentum: float = parameter(
-        0.3, "momentum of whole blocks of local steps; 0 averages plainly", source=SOURCE, ge=0, lt=1
+        0.3, "momentum of whole blocks of local steps; 0: plain average", source=SOURCE, ge=0, lt=1
     )
 
     @property

@@ -67,7 +67,7 @@ class _ByDistance(Aggregation):
 
 
 class BoundedStep(_ByDistance):
-    """Bound the rate of a stale push by a constant over the squared distance that the model has moved since.
+    """Bound the rate of a push by a constant over the squared distance that the model has moved since.
 
     The rate of push j is the optimizer's times clip(near / |w_now - w_read|^2, least, most), where w_read is
     the model that the push was computed on.
@@ -104,7 +104,7 @@ class BoundedStep(_ByDistance):
 
 
 class BoundedStepByMean(_ByDistance):
-    """Bound the rate of a push whose model has moved further since than the mean of all pushes so far.
+    """Bound the rate of a push if the model has moved further since than the mean over all pushes so far.
 
     As `bounded_step`, with the mean of the squared distances measured until now, this commit's among them,
     in place of the constant: pushes count for less that are staler than usual.

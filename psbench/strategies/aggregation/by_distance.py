@@ -64,7 +64,7 @@ class _ByProducts(Aggregation):
 
 
 class Krum(_ByProducts):
-    """Step along the push whose nearest neighbours are nearest, or along the mean of the best few.
+    """Step along the push that is closest to its nearest neighbours, or along the mean of the best few.
 
     The score of a push is the sum of its squared distances to the n - f - 2 others that are nearest to it.
 
@@ -92,8 +92,10 @@ class Krum(_ByProducts):
     source = "Blanchard et al. 2017, sec. 4"
     weighs_samples = False
 
-    faulty: int = parameter(0, "wrong pushes that a commit may hold", unit="pushes", source=KRUM, ge=0)
-    chosen: int = parameter(1, "pushes of lowest score to average", unit="pushes", source=KRUM, ge=1)
+    faulty: int = parameter(0, "corrupted pushes that a commit may contain", unit="pushes", source=KRUM, ge=0)
+    chosen: int = parameter(
+        1, "number of pushes with the lowest scores to average", unit="pushes", source=KRUM, ge=1
+    )
 
     def check(self, num_workers: int, global_batch: int) -> None:
         """Require as many workers as the paper's guarantee needs."""
@@ -140,7 +142,9 @@ class GeometricMedian(_ByProducts):
     source = "Pillutla et al. 2022, Alg. 2"
 
     iterations: int = parameter(10, "steps of Weiszfeld's algorithm", source="our choice", ge=1, le=1000)
-    smoothing: float = parameter(1e-6, "nu: smallest distance that a weight is divided by", source=RFA, gt=0)
+    smoothing: float = parameter(
+        1e-6, "nu: lower bound of the distances that divide the weights", source=RFA, gt=0
+    )
 
     def weights(self, pushes: Sequence[Push], gram: Gram) -> list[float]:
         """Weigh each push by its share of the samples over its distance from the point before."""

@@ -37,9 +37,9 @@ class DelayCompensated(Aggregation):
     needs_base = True
     weighs_samples = False
 
-    compensation: float = parameter(0.04, "share of the correction", source=SOURCE, ge=0)
+    compensation: float = parameter(0.04, "weight of the correction", source=SOURCE, ge=0)
     form: Literal["constant", "adaptive"] = parameter(
-        "constant", "whether the share follows the size of the gradients", source=SOURCE
+        "constant", "whether the weight adapts to the size of the gradients", source=SOURCE
     )
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:

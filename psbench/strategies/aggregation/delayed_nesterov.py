@@ -47,13 +47,13 @@ class DelayedNesterov(Aggregation):
     outer_momentum: float = parameter(0.9, "momentum of the outer step", source=SOURCE, ge=0, lt=1)
     momentum_every: int = parameter(
         0,
-        "pushes between two updates of the momentum; 0: as many as workers",
+        "pushes between two updates of the momentum; 0: number of workers",
         unit="pushes",
         source=SOURCE,
         ge=0,
     )
     momentum_between: float = parameter(
-        0.0, "share of the momentum that the other pushes get", source=SOURCE, ge=0, le=1
+        0.0, "share of the momentum applied in the other pushes", source=SOURCE, ge=0, le=1
     )
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:

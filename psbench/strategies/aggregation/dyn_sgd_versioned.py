@@ -12,7 +12,7 @@ from psbench.core.needs import NEEDS_SINGLE_PUSHES
 
 
 class DynSGDVersioned(Aggregation):
-    """Average the pushes of a stage as they arrive: each of d counts 1/d, and the earlier ones are corrected.
+    """Average the d pushes of a stage as they arrive: weight each by 1/d, and correct earlier pushes.
 
     A worker's c-th push belongs to stage c. With the d-th push of a stage the model moves along
     (g - mean of the d - 1 before)/d, so that the stage's pushes have moved it along their mean, however many

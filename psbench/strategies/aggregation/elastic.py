@@ -10,7 +10,7 @@ SOURCE = "Zhang et al. 2015 (EASGD)"
 
 
 class ElasticCentre(MovesToMean):
-    """Move the centre towards a worker's model, x <- x + alpha (w - x); the worker moves as far towards it.
+    """Move the centre x and a worker's model w towards each other by the same amount, alpha (w - x).
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class ElasticCentre(MovesToMean):
     needs = (NEEDS_SINGLE_PUSHES,)
 
     elastic_rate: float = parameter(
-        0.1, "share of the distance that centre and worker move", source=SOURCE, ge=0, lt=1
+        0.1, "share of the distance by which centre and worker move", source=SOURCE, ge=0, lt=1
     )
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:

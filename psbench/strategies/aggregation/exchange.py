@@ -14,7 +14,7 @@ SOURCE = "Tyagi and Swany 2023 (SelSync)"
 
 
 class Exchange(MovesToMean):
-    """Average the workers' models, or have each apply the mean of their last gradients to its own.
+    """Average the workers' models, or apply the mean of their last gradients to each local model.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class Exchange(MovesToMean):
     linear = True
 
     aggregate: Literal["parameters", "gradient"] = parameter(
-        "parameters", "what is averaged at a synchronisation", source=SOURCE
+        "parameters", "quantity that a synchronisation averages", source=SOURCE
     )
 
     @property

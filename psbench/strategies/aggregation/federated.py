@@ -41,8 +41,10 @@ class FedAsync(MovesToMean):
     source = "Xie et al. 2019 (FedAsync), Alg. 1"
     needs = (NEEDS_SINGLE_PUSHES,)
 
-    mixing: float = parameter(0.6, "share of a fresh model", source=FEDASYNC, gt=0, le=1)
-    staleness_exponent: float = parameter(0.5, "how fast staleness lowers the share", source=FEDASYNC, ge=0)
+    mixing: float = parameter(0.6, "share of a model with staleness 0", source=FEDASYNC, gt=0, le=1)
+    staleness_exponent: float = parameter(
+        0.5, "exponent of the staleness in the share", source=FEDASYNC, ge=0
+    )
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Take the push's model by its share, and the own one by the rest."""
@@ -75,8 +77,10 @@ class FedBuff(Aggregation):
     weighs_samples = False
 
     outer_lr: float = parameter(1.0, "rate of the server", source=FEDBUFF, gt=0)
-    staleness_exponent: float = parameter(0.5, "how fast staleness lowers a weight", source=FEDBUFF, ge=0)
-    normalise: bool = parameter(False, "divide by the weights' sum, not their number", source=FEDBUFF)
+    staleness_exponent: float = parameter(0.5, "exponent of the staleness in a weight", source=FEDBUFF, ge=0)
+    normalise: bool = parameter(
+        False, "divide by the sum of the weights instead of their number", source=FEDBUFF
+    )
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Weigh each difference by its staleness."""

@@ -15,7 +15,7 @@ _ALIGNED, _SHARE, _LARGEST, _KAPPA, _EPSILON = 0.2, 0.5, 0.5, 3.0, 1e-8
 
 
 class HeLoCo(AnsweredModels):
-    """Correct each worker's difference along the outer momentum, step, and answer with a model ahead.
+    """Correct each worker's difference along the outer momentum, step, and reply with a look-ahead model.
 
     A push carries D, what its worker's steps made, and is applied when it arrives. G is rho times D, of
     which each tensor is corrected by the momentum m (see `corrected`); then m <- mu m + (1 - mu) G and
@@ -55,7 +55,7 @@ class HeLoCo(AnsweredModels):
 
     outer_lr: float = parameter(0.7, "rate of the outer step", source=SOURCE, gt=0)
     outer_momentum: float = parameter(0.9, "momentum of the outer step", source=SOURCE, ge=0, lt=1)
-    arrival_weight: float = parameter(1.0, "what a corrected difference counts for", source=SOURCE, gt=0)
+    arrival_weight: float = parameter(1.0, "weight of a corrected difference", source=SOURCE, gt=0)
 
     @property
     def effective_outer_rate(self) -> float:

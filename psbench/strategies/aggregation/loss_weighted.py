@@ -13,7 +13,7 @@ from psbench.strategies.aggregation.model_average import MovesToMean
 
 
 class LossWeighted(MovesToMean):
-    """Take the mean of the model and of a worker's, each weighted by 1 / its test loss.
+    """Average the server's model and a worker's model, each weighted by 1 / its test loss.
 
     w <- (W1 w + W2 w_i) / (W1 + W2) with W1 = 1 / L(w) and W2 = 1 / L(w_i). The first push becomes the model.
 
@@ -49,7 +49,7 @@ class LossWeighted(MovesToMean):
     needs = (NEEDS_SINGLE_PUSHES,)
 
     loss_samples: int = parameter(
-        500, "validation samples that a model's loss is taken over", unit="samples", source="ours", ge=1
+        500, "validation samples for a model's loss", unit="samples", source="ours", ge=1
     )
 
     _has_model: bool = PrivateAttr(False)  # whether a push has become the model

@@ -35,7 +35,7 @@ def sample_shares(pushes: list[Push]) -> list[float]:
 
 
 class Sum(Aggregation):
-    """Add the gradients of the commit; to be used with a rate divided by the number of workers.
+    """Add the gradients of the commit; use a learning rate divided by the number of workers.
 
     Notes
     -----

@@ -42,7 +42,7 @@ class NeighbourAverage(NeighbourMixing):
 
 
 class PushSum(NeighbourMixing):
-    """Share a worker's model out among itself and its receivers, and add up what arrives (push-sum).
+    """Split a worker's model among itself and its receivers, and sum the received shares (push-sum).
 
     Each model has a weight. Model times weight is what is shared out, in equal parts, with the weight; the
     new model is the sum of the parts over the sum of their weights: z_i <- sum_j p_ij a_j z_j / a_i, with
@@ -97,7 +97,7 @@ class PushSum(NeighbourMixing):
 
 
 class PairAverage(PairMixing):
-    """Average a worker's model with that of one neighbour, for both at once; the neighbour need not wait.
+    """Average the models of a worker and one neighbour; the neighbour need not wait.
 
     What the neighbour computes meanwhile is a gradient of its model as it was, which it then takes from its
     model as it is: a gradient's staleness is the number of such averages since its step began.
@@ -113,7 +113,7 @@ class PairAverage(PairMixing):
     source = "Lian et al. 2018 (AD-PSGD)"
 
     partners: Literal["any", "other_parity"] = parameter(
-        "any", "which neighbours a worker averages with", source="Lian et al. 2018 (AD-PSGD)"
+        "any", "choice of the neighbour to average with", source="Lian et al. 2018 (AD-PSGD)"
     )
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:

@@ -29,7 +29,7 @@ class MovesToMean(Aggregation):
 
 
 class ModelAverage(MovesToMean):
-    """Take the mean of the models pushed, each by its share of the samples, for the next version.
+    """Average the pushed models, weighted by their numbers of samples.
 
     Notes
     -----

@@ -17,7 +17,7 @@ SOURCE = "Tang et al. 2021 (1-bit Adam), Alg. 1; DeepSpeed's OnebitAdam"
 
 
 class OneBitAdam(Mean):
-    """Take Adam's steps, with whole gradients until `freeze_step`, and then with signs of the momentum.
+    """Adam that exchanges full gradients until `freeze_step`, and then signs of the momentum.
 
     Before: m <- b1 m + (1 - b1) g and v <- b2 v + (1 - b2) g^2, with the mean gradient g. From then on v
     stays, and worker i adds its own gradient to the momentum that all have, c_i = b1 m + (1 - b1) g_i + e_i.

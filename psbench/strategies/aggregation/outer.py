@@ -62,7 +62,7 @@ class Outer(Aggregation):
     linear = True
 
     outer_optimizer: Literal["nesterov", "heavy_ball", "adam", "yogi", "plain"] = parameter(
-        "nesterov", "what takes the step along the workers' mean difference", source=SOURCE
+        "nesterov", "optimizer of the step along the workers' mean difference", source=SOURCE
     )
     outer_lr: float = parameter(0.7, "rate of the outer step", source="Douillard et al. 2023", gt=0)
     outer_momentum: float = parameter(

@@ -79,16 +79,18 @@ class PowerSGD(Mean):
     source = SOURCE
     conserves_sums = True
 
-    rank: int = parameter(1, "columns of the matrices that travel", unit="columns", source=SOURCE, ge=1)
+    rank: int = parameter(1, "columns of the matrices that are sent", unit="columns", source=SOURCE, ge=1)
     # torch: 1,000; a laptop's runs have 500 to 2,000 updates
-    start_iter: int = parameter(100, "updates of whole gradients before", unit="updates", source=SOURCE, ge=0)
-    min_compression_rate: float = parameter(
-        2.0, "how many times smaller a tensor must become to be compressed", source=SOURCE, gt=0
+    start_iter: int = parameter(
+        100, "updates with full gradients before compression starts", unit="updates", source=SOURCE, ge=0
     )
-    error_feedback: bool = parameter(True, "add what one push lost to the next", source=SOURCE)
-    warm_start: bool = parameter(True, "begin with the last update's factor", source=SOURCE)
+    min_compression_rate: float = parameter(
+        2.0, "smallest compression ratio at which a tensor is compressed", source=SOURCE, gt=0
+    )
+    error_feedback: bool = parameter(True, "add the error of one push to the next", source=SOURCE)
+    warm_start: bool = parameter(True, "start from the last update's factor", source=SOURCE)
     epsilon: float = parameter(1e-8, "added to the norm of a column", source="our reading", gt=0)
-    first_draw: int = parameter(0, "seed of the first factor's draw", source=SOURCE, ge=0)
+    first_draw: int = parameter(0, "seed of the first random factor", source=SOURCE, ge=0)
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Weigh each push by its samples, and say which version this is made from."""

@@ -45,7 +45,7 @@ class RadialOuter(Aggregation):
     outer_lr: float = parameter(0.7, "rate of the outer step", source=SOURCE, gt=0)
     outer_momentum: float = parameter(0.9, "momentum of the outer step", source=SOURCE, ge=0, lt=1)
     merge: Literal["radial", "mean"] = parameter(
-        "radial", "whether lengths and directions are averaged apart, or differences", source=SOURCE
+        "radial", "whether to average lengths and directions separately, or differences", source=SOURCE
     )
 
     #: steps and samples of each worker so far, and what they were when it pushed a fragment last

@@ -31,7 +31,7 @@ class _Robust(Aggregation):
 
 
 class Median(_Robust):
-    """Step along the median of each entry; of an even number, the mean of the two in the middle.
+    """Step along the median of each entry (the mean of the middle two for an even number).
 
     Notes
     -----
@@ -51,7 +51,7 @@ class Median(_Robust):
 
 
 class TrimmedMean(_Robust):
-    """Step along the mean of each entry without the largest and the smallest values.
+    """Step along the trimmed mean of each entry, without its largest and smallest values.
 
     Notes
     -----
@@ -62,7 +62,7 @@ class TrimmedMean(_Robust):
     name = "trimmed_mean"
     source = "Yin et al. 2018, Alg. 1, option II"
 
-    trim: float = parameter(0.2, "share left out at either end", source=SOURCE, ge=0, lt=0.5)
+    trim: float = parameter(0.2, "share removed at either end", source=SOURCE, ge=0, lt=0.5)
 
     def centre(self, rows: Vector) -> Vector:
         """Return the mean of the rows that stay."""

@@ -50,10 +50,12 @@ class SparseOuter(Aggregation):
 
     outer_lr: float = parameter(1.0, "rate of the server", source=SOURCE, gt=0)
     combine: Literal["mean_of_senders", "mean"] = parameter(
-        "mean_of_senders", "of each entry the mean over those that sent it, or over all", source=SOURCE
+        "mean_of_senders",
+        "mean of each entry over the workers that sent it, or over all workers",
+        source=SOURCE,
     )
     clip: Literal["median_norm", "none"] = parameter(
-        "median_norm", "whether longer differences are shortened to the median length", source=SOURCE
+        "median_norm", "whether to shorten longer differences to the median length", source=SOURCE
     )
 
     _asked: list[int] = PrivateAttr(default_factory=list)  # pushes of the commit that is being measured

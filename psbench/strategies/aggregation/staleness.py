@@ -56,7 +56,7 @@ class StalenessWeighted(_ByStaleness):
 
     rate: Literal["per_gradient", "mean", "fixed"] = parameter(
         "per_gradient",
-        "what divides the rate: each push's staleness, the mean staleness, nothing",
+        "divisor of the rate: each push's staleness, the mean staleness, or 1",
         source=SOURCE,
     )
 
@@ -79,7 +79,7 @@ class StalenessWeighted(_ByStaleness):
 
 
 class DynSGD(_ByStaleness):
-    """Divide a push by its staleness, counted inclusively: 1 if it is fresh.
+    """Divide a push by its staleness plus 1.
 
     Notes
     -----

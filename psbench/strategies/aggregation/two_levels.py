@@ -17,7 +17,7 @@ _BITS, _MEGA = 8, 1e6
 
 
 class TwoLevels(AnsweredModels):
-    """Step a region's model along each worker's difference, and the global one along each region's.
+    """Step a region's model along each worker's difference, and the global model along each region's.
 
     A push goes to the server of the worker's region, which takes a delayed Nesterov step and answers with the
     region's model x_r. After K pushes since its last merge (`pushes_per_exchange`) it sends what they have
@@ -73,8 +73,8 @@ class TwoLevels(AnsweredModels):
     needs = (NEEDS_SINGLE_PUSHES,)
     weighs_samples = False
 
-    region_size: int = parameter(2, "workers of a region", unit="workers", source=SOURCE, ge=1)
-    region_lr: float = parameter(0.2, "rate of a push in its region", source=SOURCE, gt=0)
+    region_size: int = parameter(2, "workers in a region", unit="workers", source=SOURCE, ge=1)
+    region_lr: float = parameter(0.2, "rate of a worker's push in its region", source=SOURCE, gt=0)
     region_momentum: float = parameter(0.9, "momentum of the regions", source=SOURCE, ge=0, lt=1)
     region_every: int = parameter(
         16, "pushes between two updates of a region's momentum", unit="pushes", source=SOURCE, ge=1
@@ -89,10 +89,13 @@ class TwoLevels(AnsweredModels):
         8, "pushes in a region before it sends its update", unit="pushes", source=SOURCE, ge=1
     )
     merging: float = parameter(
-        0.25, "share of the global model in what a region goes on from", source=SOURCE, ge=0, le=1
+        0.25, "share of the global model that is mixed into a region's model", source=SOURCE, ge=0, le=1
     )
     region_links_mbit_s: tuple[float, ...] = parameter(
-        (), "a region's link to the global server; empty: no time", unit="Mbit/s", source=SOURCE
+        (),
+        "rate of each region's link to the global server; empty: no transfer time",
+        unit="Mbit/s",
+        source=SOURCE,
     )
 
     #: pushes since the last merge, by region; and what is under way: when it arrives, its kind, its region

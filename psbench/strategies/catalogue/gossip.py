@@ -21,7 +21,7 @@ d_psgd_step_first = Published(
 
 ad_psgd = Published(
     "ad_psgd",
-    "no server, no waiting: a worker averages its model with one neighbour's at any moment",
+    "no server, no waiting: a worker averages its model with one neighbour at any time",
     "Lian et al. 2018 (AD-PSGD)",
     [consistency.ASP, aggregation.PairAverage, communication.MixThenStep, placement.Gossip],
 )
@@ -36,7 +36,7 @@ sgp = Published(
 
 moshpit_sgd = Published(
     "moshpit_sgd",
-    "no server: workers average in small groups along the axes of a grid, which add up to a global average",
+    "no server: workers average in small groups along each axis of a grid, which gives a global average",
     "Ryabinin et al. 2021 (Moshpit SGD)",
     [consistency.Neighbours, aggregation.NeighbourAverage, communication.StepThenMix, placement.Gossip],
     defaults={"graph": "moshpit"},

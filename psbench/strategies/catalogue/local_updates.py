@@ -29,14 +29,14 @@ adacomm = Published(
 
 selsync = Published(
     "selsync",
-    "workers take local steps until one worker's gradients change markedly; then all are averaged",
+    "workers take local steps until one worker's gradients change markedly; then all models are averaged",
     "Tyagi and Swany 2023",
     [consistency.BSP, aggregation.Exchange, communication.SelSync],
 )
 
 hermes = Published(
     "hermes",
-    "asp whose workers push only updates that clearly help; data shares follow their speeds",
+    "asp whose workers push only clear improvements; their data shares follow their speeds",
     "Basani et al., Hermes",
     [consistency.ASP, aggregation.LossWeighted, communication.HermesGUP, stragglers.DualBinarySearch],
 )

@@ -62,7 +62,7 @@ eager_diloco = Published(
 
 decoupled_diloco = Published(
     "decoupled_diloco",
-    "streaming diloco that waits for a quorum and takes from slow workers the steps done by then",
+    "streaming diloco that waits for a quorum and accepts partial work from slow workers",
     "Decoupled DiLoCo 2026",
     [consistency.Quorum, aggregation.RadialOuter, communication.AskedFragments],
 )
@@ -118,7 +118,7 @@ async_local_sgd = Published(
 
 halos = Published(
     "halos",
-    "async local sgd with servers on two levels: regional ones update on their own, then report differences",
+    "async local sgd with two levels of servers: regional servers update locally, then send differences",
     "Kim et al. 2025 (HALoS)",
     [consistency.ASP, aggregation.TwoLevels, communication.RegionalSGD],
     defaults=_KEPT,
@@ -126,14 +126,14 @@ halos = Published(
 
 fedbuff = Published(
     "fedbuff",
-    "the server buffers differences of local steps and updates with every k of them; no worker waits",
+    "the server buffers differences of local steps and updates after every k differences; no worker waits",
     "Nguyen et al. 2022 (FedBuff)",
     [consistency.KBatchASP, aggregation.FedBuff, communication.LocalSGD],
 )
 
 fedasync = Published(
     "fedasync",
-    "the server mixes in each worker's model as it arrives, less if it is stale",
+    "the server mixes in each worker's model on arrival, with a smaller share if the model is stale",
     "Xie et al. 2019 (FedAsync)",
     [consistency.ASP, aggregation.FedAsync, communication.LocalSGD],
 )
@@ -148,7 +148,7 @@ easgd = Published(
 
 dc_asgd = Published(
     "dc_asgd",
-    "asp that corrects a stale gradient for how far the model has moved since",
+    "asp that corrects a stale gradient for the change of the model since",
     "Zheng et al. 2017 (DC-ASGD)",
     [consistency.ASP, aggregation.DelayCompensated],
 )

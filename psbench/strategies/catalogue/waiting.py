@@ -44,7 +44,7 @@ k_batch_bsp = Published(
 
 backup_workers = Published(
     "backup_workers",
-    "bsp that updates without the last few workers of each round and drops their gradients",
+    "bsp that does not wait for the last few workers of each round and drops their gradients",
     "Chen et al. 2016",
     [consistency.BackupWorkers],
 )
@@ -79,7 +79,7 @@ elastic_bsp = Published(
 
 n_softsync = Published(
     "n_softsync",
-    "about n updates while every worker pushes once; stale gradients count for less",
+    "about n updates for every push of each worker; stale gradients have smaller weights",
     "Gupta et al. 2016; Zhang et al. 2016; thesis 3.2.2",
     [consistency.NSoftsync, aggregation.StalenessWeighted],
 )
@@ -93,14 +93,14 @@ con_sgd = Published(
 
 dyn_sgd = Published(
     "dyn_sgd",
-    "ssp in which each gradient is divided by its staleness",
+    "ssp in which each gradient is divided by its staleness plus 1",
     "Jiang et al. 2017",
     [consistency.SSP, aggregation.DynSGD],
 )
 
 bounded_step = Published(
     "bounded_step",
-    "asp in which a gradient counts for less the further the model has moved since it was computed",
+    "asp in which the weight of a gradient decreases with the distance that the model has moved since",
     "Dutta et al. 2018; thesis 3.2.2",
     [consistency.ASP, aggregation.BoundedStep],
 )

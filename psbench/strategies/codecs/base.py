@@ -90,10 +90,10 @@ class Codec(parts.CodecPart):
 class Lossy(Codec):
     """A codec that loses something, which the sender may keep as a residual."""
 
-    error_feedback: bool = parameter(False, "add what one message lost to the next", source="our reading")
+    error_feedback: bool = parameter(False, "add the error of one message to the next", source="our reading")
     residual_decay: float = parameter(
         1.0,
-        "share of what was lost that the next message adds",
+        "share of the error that the next message adds",
         source="our reading",
         ge=0,
         le=1,

@@ -19,7 +19,7 @@ _FLOAT = 32
 
 
 class ChunkedTopK(Lossy):
-    """Send the entries of every chunk that are largest by magnitude, each as one of a few values.
+    """Send the entries with the largest magnitudes in every chunk, each quantised to a few bits.
 
     Parameters
     ----------
@@ -52,14 +52,14 @@ class ChunkedTopK(Lossy):
     name = "chunked_top_k"
     source = SOURCE
 
-    chunk: int = parameter(
-        4096, "entries of which the largest are sent", unit="entries", source=SOURCE, ge=1, le=1 << 24
+    chunk: int = parameter(4096, "entries in a chunk", unit="entries", source=SOURCE, ge=1, le=1 << 24)
+    kept: int = parameter(64, "entries to send from each chunk", unit="entries", source=SOURCE, ge=1)
+    value_bits: int = parameter(
+        2, "bits of a value; 32: not quantised", unit="bits", source=SOURCE, ge=1, le=32
     )
-    kept: int = parameter(64, "entries that are sent of each chunk", unit="entries", source=SOURCE, ge=1)
-    value_bits: int = parameter(2, "bits of a value; 32: as it is", unit="bits", source=SOURCE, ge=1, le=32)
-    error_feedback: bool = parameter(True, "add what one message lost to the next", source=SOURCE)
+    error_feedback: bool = parameter(True, "add the error of one message to the next", source=SOURCE)
     residual_decay: float = parameter(
-        0.95, "share of what was lost that the next message adds", source=SOURCE, ge=0, le=1
+        0.95, "share of the error that the next message adds", source=SOURCE, ge=0, le=1
     )
 
     def num_kept(self, size: int) -> int:

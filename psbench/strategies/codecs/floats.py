@@ -14,7 +14,7 @@ LARGEST_HALF = 65504.0
 
 
 class Plain(Codec):
-    """32-bit floats as they are.
+    """32-bit floats without compression.
 
     Examples
     --------

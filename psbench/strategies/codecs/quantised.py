@@ -55,7 +55,11 @@ class TernGrad(Bucketed):
     source = "Wen et al. 2017 (TernGrad), eqs. 1-3, sec. 3.3"
 
     clip: float = parameter(
-        2.5, "magnitude at which entries are clipped; 0: nowhere", unit="sigma", source="TernGrad 3.3", ge=0
+        2.5,
+        "magnitude at which entries are clipped; 0: no clipping",
+        unit="sigma",
+        source="TernGrad 3.3",
+        ge=0,
     )
 
     @property
@@ -124,9 +128,7 @@ class QSGD(Bucketed):
     source = "Alistarh et al. 2017 (QSGD), sec. 3.1, Lemma 3.1; buckets: sec. 4"
     unbiased = True
 
-    levels: int = parameter(
-        7, "levels above 0 that a magnitude is rounded to", source="QSGD 5", ge=1, le=65535
-    )
+    levels: int = parameter(7, "number of levels above 0 for a magnitude", source="QSGD 5", ge=1, le=65535)
     bucket: int = parameter(
         512, "entries that share a norm; 0: the whole vector", unit="entries", source="QSGD 4", ge=0
     )

@@ -34,7 +34,7 @@ class Sign(Bucketed):
     name = "sign"
     source = "Karimireddy et al. 2019 (EF-signSGD), Alg. 1"
 
-    error_feedback: bool = parameter(True, "add what one message lost to the next", source="EF-signSGD 3")
+    error_feedback: bool = parameter(True, "add the error of one message to the next", source="EF-signSGD 3")
 
     def num_bits(self, size: int) -> int:
         """Return a bit an entry, and 32 a scale."""
@@ -75,7 +75,7 @@ class OneBit(Bucketed):
     name = "one_bit"
     source = "Seide et al. 2014 (1-bit SGD), sec. 3"
 
-    error_feedback: bool = parameter(True, "add what one message lost to the next", source="1-bit SGD 3")
+    error_feedback: bool = parameter(True, "add the error of one message to the next", source="1-bit SGD 3")
 
     def num_bits(self, size: int) -> int:
         """Return a bit an entry, and 64 for the means of each bucket."""

@@ -22,8 +22,8 @@ class Sparse(Lossy):
     """Base of top-k and random-k: how many entries are sent."""
 
     # 0.01: some 65 times fewer bytes, indices included; a larger share costs more, a smaller one delays more
-    ratio: float = parameter(0.01, "share of the entries that is sent", source=SOURCE, gt=0, le=1)
-    error_feedback: bool = parameter(True, "add what one message lost to the next", source=SOURCE)
+    ratio: float = parameter(0.01, "share of the entries to send", source=SOURCE, gt=0, le=1)
+    error_feedback: bool = parameter(True, "add the error of one message to the next", source=SOURCE)
 
     def num_kept(self, size: int) -> int:
         """Return k = max(1, ceil(ratio size)).
@@ -37,7 +37,7 @@ class Sparse(Lossy):
 
 
 class TopK(Sparse):
-    """Send the entries that are largest by magnitude, each with its index.
+    """Send the entries with the largest magnitudes, each with its index.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class TopK(Sparse):
 
 
 class RandomK(Sparse):
-    """Send entries drawn at random for each vector; the receiver draws the same ones from the seed sent.
+    """Send randomly drawn entries of each vector; the receiver draws the same entries from the sent seed.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ SOURCE = "Wang and Joshi 2019 (AdaComm), eq. 6"
 
 
 class AdaComm(Local):
-    """Begin with many local steps between two averagings, and make them fewer as the loss falls.
+    """Start with many local steps between two averagings, and reduce their number as the loss falls.
 
     Time is divided into intervals. With the first averaging of each, the period becomes
     ceil(sqrt(lr_0/lr * F/F_0) * tau_0), where F is the training loss and F_0 that at the beginning. A
@@ -67,28 +67,28 @@ class AdaComm(Local):
 
     # 20: the first of the fixed periods that the paper compares for its larger network
     initial_steps: int = parameter(
-        20, "steps between two averagings at the beginning", unit="steps", source=SOURCE, ge=1
+        20, "initial number of steps between two averagings", unit="steps", source=SOURCE, ge=1
     )
     interval_s: float = parameter(
-        60.0, "time after which the period is chosen again", unit="s", source="AdaComm 5: 60 seconds", gt=0
+        60.0, "time between two choices of the period", unit="s", source="AdaComm 5: 60 seconds", gt=0
     )
     gamma: float = parameter(
-        0.5, "factor of a period that the loss does not shorten", source=SOURCE, gt=0, le=1
+        0.5, "factor for a period that the loss does not shorten", source=SOURCE, gt=0, le=1
     )
-    slack: int = parameter(0, "shortening that still counts as none", unit="steps", source="AdaComm 4", ge=0)
+    slack: int = parameter(
+        0, "largest reduction of the period that counts as none", unit="steps", source="AdaComm 4", ge=0
+    )
     lr_coupling: Literal["defer", "formula"] = parameter(
         "defer",
-        "whether the rate's schedule waits until the period is 1, or lengthens the period",
+        "whether the rate schedule waits until the period is 1, or lengthens the period",
         source="AdaComm 4",
     )
     loss: Literal["workers", "measured"] = parameter(
         "workers",
-        "training loss: from the workers' mini-batches, or measured while all wait",
+        "source of the training loss: the workers' mini-batches, or a measurement while all workers wait",
         source="AdaComm 4",
     )
-    loss_samples: int = parameter(
-        2000, "samples that a measured loss is taken over", unit="samples", source="ours", ge=1
-    )
+    loss_samples: int = parameter(2000, "samples for a measured loss", unit="samples", source="ours", ge=1)
 
     _steps: int = PrivateAttr(0)
     _loss: float = PrivateAttr(0.0)  # F_0

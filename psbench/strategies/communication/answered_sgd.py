@@ -13,7 +13,7 @@ SOURCE = "Kim et al. 2025 (HALoS)"
 
 
 class AnsweredSGD(AnsweredSteps, LocalSGD):
-    """Push after every `local_steps` steps, and go on from the answer, which is a model.
+    """Push after every `local_steps` steps, and continue from the model in the reply.
 
     Notes
     -----
@@ -25,7 +25,7 @@ class AnsweredSGD(AnsweredSteps, LocalSGD):
 
 
 class RegionalSGD(AnsweredSteps, DynamicLocalSGD):
-    """Go on from the answer to a push, which is the model of the worker's region.
+    """Continue from the reply to a push: the model of the worker's region.
 
     A worker is ordered h_i = max(1, ceil(v_i / v_max * H)) steps, by its measured speed, as in
     `dynamic_local_sgd`, which rounds down.
@@ -42,5 +42,5 @@ class RegionalSGD(AnsweredSteps, DynamicLocalSGD):
 
     local_steps: int = parameter(8, "steps of the fastest worker", unit="steps", source=SOURCE, ge=1)
     rounding: Literal["down", "up"] = parameter(
-        "up", "how a number of steps that is not whole is rounded", source=SOURCE
+        "up", "rounding of a fractional number of steps", source=SOURCE
     )

@@ -31,7 +31,7 @@ class Answering(Streaming):
 
 
 class AskedFragments(Fragments):
-    """As `fragments`, with a push that a server may ask for before the steps are made.
+    """Like `fragments`, but the server may request a push before a worker has finished its steps.
 
     Notes
     -----
@@ -45,7 +45,7 @@ class AskedFragments(Fragments):
     name = "asked_fragments"
     source = SOURCE
 
-    mixing: float = parameter(0.0, "share of its own value that a worker keeps", source=SOURCE, ge=0, le=1)
+    mixing: float = parameter(0.0, "share of its local value that a worker keeps", source=SOURCE, ge=0, le=1)
 
     def worker_policy(self) -> WorkerPolicy:
         """Return the worker policy that answers."""

@@ -14,7 +14,7 @@ SOURCE = "Liu et al. 2024 (Async Local-SGD)"
 
 
 class DynamicLocalSGD(Local):
-    """Order each worker h_i = max(1, floor(v_i / v_max * H)) steps, v_i its measured speed in steps a second.
+    """Assign worker i max(1, floor(v_i / v_max * H)) local steps, where v_i is its measured speed.
 
     All workers so need about the same time between two pushes (dynamic local updates, DyLU).
 
@@ -40,7 +40,7 @@ class DynamicLocalSGD(Local):
     local_steps: int = parameter(20, "steps of the fastest worker", unit="steps", source=SOURCE, ge=1)
 
     rounding: Literal["down", "up"] = parameter(
-        "down", "how a number of steps that is not whole is rounded", source=SOURCE
+        "down", "rounding of a fractional number of steps", source=SOURCE
     )
 
     _step_s: dict[str, float] = PrivateAttr(default_factory=dict)  # seconds of a step, by worker

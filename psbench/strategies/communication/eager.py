@@ -45,7 +45,7 @@ class Eagerly(WorkerPolicy):
 
 
 class Eager(OwnSteps):
-    """Step with D + (D_i - D_i')/k: the last round's mean difference D, with the own share of it renewed.
+    """Step along D + (D_i - D_i')/k: the last mean difference D with the worker's own share updated.
 
     After H = `local_steps` steps worker i pushes its difference D_i and does not wait: it takes the outer
     step itself, with its own momentum, and goes on from its own x_i. D is the mean that the others' answers

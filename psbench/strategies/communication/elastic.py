@@ -9,7 +9,7 @@ SOURCE = "Zhang et al. 2015 (EASGD)"
 
 
 class Elastic(LocalSGD):
-    """Keep the own model after an exchange, moved towards the centre: w <- w - alpha (w - x).
+    """Move the local model towards the centre after an exchange: w <- w - alpha (w - x).
 
     x is the centre before it moved towards w. The worker is sent the centre afterwards, x' = x + alpha (w -
     x), so that alpha (w - x) = alpha / (1 - alpha) (w - x').
@@ -32,7 +32,7 @@ class Elastic(LocalSGD):
     source = "Zhang et al. 2015 (EASGD), Algs. 1 and 2"
 
     elastic_rate: float = parameter(
-        0.1, "share of the distance that centre and worker move", source=SOURCE, ge=0, lt=1
+        0.1, "share of the distance by which centre and worker move", source=SOURCE, ge=0, lt=1
     )
 
     def begin(self, w: Vector, model: Vector, state: State, own: WorkerStep) -> None:

@@ -6,7 +6,7 @@ from psbench.core import Communication, WorkerPolicy
 
 
 class EveryStep(Communication):
-    """A worker pushes its gradient after every step, and waits for the answer."""
+    """Push the gradient after every step, and wait for the reply."""
 
     name = "every_step"
     source = "Li et al. 2014"

@@ -70,7 +70,7 @@ class Fragments(OwnSteps):
         tau: steps that a worker takes while its push is under way. It waits if the answer takes longer; one
         that is there earlier is kept until then.
     mixing : float, 0 <= alpha <= 1
-        alpha: the share of its own value that a worker keeps. 0 forgets what the tau steps did there.
+        alpha: the share of its local value that a worker keeps. 0 forgets what the tau steps did there.
     takes : "mixture" or "change"
         The mixture above, or w_p <- w_p + g_p - (w_p as it was pushed), the delta rule of hivemind: what the
         tau steps did there is kept, and alpha is not used.
@@ -111,15 +111,17 @@ class Fragments(OwnSteps):
     )
     num_fragments: int = parameter(2, "parts of the model that are pushed in turn", source=SOURCE, ge=1)
     fragment_pattern: Literal["strided", "contiguous"] = parameter(
-        "strided", "which tensors are a fragment: every P-th, or consecutive ones", source=SOURCE
+        "strided", "tensors of a fragment: every P-th, or consecutive ones", source=SOURCE
     )
-    overlap: int = parameter(1, "steps while a push is under way", unit="steps", source=SOURCE, ge=0)
-    mixing: float = parameter(0.5, "share of its own value that a worker keeps", source=SOURCE, ge=0, le=1)
+    overlap: int = parameter(1, "steps while a push is in transit", unit="steps", source=SOURCE, ge=0)
+    mixing: float = parameter(0.5, "share of its local value that a worker keeps", source=SOURCE, ge=0, le=1)
     takes: Literal["mixture", "change"] = parameter(
-        "mixture", "what a worker makes of the new value: a mixture with its own, or its change added"
+        "mixture", "how a worker applies a new value: mix it with the local value, or add its change"
     )
     first_push: Literal["after_all", "after_share"] = parameter(
-        "after_all", "the first push: after H steps, or after the share of one fragment", source=SOURCE
+        "after_all",
+        "time of the first push: after H steps, or after one fragment's share of H",
+        source=SOURCE,
     )
 
     #: versions that took a push of each worker; who comes later begins where the furthest is

@@ -7,7 +7,7 @@ from psbench.core.peer_to_peer import MixedSteps
 
 
 class StepThenMix(MixedSteps):
-    """Step, then exchange the model that the step has made: w_i <- sum_j W_ij (w_j - lr g_j(w_j)).
+    """Step, then exchange the new model: w_i <- sum_j W_ij (w_j - lr g_j(w_j)).
 
     Each worker keeps its optimizer's momentum. Under stochastic gradient push its rate is lr/a_i.
 
@@ -31,7 +31,7 @@ class StepThenMix(MixedSteps):
 
 
 class MixThenStep(StepThenMix):
-    """Exchange the model that the step began with, then step: w_i <- sum_j W_ij w_j - lr g_i(w_i).
+    """Exchange the model before the step, then step: w_i <- sum_j W_ij w_j - lr g_i(w_i).
 
     g_i is the gradient at the worker's own w_i, not at the mixture. What is exchanged is known before the
     gradient is, so it travels while that is computed: a worker waits only for neighbours that have not

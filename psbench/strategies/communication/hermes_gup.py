@@ -77,7 +77,7 @@ def z_score(losses: list[float]) -> float:
 
 
 class HermesGUP(OwnSteps):
-    """A worker trains on chunks of data by itself and pushes when that has made a clear difference.
+    """Train locally on chunks of data, and push only after a clear improvement.
 
     At the end of a chunk it takes the loss of its model on test samples. If that is so far below the losses
     since the last push that its z-score is at most alpha, the worker pushes its parameters, waits for the
@@ -123,7 +123,7 @@ class HermesGUP(OwnSteps):
     chunks = True
 
     alpha: float = parameter(
-        -1.3, "largest z-score of a test loss that is pushed", source="Hermes V-B", ge=-100, lt=0
+        -1.3, "largest z-score of a test loss that causes a push", source="Hermes V-B", ge=-100, lt=0
     )
     beta: float = parameter(
         0.1, "share by which alpha shrinks while nothing is pushed", source="Hermes V-B", ge=0, lt=1
@@ -131,19 +131,17 @@ class HermesGUP(OwnSteps):
     patience: int = parameter(
         5, "chunks without a push before alpha shrinks", unit="chunks", source="Hermes, Table I", ge=1
     )
-    window: int = parameter(10, "test losses that are looked at", source="Hermes V-A", ge=2, le=10_000)
+    window: int = parameter(
+        10, "number of recent test losses in the z-score", source="Hermes V-A", ge=2, le=10_000
+    )
     prefetch: bool = parameter(
-        True, "data of the next chunk travels during the chunk before", source="Hermes IV-D"
+        True, "send the data of the next chunk while a worker computes the current one", source="Hermes IV-D"
     )
     test_samples: int = parameter(
-        500, "validation samples that a test loss is taken over", unit="samples", source="ours", ge=1
+        500, "validation samples for a test loss", unit="samples", source="ours", ge=1
     )
-    codec: SerializeAsAny[CodecPart] = codec_field(
-        "how vectors are written on their way to the servers", "fp16"
-    )
-    codec_down: SerializeAsAny[CodecPart] = codec_field(
-        "how vectors are written on their way to the workers", "fp16"
-    )
+    codec: SerializeAsAny[CodecPart] = codec_field("codec of vectors sent to the servers", "fp16")
+    codec_down: SerializeAsAny[CodecPart] = codec_field("codec of vectors sent to the workers", "fp16")
 
     @property
     def evaluated_samples(self) -> int:  # pyrefly: ignore[bad-override]

@@ -31,7 +31,7 @@ class Local(OwnSteps):
     """A worker takes steps with an optimizer of its own, and pushes its parameters after some of them."""
 
     local_momentum: Literal["cleared", "kept"] = parameter(
-        "cleared", "a worker's own momentum when it is sent the mean model", source=SOURCE
+        "cleared", "a worker's local momentum when it receives the mean model", source=SOURCE
     )
 
     @property

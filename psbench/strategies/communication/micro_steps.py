@@ -10,7 +10,7 @@ SOURCE = "Harlap et al. 2016, FlexRR"
 
 
 class MicroSteps(Communication):
-    """Cut a worker's batch into micro-batches, report after each, and push the mean gradient of all.
+    """Split a worker's batch into micro-batches, report after each, and push the mean gradient.
 
     Every micro-batch is computed on the model that the worker was released with.
 
@@ -34,7 +34,7 @@ class MicroSteps(Communication):
     accumulates = True
     reports_progress = True
 
-    pieces: int = parameter(8, "micro-batches that a batch is cut into", source=SOURCE, ge=1, le=1024)
+    pieces: int = parameter(8, "micro-batches in a batch", source=SOURCE, ge=1, le=1024)
 
     def worker_policy(self) -> WorkerPolicy:
         """Return the worker policy that cuts its batch."""

@@ -34,7 +34,7 @@ class Overlapping(WorkerPolicy):
 
 
 class OSP(Communication):
-    """Push the gradients since the last push, and take local steps until the answer comes.
+    """Push the gradients since the last push, and take local steps until the reply arrives.
 
     While a push is under way its worker steps its own model along its own gradients and adds them up. From
     the answer it steps once along that sum, w <- w_answer - lr sum, so that no gradient is lost;
@@ -65,7 +65,7 @@ class OSP(Communication):
     overlaps = True
 
     local_steps: int = parameter(
-        4, "steps made at most while a push is under way", unit="steps", source=SOURCE, ge=1
+        4, "largest number of steps while a push is in transit", unit="steps", source=SOURCE, ge=1
     )
 
     def worker_policy(self) -> WorkerPolicy:

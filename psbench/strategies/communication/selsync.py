@@ -68,7 +68,7 @@ def injected_samples(batch_size: int, shared_fraction: float, sharing: int) -> i
 
 
 class SelSync(OwnSteps):
-    """Step locally, and synchronise all workers as soon as the gradients of one of them change.
+    """Take local steps, and synchronise all workers when the gradients of one worker change.
 
     After every step each worker compares the smoothed squared norm of its gradients, E, with that one step
     before, and votes to synchronise if abs(E - E_before)/E_before >= delta. One such vote suffices; without
@@ -114,20 +114,20 @@ class SelSync(OwnSteps):
     forgets_momentum = False
 
     delta: float = parameter(
-        0.3, "relative change of a gradient's norm that synchronises", source=SOURCE, ge=0
+        0.3, "relative change of a gradient's norm that triggers a synchronisation", source=SOURCE, ge=0
     )
     window: int = parameter(
-        25, "steps whose gradient norms are averaged", unit="steps", source=SOURCE, ge=1, le=10_000
+        25, "steps in the average of the gradient norms", unit="steps", source=SOURCE, ge=1, le=10_000
     )
     smoothing: float = parameter(
-        0.0, "weight of the last norm in that average; 0: a hundredth per worker", source=SOURCE, ge=0, le=1
+        0.0, "weight of the latest norm in this average; 0: a hundredth per worker", source=SOURCE, ge=0, le=1
     )
 
     sharing_workers: float = parameter(
-        0.0, "share of the workers whose samples all others train on, too", source=SOURCE, ge=0, le=1
+        0.0, "share of the workers that share samples with all other workers", source=SOURCE, ge=0, le=1
     )
     shared_fraction: float = parameter(
-        0.0, "share of its batch that such a worker hands to the others", source=SOURCE, ge=0, le=1
+        0.0, "share of its batch that such a worker sends to the others", source=SOURCE, ge=0, le=1
     )
 
     _sharing: list[int] = PrivateAttr(default_factory=list)  # the workers drawn for the step that begins

@@ -6,7 +6,7 @@ from psbench.core import Action, ClusterView, Commit, Consistency, Push, Release
 
 
 class ASP(Consistency):
-    """Commit each push alone, at once, and release its worker.
+    """Commit each push at once and release its worker.
 
     Notes
     -----

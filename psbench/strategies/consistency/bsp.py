@@ -6,7 +6,7 @@ from psbench.core import Action, ClusterView, Commit, Consistency, Hold, Push, R
 
 
 class BSP(Consistency):
-    """Commit when every worker has pushed, then let all go on together.
+    """Commit when every worker has pushed, then release all workers.
 
     No worker computes while the barrier opens, so every push was computed on the current version: staleness
     is 0. A worker that leaves is no longer waited for; a push it had sent still counts; one that joins

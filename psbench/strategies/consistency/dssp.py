@@ -15,7 +15,7 @@ SOURCE = "Zhao et al. 2019, DSSP"
 
 
 class DSSP(ClockBound):
-    """SSP with the bound `lower`, beyond which the fastest worker may be granted more steps.
+    """SSP with the bound `lower`; the fastest worker may be granted a larger lead, up to `upper`.
 
     When the fastest worker would be held, the server predicts its next pushes and those of the slowest from
     the intervals between their last two, and grants it the steps after which its push falls closest to one
@@ -40,18 +40,20 @@ class DSSP(ClockBound):
     source = SOURCE
 
     lower: int = parameter(
-        3, "lead at which the fastest worker is stopped or granted more", unit="steps", source=SOURCE, ge=0
+        3,
+        "lead at which the fastest worker stops or is granted more steps",
+        unit="steps",
+        source=SOURCE,
+        ge=0,
     )
     # the predicted pushes are as many as this range is wide
-    upper: int = parameter(
-        15, "lead that grants may lead up to", unit="steps", source=SOURCE, ge=0, le=10_000
-    )
+    upper: int = parameter(15, "largest lead after a grant", unit="steps", source=SOURCE, ge=0, le=10_000)
     metric: Literal["distance", "wait"] = parameter(
         "distance",
-        "what a grant minimises: the distance to a push of the slowest, or the wait for it",
+        "quantity that a grant minimises: distance to a push of the slowest worker, or wait for it",
         source=SOURCE,
     )
-    clamp: bool = parameter(True, "let no grant lead beyond `upper`", source="our reading")
+    clamp: bool = parameter(True, "never exceed `upper`", source="our reading")
 
     _grants: dict[str, int] = PrivateAttr(default_factory=dict)  # steps still granted, by worker
 

@@ -11,7 +11,7 @@ SOURCE = "Chilimbi et al. 2014 (Project Adam); thesis 3.2.5"
 
 
 class EarlyEpochStop(Consistency):
-    """ASP within an epoch; a worker that has done its share waits until `fraction` of them have.
+    """ASP within an epoch, with a barrier that ends once `fraction` of the workers have done their share.
 
     A worker's share of an epoch is the training set over the number of workers. When enough have done theirs
     the epoch ends for all: the others are spared the rest and go on, with the step they are at, into the
@@ -33,7 +33,7 @@ class EarlyEpochStop(Consistency):
     singly = True
 
     fraction: float = parameter(
-        0.75, "share of the workers that end an epoch by having done theirs", source=SOURCE, gt=0, le=1
+        0.75, "share of the workers that must finish before an epoch ends", source=SOURCE, gt=0, le=1
     )
 
     _samples: dict[str, int] = PrivateAttr(default_factory=dict)  # of this epoch, by worker

@@ -15,7 +15,7 @@ _MONITORED = 2
 
 
 class ElasticBSP(Consistency):
-    """Let workers run freely, predict their pushes, and put the barrier where they fall closest together.
+    """Predict the workers' pushes, and set the barrier where they fall closest together.
 
     A superstep has two phases. While it monitors, each push is committed at once and its worker goes on.
     When every worker has pushed twice, `zipline` chooses one predicted push of each; from then on a worker
@@ -38,7 +38,7 @@ class ElasticBSP(Consistency):
 
     lookahead: int = parameter(
         150,
-        "R: future pushes of each worker that are predicted",
+        "R: number of predicted pushes of each worker",
         unit="pushes",
         source="Hermes, E-BSP",
         ge=1,

@@ -12,7 +12,7 @@ _KEY = "grace"
 
 
 class Grace(Consistency):
-    """Wait `grace_s` after a first push, then commit what has arrived, one push after the other.
+    """Wait `grace_s` after a first push, then commit the pending pushes one by one.
 
     Workers that finish almost together so begin their next steps from one model.
 
@@ -28,7 +28,7 @@ class Grace(Consistency):
     singly = True
 
     grace_s: float = parameter(
-        0.0, "time that the first push waits for others; 0: none", unit="s", source=SOURCE, ge=0
+        0.0, "time that the first push waits for other pushes; 0: no wait", unit="s", source=SOURCE, ge=0
     )
 
     _waiting: bool = PrivateAttr(False)  # whether a period is under way

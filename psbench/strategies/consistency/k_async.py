@@ -13,7 +13,7 @@ SOFTSYNC_SOURCE = "Gupta et al. 2016; Zhang et al. 2016; thesis 3.2.2; DBS-SGD e
 
 
 class KASP(Consistency):
-    """Commit k pushes of k different workers, of any staleness; only the contributors pull and go on.
+    """Commit k pushes of different workers, of any staleness; release only these workers.
 
     Notes
     -----
@@ -27,7 +27,7 @@ class KASP(Consistency):
     name = "k_asp"
     source = SOURCE
 
-    k: int = parameter(2, "pushes that complete a version", unit="pushes", source=SOURCE, ge=1)
+    k: int = parameter(2, "pushes in a version", unit="pushes", source=SOURCE, ge=1)
 
     def check(self, num_workers: int, global_batch: int) -> None:
         """Require k different workers to exist."""
@@ -78,7 +78,7 @@ class KBatchASP(_EveryPushes):
     name = "k_batch_asp"
     source = SOURCE
 
-    k: int = parameter(2, "pushes that complete a version", unit="pushes", source=SOURCE, ge=1)
+    k: int = parameter(2, "pushes in a version", unit="pushes", source=SOURCE, ge=1)
 
     def _needed(self, view: ClusterView) -> int:
         return self.k
@@ -101,7 +101,7 @@ class NSoftsync(_EveryPushes):
 
     n: int = parameter(
         2,
-        "versions made while every worker pushes once, about",
+        "approximate number of versions for every push of each worker",
         unit="versions",
         source=SOFTSYNC_SOURCE,
         ge=1,

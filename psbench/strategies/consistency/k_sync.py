@@ -68,7 +68,7 @@ class _FirstWorkers(_FirstPushes):
 
 
 class KBSP(_FirstWorkers):
-    """Commit the first k pushes, of k different workers; void the work of the other n - k; restart all.
+    """Commit the first k pushes of different workers, discard the others' work, and restart all workers.
 
     Notes
     -----
@@ -80,7 +80,7 @@ class KBSP(_FirstWorkers):
 
     name = "k_bsp"
 
-    k: int = parameter(2, "pushes that complete a version", unit="pushes", source=SOURCE, ge=1)
+    k: int = parameter(2, "pushes in a version", unit="pushes", source=SOURCE, ge=1)
 
     def check(self, num_workers: int, global_batch: int) -> None:
         """Require k different workers to exist."""
@@ -91,7 +91,7 @@ class KBSP(_FirstWorkers):
 
 
 class BackupWorkers(_FirstWorkers):
-    """Commit the first n - spares pushes, of different workers; the late ones are dropped; restart all.
+    """Commit the first n - spares pushes of different workers, drop late pushes, and restart all workers.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class BackupWorkers(_FirstWorkers):
     source = BACKUP_SOURCE
 
     spares: int = parameter(
-        1, "workers whose gradient a version can do without", unit="workers", source=BACKUP_SOURCE, ge=0
+        1, "late workers that a version does not wait for", unit="workers", source=BACKUP_SOURCE, ge=0
     )
     cancel: Literal["immediate", "on_arrival"] = parameter(
         "on_arrival", "stop late work at the commit, or drop its result when it arrives", source=BACKUP_SOURCE
@@ -131,7 +131,7 @@ class BackupWorkers(_FirstWorkers):
 
 
 class KBatchBSP(_FirstPushes):
-    """Commit the first k mini-batches, possibly several of one worker; void the rest; restart all.
+    """Commit the first k mini-batches, possibly several of one worker; discard the rest; restart all.
 
     A worker that has pushed starts another mini-batch at once on the same version.
 
@@ -144,7 +144,7 @@ class KBatchBSP(_FirstPushes):
     name = "k_batch_bsp"
     waits_for = "none"
 
-    k: int = parameter(2, "pushes that complete a version", unit="pushes", source=SOURCE, ge=1)
+    k: int = parameter(2, "pushes in a version", unit="pushes", source=SOURCE, ge=1)
 
     def _needed(self, view: ClusterView) -> int:
         return self.k

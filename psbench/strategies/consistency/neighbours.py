@@ -10,7 +10,7 @@ REASON = "neighbours"
 
 
 class Neighbours(WaitsForNeighbours):
-    """A worker goes on when all its neighbours have sent what its exchange takes.
+    """Release a worker when all its neighbours have sent their models for its exchange.
 
     That is their model of the same exchange, or, where models are sent before the step, that of its
     beginning. A worker may thus be ahead of another by as many exchanges as there are edges between them

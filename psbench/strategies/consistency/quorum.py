@@ -17,7 +17,7 @@ QUORUM, GRACE = "quorum", "grace for the others"
 
 
 class Quorum(Consistency):
-    """Commit the first K pushes from the current version, and those of a grace period; drop those after it.
+    """Commit the first K pushes of the current version and those in a grace period; drop later pushes.
 
     The first push of a round asks the workers that still compute for theirs, at the end of their step: a slow
     one takes part with fewer steps, instead of being waited for. A worker whose push comes too late is sent
@@ -34,7 +34,7 @@ class Quorum(Consistency):
         tau: the grace is what this many steps of the slowest leave after the wait for the quorum and a
         message; 0: it is `grace_s`.
     grace_share : float, 0 to 1
-        gamma: the share of the grace that is used.
+        gamma: the share of the grace period to use.
 
     Notes
     -----
@@ -54,17 +54,17 @@ class Quorum(Consistency):
     reads = ("compute_s", "send_s")
     current_only = True
 
-    quorum: int = parameter(
-        0, "pushes that a version waits for; 0: of all", unit="workers", source=SOURCE, ge=0
+    quorum: int = parameter(0, "pushes that a version waits for; 0: all", unit="workers", source=SOURCE, ge=0)
+    asks: bool = parameter(
+        True, "whether the first push of a round makes the server request the others' pushes", source=SOURCE
     )
-    asks: bool = parameter(True, "whether the first push asks for those of the others", source=SOURCE)
     grace_s: float = parameter(
-        0.0, "the longest that a quorum waits for the others", unit="s", source=SOURCE, ge=0
+        0.0, "longest wait for further pushes after a quorum", unit="s", source=SOURCE, ge=0
     )
     grace_steps: int = parameter(
-        0, "steps within which a version is due; 0: not counted", unit="steps", source=SOURCE, ge=0
+        0, "steps within which a version is due; 0: no limit", unit="steps", source=SOURCE, ge=0
     )
-    grace_share: float = parameter(1.0, "share of the grace that is used", source=SOURCE, ge=0, le=1)
+    grace_share: float = parameter(1.0, "share of the grace period to use", source=SOURCE, ge=0, le=1)
 
     _began: float = PrivateAttr(default=0.0)  # when the round's first push came
     _step_s: float = PrivateAttr(default=0.0)  # the longest of the round, seconds

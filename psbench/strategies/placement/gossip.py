@@ -24,7 +24,7 @@ _OF_GRAPH = {
 
 
 class Gossip(PeerToPeer):
-    """Every worker keeps a model of its own and exchanges it along the edges of a graph.
+    """Every worker keeps a local model and exchanges it along the edges of a graph.
 
     There is no version that all agree on: a worker's version is the number of times that its own model was
     mixed with others. What a run leaves, and what is evaluated, is the mean of the workers' models, which no
@@ -49,7 +49,7 @@ class Gossip(PeerToPeer):
 
     graph: GraphName = parameter("ring", "who exchanges with whom", source="Lian et al. 2017 (D-PSGD)")
     graph_seed: int = parameter(
-        0, "of graphs that are drawn anew for each exchange", source="our reading", ge=0
+        0, "seed of graphs that are drawn anew for each exchange", source="our reading", ge=0
     )
 
     group_size: int = parameter(
@@ -57,7 +57,7 @@ class Gossip(PeerToPeer):
     )
     levels: tuple[tuple[PositiveInt, PositiveInt], ...] = parameter(
         ((1, 2), (4, 65_535)),
-        "period in steps and size of groups: the longest period that is due counts (graph hierarchical)",
+        "period in steps and group size; the longest period that is due applies (graph hierarchical)",
         source="our reading",
     )
 

@@ -12,7 +12,7 @@ _MLLIB = "thesis, Table 2.4 (MLlib, logistic regression): 6,533,333 examples/s o
 
 
 class MapReduce(Jobs):
-    """The driver sends out the model, one task a partition computes a gradient, and a tree adds them up.
+    """The driver broadcasts the model, one task per partition computes a gradient, and a tree sums them.
 
     Every mini-batch is a job of its own, and each task goes through its whole partition to find the members
     of the mini-batch: that is what makes small mini-batches expensive in this style.
@@ -34,7 +34,7 @@ class MapReduce(Jobs):
 
     job_s: float = parameter(0.1, "time to start a job, in virtual time", unit="s", source="by hand", ge=0)
     scan_s_per_sample: float = parameter(
-        140 / 6_533_333, "time to go past a sample, in virtual time", unit="s", source=_MLLIB, ge=0
+        140 / 6_533_333, "time to scan a sample, in virtual time", unit="s", source=_MLLIB, ge=0
     )
 
     def start_s(self, partition: int) -> float:

@@ -19,7 +19,7 @@ LOAD = "server_load"
 
 
 class ParameterServer(Placement):
-    """Servers hold the parameters; a worker pushes to all of them and is answered by all of them.
+    """Servers hold the parameters; a worker pushes to all servers and receives a reply from each.
 
     Parameters
     ----------
@@ -59,11 +59,11 @@ class ParameterServer(Placement):
 
     servers: int = parameter(1, "number of server shards", unit="servers", source="thesis 3.2.4", ge=1, le=64)
     assignment: Literal["contiguous", "layer", "hash", "size_threshold", "best_fit"] = parameter(
-        "contiguous", "which parameters each server holds", source="our reading"
+        "contiguous", "assignment of parameters to servers", source="our reading"
     )
     large_tensor: int = parameter(
         1_000_000,
-        "tensors of at least that size are cut over all servers (size_threshold)",
+        "smallest tensor that is split over all servers (size_threshold)",
         unit="entries",
         source="MXNet",
         ge=1,

@@ -32,14 +32,14 @@ class Reassignment(Part):
 
 
 class Never(Reassignment):
-    """Every server keeps what it was assigned at the start."""
+    """Every server keeps its initial parameters."""
 
     name = "none"
     source = "thesis 3.2.4 (static load balancing)"
 
 
 class ByLoad(Reassignment):
-    """Entries move from servers that were busy for long to those that were not, in proportion to their speed.
+    """Move entries from busy servers to less busy servers, in proportion to their speeds.
 
     Notes
     -----
@@ -73,7 +73,10 @@ class ByLoad(Reassignment):
         50, "updates between two measurements of the servers' load", unit="updates", source="by hand", ge=1
     )
     threshold: float = parameter(
-        1.2, "busiest server's load over the mean, above which entries move", source="by hand", gt=1
+        1.2,
+        "ratio of the busiest server's load to the mean load above which entries move",
+        source="by hand",
+        gt=1,
     )
 
     @property

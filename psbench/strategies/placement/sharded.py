@@ -13,7 +13,7 @@ SOURCE = "Rajbhandari et al. 2020 (ZeRO)"
 
 
 class Sharded(Shares, AllReduce):
-    """All-Reduce whose workers hold an n-th of the state each, and gather what they compute with.
+    """All-Reduce whose workers each hold 1/n of the state and gather parameters for each computation.
 
     With k vectors of the optimizer, a worker holds of each parameter, in 4 bytes each: parameter, gradient
     and k/n (stage 1); parameter and (1 + k)/n (2); (2 + k)/n (3), where parameters are gathered for each
@@ -44,7 +44,7 @@ class Sharded(Shares, AllReduce):
     source = "Rajbhandari et al. 2020 (ZeRO); Zhao et al. 2023 (FSDP)"
 
     stage: Literal[1, 2, 3] = parameter(
-        3, "what is sharded: the optimizer's state, gradients too, parameters too", source=SOURCE
+        3, "sharded state: 1: of the optimizer; 2: also gradients; 3: also parameters", source=SOURCE
     )
 
     @property

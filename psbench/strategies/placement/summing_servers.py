@@ -10,7 +10,7 @@ SOURCE = "Jiang et al. 2020 (BytePS)"
 
 
 class SummingServers(Replicas):
-    """Servers add up what the workers of a commit send; every worker keeps a replica of the model.
+    """Servers sum the pushes of a commit; every worker keeps a replica of the model.
 
     A sum is one push and one answer of every worker: each server adds up its share of the entries, in the
     order of the commit, and answers all. It knows neither the model nor an optimizer, so an aggregation part
@@ -36,7 +36,7 @@ class SummingServers(Replicas):
     name = "summing_servers"
     source = SOURCE
 
-    servers: int = parameter(1, "number of servers that add up", unit="servers", source=SOURCE, ge=1, le=64)
+    servers: int = parameter(1, "number of summing servers", unit="servers", source=SOURCE, ge=1, le=64)
 
     @property
     def adding_servers(self) -> int:  # pyrefly: ignore[bad-override]

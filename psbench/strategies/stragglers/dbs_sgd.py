@@ -16,7 +16,7 @@ _FIRST = 0
 
 
 class DBS(Stragglers):
-    """Make the batches of all workers take as long as worker 0's.
+    """Choose batch sizes so that every worker takes as long as worker 0.
 
     The last computing times of worker 0 over those of a worker are its relative speed S. When S is away from
     1 by the tolerance or more, the worker's batch is multiplied by it.
@@ -47,10 +47,10 @@ class DBS(Stragglers):
     varies_batch = True
 
     window: int = parameter(
-        5, "times of each worker that are looked at", unit="steps", source=SOURCE, ge=1, le=10_000
+        5, "step times of each worker in the estimate", unit="steps", source=SOURCE, ge=1, le=10_000
     )
     tolerance: float = parameter(
-        0.05, "smallest difference in speed that changes a batch", source="our reading", ge=0
+        0.05, "smallest difference in speed that changes a batch size", source="our reading", ge=0
     )
     mode: Literal["proportional", "literal"] = parameter(
         "proportional", "change a worker's own batch in proportion, or set it from worker 0's", source=SOURCE

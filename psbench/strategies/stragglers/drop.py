@@ -39,15 +39,15 @@ class DropStragglers(Stragglers):
     drops = True
 
     factor: float = parameter(
-        2.0, "times the median step time that a worker may take", source="our choice", gt=1
+        2.0, "largest step time of a worker, in median step times", source="our choice", gt=1
     )
     window: int = parameter(
         5, "pushes over which a worker's step time is averaged", unit="pushes", ge=1, le=10_000
     )
-    patience: int = parameter(3, "pushes in a row at which a worker must be slow", unit="pushes", ge=1)
-    most: float = parameter(0.25, "share of the workers that may be dropped at a time", ge=0, le=1)
+    patience: int = parameter(3, "consecutive slow pushes before a worker is dropped", unit="pushes", ge=1)
+    most: float = parameter(0.25, "largest share of the workers that may be dropped at a time", ge=0, le=1)
     readmit_after_s: float = parameter(
-        0.0, "when a dropped worker is taken back; 0 is never", unit="s", ge=0, le=1e9
+        0.0, "time after which a dropped worker is readmitted; 0: never", unit="s", ge=0, le=1e9
     )
 
     _times: dict[str, list[float]] = PrivateAttr(default_factory=dict)  # last step times by worker, seconds

@@ -32,7 +32,7 @@ class Size(NamedTuple):
 
 
 class DualBinarySearch(Stragglers):
-    """Resize a worker's chunk of data, if its time is an outlier, so that it takes the median time.
+    """Resize a worker's data chunk to take the median time if the worker's time is an outlier.
 
     A worker computes several passes over a chunk in time t. If t is outside of the box plot's fences
     [Q1 - 1.5 IQR, Q3 + 1.5 IQR] of all workers' last times, t = K passes samples / batch (eq. 3) is solved
@@ -85,23 +85,25 @@ class DualBinarySearch(Stragglers):
     )
 
     chunk_samples: int = parameter(
-        2500, "samples of a chunk at the beginning", unit="samples", source="Hermes, Fig. 12", ge=1
+        2500, "initial number of samples in a chunk", unit="samples", source="Hermes, Fig. 12", ge=1
     )
     chunk_batch: Literal[2, 4, 8, 16, 32, 64, 128, 256] = parameter(
-        16, "batch at the beginning", unit="samples", source="Hermes, Fig. 12"
+        16, "initial batch size", unit="samples", source="Hermes, Fig. 12"
     )
     passes: int = parameter(
         5, "passes over a chunk", unit="passes", source="Hermes' code; the paper is silent", ge=1, le=1000
     )
     max_samples: int = parameter(
-        0, "largest chunk, if memory permits; 0 is the training set", unit="samples", source=SOURCE, ge=0
+        0, "largest chunk, if memory permits; 0: the training set", unit="samples", source=SOURCE, ge=0
     )
     fences: Literal["all", "others"] = parameter(
-        "all", "whose times make the fences: of all workers, or of all others", source="our reading"
+        "all",
+        "workers whose times set the outlier limits: all workers, or all other workers",
+        source="our reading",
     )
     freeze_median: bool = parameter(False, "keep the first median as the target", source="our reading")
     mode: Literal["search", "code"] = parameter(
-        "search", "search as the paper describes, or come to what the code does", source="our reading"
+        "search", "search as in the paper, or compute the result of the paper's code", source="our reading"
     )
 
     _times: dict[str, float] = PrivateAttr(default_factory=dict)  # of each worker's last chunk, seconds

@@ -6,7 +6,7 @@ from psbench.core import Stragglers
 
 
 class Fixed(Stragglers):
-    """Every worker keeps the batch it began with: its share of the global batch."""
+    """Every worker keeps its initial batch size: its share of the global batch."""
 
     name = "fixed"
     source = "thesis 2.1.2, eq. 2.1"

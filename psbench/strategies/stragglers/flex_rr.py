@@ -11,7 +11,7 @@ SOURCE = "Harlap et al. 2016, FlexRR; thesis 3.2.5"
 
 
 class FlexRR(Stragglers):
-    """Move samples from the worker that has come least far with its batch to the one that has come furthest.
+    """Move samples from the worker with the least progress to the worker with the most progress.
 
     At every report the two are compared. If their progress, done over quota, differs by more than
     `threshold`, the slower's quota is cut and the faster's raised by as much, so that at their speeds until
@@ -51,7 +51,11 @@ class FlexRR(Stragglers):
     varies_batch = True
 
     threshold: float = parameter(
-        0.2, "difference in progress, as a share of the batch, that moves work", source=SOURCE, gt=0, le=1
+        0.2,
+        "smallest difference in progress that moves work, as a share of the batch",
+        source=SOURCE,
+        gt=0,
+        le=1,
     )
 
     _quotas: dict[str, int] = PrivateAttr(default_factory=dict)  # samples to do in this round, by worker

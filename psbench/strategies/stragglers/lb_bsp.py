@@ -14,7 +14,7 @@ SOURCE = "Chen et al. 2018, 2020 (LB-BSP)"
 
 
 class LBBSP(Stragglers):
-    """Give each worker a share of the global batch that it computes in the same time as the others theirs.
+    """Split the global batch so that all workers take the same time.
 
     A worker's speed is its samples over its computing time. At a barrier the next speeds are predicted from
     the past ones, and the global batch is cut in proportion; its size never changes.
@@ -49,10 +49,10 @@ class LBBSP(Stragglers):
     varies_batch = True
 
     predictor: Literal["ewma", "mean", "last"] = parameter(
-        "ewma", "how the next speed of a worker is predicted from its last ones", source="our reading"
+        "ewma", "predictor of a worker's next speed from its last speeds", source="our reading"
     )
     window: int = parameter(5, "speeds that the predictor `mean` averages", unit="steps", ge=1, le=10_000)
-    smoothing: float = parameter(0.5, "weight of the last speed in the predictor `ewma`", gt=0, le=1)
+    smoothing: float = parameter(0.5, "weight of the latest speed in the predictor `ewma`", gt=0, le=1)
 
     #: samples per second by worker: the last speeds ("mean"), or one that stands for them
     _speeds: dict[str, list[float]] = PrivateAttr(default_factory=dict)

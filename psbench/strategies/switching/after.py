@@ -10,7 +10,7 @@ from psbench.strategies.switching.once import SwitchOnce, without_epochs
 
 
 class After(SwitchOnce):
-    """Switch when a fraction of the epochs is done.
+    """Switch after a fraction of the epochs.
 
     Parameters
     ----------

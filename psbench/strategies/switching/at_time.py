@@ -8,7 +8,7 @@ from psbench.core import Evaluated, Switching, parameter
 
 
 class AtTime(Switching):
-    """Switch at a set time of the run, as a switch by hand at that moment.
+    """Switch at a set time of the run, like a manual switch at this time.
 
     The backend reports the time as a request to switch, and no row of the log before it tells that it was
     planned: a run that is forked is the same until then, row by row.

@@ -6,7 +6,7 @@ from psbench.core import Switching
 
 
 class Manual(Switching):
-    """Switch only by hand."""
+    """Switch only manually."""
 
     name = "manual"
     source = "by hand"

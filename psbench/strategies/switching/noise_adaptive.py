@@ -13,7 +13,7 @@ SOURCE = "future work of Strategy-Switch (2025), sec. VI; our design"
 
 
 class NoiseAdaptive(LossWindow):
-    """Switch when the loss has changed over the window by no more than its noise explains.
+    """Switch when noise alone explains the change of the loss over the window.
 
     After every epoch k with more than `window` W validation losses v, d_i = (v_i - v_(i-1)) / v_(i-1):
     the net change an epoch, m = abs(sum of the last W d_i) / W; the noise of one loss, relative to it,
@@ -46,7 +46,7 @@ class NoiseAdaptive(LossWindow):
 
     window: int = parameter(5, "epochs over which the loss is compared", unit="epochs", source=SOURCE, ge=3)
     factor: float = parameter(
-        1.0, "standard deviations of the noise that the net change may be", source=SOURCE, ge=0
+        1.0, "largest net change, in standard deviations of the noise", source=SOURCE, ge=0
     )
 
     @property

@@ -16,7 +16,7 @@ SOURCE = "Sync-Switch, ICDCS 2021 (online policies)"
 
 
 class OnStragglers(Switching):
-    """Give the first strategy its share of the epochs, but not while a worker is slow.
+    """Use the first strategy for its share of the epochs, except while a worker is slow.
 
     A worker whose throughput is below the cluster's mean less its standard deviation for `patience` windows
     in a row is a straggler, until it has not been for as many. The policy says what follows under the first
@@ -53,12 +53,12 @@ class OnStragglers(Switching):
         0.0625, "share of the epochs under the first strategy", source="Sync-Switch, ICDCS 2021", ge=0, le=1
     )
     policy: Literal["greedy", "elastic"] = parameter(
-        "greedy", "change to the second strategy meanwhile, or go on without the stragglers", source=SOURCE
+        "greedy", "use the second strategy meanwhile, or continue without the stragglers", source=SOURCE
     )
-    window: int = parameter(5, "pushes of every worker that make a window", unit="steps", ge=1)
-    patience: int = parameter(3, "windows in a row that make a straggler, or clear one", unit="windows", ge=1)
+    window: int = parameter(5, "pushes of every worker in a window", unit="steps", ge=1)
+    patience: int = parameter(3, "consecutive windows that mark or clear a straggler", unit="windows", ge=1)
     seconds: Literal["compute", "compute_and_send"] = parameter(
-        "compute", "what a worker's throughput counts: computing, or sending too"
+        "compute", "time in a worker's throughput: computation only, or also sending"
     )
 
     _over: bool = PrivateAttr(default=False)  # the second strategy stays

@@ -354,7 +354,7 @@ def heloco(u: OneUpdate) -> ModelVector:
 
 
 def sparse_outer(u: OneUpdate) -> ModelVector:
-    """SparseLoCo: of each entry the mean over those that sent it, or over all (Alg. 1).
+    """SparseLoCo: mean of each entry over the workers that sent it, or over all workers (Alg. 1).
 
     From tplr-ai/templar c2397ac, src/tplr/compress.py, lines 472-474: scatter_reduce_ of all values that were
     sent, with "mean" and include_self=False. That a 0 which is sent counts as not sent is ours.
