@@ -48,7 +48,7 @@ def test_a_parameter_of_a_strategy_that_was_named_is_set_without_its_part():
     assert cell.experiment.strategy.spec() == switched.strategy.spec() | {"cost_s": 0.5}
 
 
-def test_strategies_are_swept_without_gradients_though_the_default_switches_by_values():
+def test_strategies_are_swept_timing_only():
     cells = cells_of(ps.Experiment(timing_only=True), {"strategy": ["bsp", "asp"]}, 1)
     assert [cell.experiment.strategy.name for cell in cells] == ["bsp", "asp"]
 
