@@ -11,8 +11,6 @@ import { looks, onThemeChange } from "./theme.js";
 
 const READABLE = 220; // spans that can be told apart in a timeline
 const SPEEDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50];
-const FILM = "film"; // the whole run in so many seconds
-const FILM_S = 10;
 const KINDS = ["event", "update", "barrier", "epoch", "wait"];
 
 export class Stage {
@@ -56,11 +54,11 @@ export class Stage {
     this.slider.onkeydown = (event) => this.onKey(event);
     this.clock = h("output", { class: "psb-time" });
     this.speed = select(
-      [[FILM, "10 s film"], ...SPEEDS.map((value) => [value, `${value} ×`])],
+      SPEEDS.map((value) => [value, `${value} ×`]),
       {
         class: "psb-select psb-speed",
         "aria-label": "speed of playing",
-        title: "seconds of the run in a second, or the whole run in ten",
+        title: "seconds of the run in a second",
       },
     );
     const toFirst = "go to the first wait of one worker for another";
@@ -173,11 +171,13 @@ export class Stage {
 
   // Where another run begins to be shown, and how fast it plays.
   rest() {
-    this.speed.value = FILM;
-    if (this.moment.now !== null) return;
-    // where there is something to see, else where it begins
-    this.moment.now = Math.min(this.end, this.films[0].recording.begin + this.window() / 2);
-    this.moment.step("wait", false, -1);
+    const window = this.window();
+    const wanted = window / 10;
+    const nearest = SPEEDS.reduce((best, each) =>
+      Math.abs(Math.log(each / wanted)) < Math.abs(Math.log(best / wanted)) ? each : best,
+    );
+    this.speed.value = String(nearest);
+    this.moment.now ??= Math.min(this.end, this.films[0].recording.begin + window / 2);
   }
 
   get now() {
@@ -295,7 +295,7 @@ export class Stage {
       if (!this.playing) return;
       // what is not here yet is waited for, and not skipped
       if (this.moment.isLoaded())
-        this.go(this.now + (Math.min(100, at - before) / 1000) * this.rate);
+        this.go(this.now + (Math.min(100, at - before) / 1000) * Number(this.speed.value));
       else this.moment.ask(this.now);
       before = at;
       if (this.now >= this.end) this.pause();
@@ -312,11 +312,6 @@ export class Stage {
     this.play.title = "play";
     this.play.setAttribute("aria-label", "play");
     if (was) this.events.moved(this.now, true);
-  }
-
-  // Seconds of the run in one second of playing.
-  get rate() {
-    return this.speed.value === FILM ? this.end / FILM_S : Number(this.speed.value);
   }
 
   rescale(factor) {
