@@ -27,7 +27,7 @@ def test_every_reason_is_in_the_list_and_all_of_the_list_occur():
     known["placement"].append(Stateless())
     known["communication"] += [
         make_part("communication", {"name": name, "codec": "top_k", "codec_down": "top_k"})
-        for name in ("every_step", "local_sgd")
+        for name in ("every_step", "local_sgd", "gradient_differences")
     ]
     reasons = set()
     composition = unchecked(**{domain: parts[0] for domain, parts in known.items()})
