@@ -24,7 +24,7 @@ class Backend:
     ----------
     run : callable
         `run(workload, log, control, observer, checkpoints, start, client)` runs the experiment of
-        `workload` (`psbench.training.workload.Workload`), appends the rows of the run to `log`
+        `workload` (`psbench.training.build.Workload`), appends the rows of the run to `log`
         (`psbench.core.log.EventLog`), stops when `control` says so, and returns a
         `psbench.backends.outcome.Outcome`. `observer`, `checkpoints`, `start` and `client` may be None.
     check : callable

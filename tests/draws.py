@@ -12,7 +12,7 @@ from psbench.experiment import Experiment
 from psbench.testing import toy_experiment
 from psbench.testing.random_cluster import fitting_sizes
 from psbench.testing.toys import toy_cluster
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 from psbench_fuzz.compositions import draw_part, draw_strategy
 from psbench_fuzz.compositions import registered as kinds
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from psbench.testing import toy_experiment
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 WORKERS, SAMPLES, FEATURES = 3, 4, 2
 _RNG = np.random.default_rng(7)

@@ -21,7 +21,7 @@ from psbench.strategies.aggregation import Mean
 from psbench.strategies.communication import LocalSGD
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 
 class Stateless(Jobs):

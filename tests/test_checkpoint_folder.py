@@ -16,7 +16,7 @@ from psbench.core.log import ROW, EventLog, Kind
 from psbench.errors import DataError
 from psbench.runs.execution import run
 from psbench.testing import toy_experiment
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 
 def spec(**changes):

@@ -148,7 +148,7 @@ def test_ctrl_c_before_the_run_begins_leaves_nothing(tmp_path, capsys, monkeypat
     def interrupt(experiment):
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("psbench.training.workload.Workload.build", interrupt)
+    monkeypatch.setattr("psbench.training.build.Workload.build", interrupt)
     assert main(["run", "--out", str(tmp_path / "out")]) == 130
     assert capsys.readouterr().err == "error: interrupted; the run is not kept\n"
     assert not (tmp_path / "out").exists()

@@ -25,7 +25,7 @@ from psbench.runs.execution import run
 from psbench.seeds import Streams
 from psbench.testing import ScriptedCluster, toy_experiment
 from psbench.training.batches import Batches
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 GOLDEN = Path(__file__).parent / "golden"
 

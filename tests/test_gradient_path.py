@@ -25,9 +25,9 @@ from psbench.backends.dask.worker.exchange import ServerExchange
 from psbench.backends.simulated.simulation import run_simulated
 from psbench.core.log import EventLog
 from psbench.testing import toy_experiment
+from psbench.training.build import Workload
 from psbench.training.server import Server
 from psbench.training.trainer import Trainer
-from psbench.training.workload import Workload
 
 ROOT = Path(psbench.__file__).parent
 #: what codecs are made of, beside the state of their senders and receivers

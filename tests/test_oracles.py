@@ -21,8 +21,8 @@ from psbench.strategies.aggregation import ModelAverage
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
 from psbench.training.batches import Batches
+from psbench.training.build import Workload
 from psbench.training.server import Server
-from psbench.training.workload import Workload
 
 ALONE = {"cluster": toy_cluster([1.0]), "batch_size": 8, "model": {"name": "mlp", "hidden": [6]}}
 
@@ -139,7 +139,7 @@ DDP = """
     import torch.distributed as dist
     from torch.nn import functional
     from torch.nn.parallel import DistributedDataParallel
-    from psbench.training.workload import Workload
+    from psbench.training.build import Workload
     from psbench.testing import toy_experiment
     from psbench.testing.toys import toy_cluster
     from psbench.training.batches import Batches

@@ -20,9 +20,9 @@ from psbench.runs.execution import run
 from psbench.seeds import Streams
 from psbench.testing import ScriptedCluster, toy_experiment
 from psbench.testing.toys import toy_cluster
+from psbench.training.build import Workload
 from psbench.training.local_model import LocalModel
 from psbench.training.server import Server
-from psbench.training.workload import Workload
 
 # -------------------------------------------------------------------- what a push carries
 

@@ -20,10 +20,10 @@ from psbench.optimization.optimizer import SGD
 from psbench.seeds import Streams
 from psbench.strategies.codecs import Channel, TopK
 from psbench.testing import ScriptedCluster, toy_experiment
+from psbench.training.build import Workload
 from psbench.training.local_model import LocalModel
 from psbench.training.server import Server
 from psbench.training.trainer import StepResult
-from psbench.training.workload import Workload
 
 
 def of_pushes(row):

@@ -18,7 +18,7 @@ from psbench.runs.sweeps.search import find_fraction
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 YEARS = {"name": "synthetic_table", "layout": "year_prediction_msd", "samples": 3000}
 HIGGS = {"name": "synthetic_table", "layout": "higgs", "samples": 3000}

@@ -27,7 +27,7 @@ from psbench.seeds import Streams
 from psbench.strategies import CATALOGUE
 from psbench.testing import toy_experiment
 from psbench.training.batches import Batches, BatchPosition
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 TOP = {"name": "top_k", "ratio": 0.2}
 BOTH = {"codec": TOP, "codec_down": TOP}

@@ -30,7 +30,7 @@ from psbench.backends.dask.worker.worker import Worker
 from psbench.checkpoints.file import Checkpoint
 from psbench.core.log import ROW, EventLog
 from psbench.experiment import Experiment
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 HOST = "127.0.0.1"
 KEY = b"k" * 32

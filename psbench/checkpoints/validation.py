@@ -17,9 +17,9 @@ from psbench.core.specification import problem
 from psbench.core.stop import Stop
 from psbench.errors import DataError, SpecError, in_short
 from psbench.experiment import Experiment
+from psbench.training.build import Workload
 from psbench.training.local_model import EPOCH
 from psbench.training.server import AGGREGATION, OPTIMIZER
-from psbench.training.workload import Workload
 
 #: what may change from one part of a run to the next
 FREE = (

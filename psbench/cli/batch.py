@@ -8,7 +8,7 @@ from pathlib import Path
 from psbench.errors import SpecError, naming
 from psbench.experiment import Experiment
 from psbench.results.identity import check_folder, new_run_id
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 
 def named(files: Sequence[Path], experiments: Sequence[Experiment]) -> list[Experiment]:

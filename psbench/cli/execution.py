@@ -48,7 +48,7 @@ def run_with_progress(
             from psbench.cli.monitor import Monitor
             from psbench.results.identity import check_folder, new_run_id
             from psbench.runs.execution import run
-            from psbench.training.workload import Workload
+            from psbench.training.build import Workload
 
             if folder is not None and start is None:  # `run` checks a resumed one's
                 check_folder(folder, new_run_id(), overwrite=overwrite)

@@ -43,7 +43,7 @@ from psbench.results.record_file import read_summary
 from psbench.results.run import Run
 from psbench.runs.forked import BeginningCheck, ForkedExperiment
 from psbench.system.files import claimed
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 
 def run(

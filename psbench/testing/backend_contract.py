@@ -59,7 +59,7 @@ def check_backend(
 
 def _play(run: Callable[[WatchedWorkload, EventLog], Any], scene: Scene, sees_model: bool) -> None:
     from psbench.testing.watched import WatchedWorkload
-    from psbench.training.workload import Workload
+    from psbench.training.build import Workload
 
     leaves = None if scene.leaves is None else (*scene.leaves, scene.back_s)
     witness = Witness(scene.name, leaves, sees_model)

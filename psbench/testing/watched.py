@@ -17,9 +17,9 @@ from torch import Tensor
 
 from psbench.core.engine import Engine
 from psbench.testing.witness import WatchedEngine, Witness
+from psbench.training.build import Workload
 from psbench.training.server import Server
 from psbench.training.trainer import StepResult, StepTask, Trainer
-from psbench.training.workload import Workload
 
 if TYPE_CHECKING:
     from psbench.core import EventLog, Pushed

@@ -8,7 +8,7 @@ import torch
 
 from psbench.core.log import Kind
 from psbench.experiment import Experiment
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 from tests.benchmarks.live import has, peer, peer_python, steps_a_second
 from tests.benchmarks.measure import Row, Rows, Skipped, in_turns
 

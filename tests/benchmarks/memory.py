@@ -17,7 +17,7 @@ from psbench.backends.control import Control
 from psbench.backends.simulated.simulation import Simulation
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 from tests.benchmarks.measure import Pictures, Row, Rows
 
 

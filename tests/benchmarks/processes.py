@@ -17,8 +17,8 @@ from psbench.backends.simulated.simulation import Simulation
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
 from psbench.system.allocator import keep_freed_memory
+from psbench.training.build import Workload
 from psbench.training.trainer import StepTask
-from psbench.training.workload import Workload
 from tests.benchmarks.measure import Pictures, Row, Rows, in_turns
 
 #: of all workers together

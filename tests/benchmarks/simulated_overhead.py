@@ -18,7 +18,7 @@ from psbench.backends.simulated.simulation import Simulation
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
 from psbench.system.allocator import keep_freed_memory
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 from tests.benchmarks.measure import Pictures, Row, Rows, in_turns
 
 

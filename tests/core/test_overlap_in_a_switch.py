@@ -22,8 +22,8 @@ from psbench.runs.execution import run
 from psbench.testing import ScriptedCluster, random_cluster, toy_experiment
 from psbench.testing.invariants import Invariants
 from psbench.training.batches import Batches
+from psbench.training.build import Workload
 from psbench.training.server import Server
-from psbench.training.workload import Workload
 
 
 class AtVersions(Switching):

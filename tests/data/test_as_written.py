@@ -14,7 +14,7 @@ from psbench.data import CSV, Parquet
 from psbench.errors import DataError, ParameterError, PsbenchError
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 #: seconds since 1970, which 32-bit floats tell apart by 128
 SECONDS = 1.7e9 + np.arange(1000.0)

@@ -21,7 +21,7 @@ from psbench.data import Digits, as_data
 from psbench.errors import DataError, PsbenchError, SpecError
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 RNG = np.random.default_rng(0)
 DIGITS = Digits().load(Streams(0))

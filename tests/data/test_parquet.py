@@ -15,7 +15,7 @@ from psbench.errors import DataError, PsbenchError
 from psbench.progress_events import listening
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 PARTS = ("train_x", "train_y", "val_x", "val_y")
 RNG = np.random.default_rng(0)

@@ -16,7 +16,7 @@ from psbench.data.several import zeros
 from psbench.errors import PsbenchError
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 from tests.networks import MaskedText, Siamese
 
 RNG = np.random.default_rng(3)

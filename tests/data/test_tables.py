@@ -20,7 +20,7 @@ from psbench.progress_events import listening
 from psbench.runs.execution import run
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 PARTS = ("train_x", "train_y", "val_x", "val_y")
 

@@ -25,7 +25,7 @@ from psbench.errors import DoubtfulComposition, PsbenchError, SpecError
 from psbench.experiment import Experiment
 from psbench.seeds import Streams
 from psbench.strategies import CATALOGUE
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 from tests.live_runs.world import World
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from psbench.core.events import COLLECTIVE, Join, Push
 from psbench.core.log import ROW, EventLog, Kind
 from psbench.core.view import Status
 from psbench.testing.invariants import BrokenContract, Invariants
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 from tests.live_runs.servers import version_of
 from tests.live_runs.workers import FakeWorker
 

@@ -17,7 +17,7 @@ from psbench.core.parts import Stragglers
 from psbench.core.view import ClusterView
 from psbench.experiment import Experiment
 from psbench.strategies.aggregation.mean import Mean
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 from tests.live_runs import World
 
 

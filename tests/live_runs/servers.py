@@ -19,7 +19,7 @@ from psbench.backends.dask.server.migration import SliceMigration
 from psbench.backends.dask.server.parameter_server import partition_of
 from psbench.backends.partition import Partition, partitions_of
 from psbench.testing.invariants import BrokenContract
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 _NO_BUFFERS = torch.zeros(0)
 

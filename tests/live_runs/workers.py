@@ -20,7 +20,7 @@ from psbench.backends.partition import gather, partitions, partitions_of, ring_s
 from psbench.core.worker_loop import WorkerLoop
 from psbench.core.worker_policy import Directive
 from psbench.testing.invariants import BrokenContract
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 from tests.live_runs.servers import version_of
 
 #: what a worker does until it is to wait: it yields a condition to go on

@@ -38,7 +38,7 @@ from psbench.backends.dask.record import Record
 from psbench.core.log import EventLog
 from psbench.errors import BackendError, Cancelled, ServerLost, WorkerLost
 from psbench.testing.invariants import BrokenContract
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 from tests.live_runs.channels import Channels
 from tests.live_runs.checks import Checks
 from tests.live_runs.gossip_workers import FakeGossipWorker

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from psbench.data import Dataset, DataSource
 from psbench.training.batches import Batches
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 TOKENS, VOCABULARY, CLASSES = 6, 11, 3
 

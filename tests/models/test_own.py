@@ -20,7 +20,7 @@ from psbench.results.run import Run
 from psbench.runs.execution import resume, run
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 SGD = {"name": "sgd", "lr": 0.1, "momentum": 0.9}
 

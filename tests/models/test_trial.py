@@ -16,7 +16,7 @@ from psbench.errors import DataError, DoubtfulComposition, ParameterError, Unkno
 from psbench.experiment import Experiment
 from psbench.runs.execution import run
 from psbench.testing import toy_experiment
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 
 class Holding(nn.Module):

@@ -14,7 +14,7 @@ from oracles.summaries import QUALITY
 from psbench import charts, metrics
 from psbench.charts import Figure
 from psbench.results.run import Run
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 LABEL = "mine"
 

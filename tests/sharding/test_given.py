@@ -14,7 +14,7 @@ from psbench.errors import DoubtfulComposition, PsbenchError, SpecError
 from psbench.seeds import Streams
 from psbench.sharding import Column, as_sharding
 from psbench.testing import toy_experiment
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(90, 4)).astype(np.float32), RNG.integers(0, 3, 90)

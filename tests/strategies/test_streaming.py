@@ -22,10 +22,10 @@ from psbench.runs.execution import resume
 from psbench.strategies.aggregation import EagerOuter, Outer
 from psbench.strategies.communication import Eager, Fragments
 from psbench.testing import toy_experiment
+from psbench.training.build import Workload
 from psbench.training.local_model import LocalModel
 from psbench.training.server import Server
 from psbench.training.trainer import StepResult
-from psbench.training.workload import Workload
 
 NONE = torch.zeros(0)
 LAYOUT = [("a", 2), ("b", 3), ("c", 1)]

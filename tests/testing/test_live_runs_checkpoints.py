@@ -15,7 +15,7 @@ from psbench.core import events as ev
 from psbench.core.log import Kind
 from psbench.core.strategy import Strategy
 from psbench.strategies.consistency.bsp import BSP
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 from tests.live_runs import World
 from tests.live_runs.scenes import FAILS, LONG, DropsTheLast, settle, workload, world
 

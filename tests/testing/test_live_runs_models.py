@@ -19,7 +19,7 @@ from psbench.core.actions import Mix
 from psbench.core.log import Kind
 from psbench.core.view import Status
 from psbench.errors import WorkerLost
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 from tests.live_runs import World
 from tests.live_runs.scenes import LONG, settle, workload, world
 

@@ -21,7 +21,7 @@ from psbench.backends.dask.coordinator.live_run import LiveRun
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.instructions import Input, Instruction, Tick
 from psbench.backends.dask.protocol.transport import Received
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 from tests.live_runs import World, scenes
 
 FOLDER = Path(__file__).parent / "transcripts"

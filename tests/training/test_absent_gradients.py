@@ -15,7 +15,7 @@ from psbench.optimization.torch_optimizer import as_optimizer
 from psbench.runs.execution import resume, run
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 SHAPES = ((3, 4), (5,), (2, 3))
 #: which tensors have a gradient in each step

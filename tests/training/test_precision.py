@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 import psbench as ps
 from psbench.errors import ParameterError
 from psbench.testing import toy_experiment
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 from tests.networks import Answers
 
 GIVEN = {"cluster": {"workers": 1}, "stop": {"updates": 6}, "model": {"name": "mlp", "hidden": [8]}}

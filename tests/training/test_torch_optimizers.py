@@ -19,7 +19,7 @@ from psbench.optimization.optimizer import SGD
 from psbench.optimization.schedule import Cosine, LinearDecay, OneCycle
 from psbench.optimization.torch_optimizer import BY_NAME, TorchOptimizer, as_optimizer
 from psbench.testing import toy_experiment
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 #: those of torch that step each entry by its own gradient
 ENTRYWISE = ("SGD", "Adam", "AdamW", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")

@@ -26,7 +26,7 @@ from psbench.progress_events import listening
 from psbench.results.run import Run
 from psbench.runs.execution import run as run_experiment
 from psbench.system.start_progress import StartProgress, watching_start
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 logger = logging.getLogger(__name__)
 

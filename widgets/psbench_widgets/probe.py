@@ -10,7 +10,7 @@ from psbench.core.part import REGISTRY
 from psbench.errors import PsbenchError, SpecError
 from psbench.experiment import Experiment
 from psbench.runs.execution import run
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 from psbench_widgets.check import place_of
 
 #: why 2 s: a scheduler in the same network answers in milliseconds, and the user is waiting

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from psbench.backends.dask.doctor import Diagnosis, diagnose
     from psbench.backends.dask.local_cluster import start_cluster
     from psbench.backends.outcome import Outcome
-    from psbench.training.workload import Workload
+    from psbench.training.build import Workload
 
 __all__ = ["BACKEND", "Diagnosis", "client_of", "diagnose", "start_cluster"]
 __getattr__ = lazy_names(

@@ -44,7 +44,7 @@ from psbench.backends.dask.taking_back import take_back
 from psbench.backends.outcome import Outcome
 from psbench.errors import BackendError, Cancelled, PsbenchError, ServerLost
 from psbench.system.start_progress import STAGES, start_progress
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 logger = logging.getLogger(__name__)
 

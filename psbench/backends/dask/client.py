@@ -26,7 +26,7 @@ from psbench.checkpoints.folder import CheckpointFolder
 from psbench.core.log import EventLog
 from psbench.errors import BackendError, Cancelled, ServerLost
 from psbench.system.start_progress import start_progress
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 
 def run_dask(

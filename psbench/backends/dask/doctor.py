@@ -29,7 +29,7 @@ from psbench.backends.dask.tasks import listening_socket
 from psbench.backends.dask.versions import check_versions
 from psbench.errors import BackendError
 from psbench.experiment import Experiment
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 #: float32 entries of the vector whose transfer is timed, and how often what is timed
 _ENTRIES, _PINGS, _TRANSFERS, _STEPS = 1 << 20, 21, 5, 15

@@ -12,8 +12,8 @@ from psbench.backends.dask.asking import ask
 from psbench.backends.dask.protocol.roles import COORDINATOR, REPLICA, servers_of, worker_number
 from psbench.errors import BackendError
 from psbench.system.limits import SHARE, machine_memory, size
+from psbench.training.build import Workload
 from psbench.training.memory import vectors_of
-from psbench.training.workload import Workload
 
 
 def check_machines(client: Client, workload: Workload, placed: Mapping[str, str]) -> None:

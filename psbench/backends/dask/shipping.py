@@ -11,8 +11,8 @@ from psbench.backends.dask.asking import ask_scheduler
 from psbench.backends.dask.protocol.roles import EVALUATOR, worker_name
 from psbench.data.shipment import Shipment
 from psbench.experiment import Experiment
+from psbench.training.build import Workload
 from psbench.training.dry_run import trial_rows
-from psbench.training.workload import Workload
 
 
 def bare(experiment: Experiment) -> Experiment:

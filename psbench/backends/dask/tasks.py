@@ -36,8 +36,8 @@ from psbench.data.shipment import Shipment
 from psbench.experiment import Experiment
 from psbench.system.allocator import keep_freed_memory
 from psbench.system.start_progress import STAGES, Stage
+from psbench.training.build import Workload
 from psbench.training.evaluator import Evaluator
-from psbench.training.workload import Workload
 
 _P = ParamSpec("_P")
 

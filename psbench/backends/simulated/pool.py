@@ -27,9 +27,9 @@ from psbench.data import Dataset
 from psbench.data.several import each_array
 from psbench.system.child import Child
 from psbench.system.limits import available_memory, size
+from psbench.training.build import Workload
 from psbench.training.evaluator import EvaluationPart, Evaluator, Scores
 from psbench.training.trainer import StepResult, StepTask, Trainer
-from psbench.training.workload import Workload
 
 logger = logging.getLogger(__name__)
 

@@ -19,10 +19,10 @@ from psbench.seeds import Streams
 from psbench.system.allocator import keep_freed_memory
 from psbench.system.parent import end_with_parent
 from psbench.system.signals import ignore_ending
+from psbench.training.build import Workload
 from psbench.training.evaluator import EvaluationPart, Evaluator, Scores
 from psbench.training.model import FlatModel
 from psbench.training.trainer import StepTask, Trainer
-from psbench.training.workload import Workload
 
 #: the tensors of a data set, which are shared and not sent
 _SHARED = ("train_x", "train_y", "val_x", "val_y")

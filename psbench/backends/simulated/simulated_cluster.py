@@ -39,10 +39,10 @@ from psbench.core.ending import DIVERGED, Ending
 from psbench.core.events import COLLECTIVE, Push
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView, Status
+from psbench.training.build import Workload
 from psbench.training.corruption import Corruptions
 from psbench.training.mixing import ModelVectors
 from psbench.training.server import all_finite
-from psbench.training.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, eq=False)

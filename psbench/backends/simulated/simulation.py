@@ -45,7 +45,7 @@ from psbench.core.view import Status
 from psbench.errors import Deadlock, WorkerLost
 from psbench.system.allocator import give_back_freed_memory, keep_freed_memory
 from psbench.system.collector import only_new_objects_searched
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 #: events between two calls of an observer: often enough to move a chart, too seldom to be felt
 OBSERVE_EVERY = 256

@@ -18,9 +18,9 @@ from psbench.backends.simulated.pool import CannotShare, Pool
 from psbench.errors import ParameterError
 from psbench.system import fork_server
 from psbench.system.cores import cores
+from psbench.training.build import Workload
 from psbench.training.evaluator import Evaluator
 from psbench.training.trainer import StepResult, StepTask, Trainer
-from psbench.training.workload import Workload
 
 logger = logging.getLogger(__name__)
 

@@ -16,12 +16,12 @@ from psbench.core import actions as act
 from psbench.core.events import Push
 from psbench.core.migration import Ranges
 from psbench.core.view import ClusterView
+from psbench.training.build import Workload
 from psbench.training.corruption import Corruptions
 from psbench.training.evaluator import Evaluator
 from psbench.training.mixing import ModelVectors
 from psbench.training.server import Server
 from psbench.training.trainer import Trainer
-from psbench.training.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,7 +204,7 @@ def check(cells: Iterable[Cell]) -> None:
     ------
     SpecError, DataError
     """
-    from psbench.training.workload import Workload
+    from psbench.training.build import Workload
 
     seen = set()
     for cell in cells:

@@ -329,7 +329,7 @@ def find_fraction(
 
 
 def _check_evaluated(experiment: Experiment, column: str) -> None:
-    from psbench.training.workload import Workload
+    from psbench.training.build import Workload
 
     values: dict[str, Any] = {}
     if not experiment.timing_only:

@@ -28,7 +28,7 @@ from psbench.runs.sweeps.cells import Cell, CellOutcome
 from psbench.system.by_value import dumps_by_value
 from psbench.system.parent import end_with_parent
 from psbench.system.signals import ignore_ending
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 #: seconds between two reports of how far a run has come
 REPORT_S = 0.5

@@ -22,7 +22,7 @@ from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.experiment import Experiment
 from psbench.results.run import Run
 from psbench.strategies import CATALOGUE
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 CODECS = [
     *({"name": "fp16"}, {"name": "top_k", "ratio": 0.1}, {"name": "random_k", "ratio": 0.1}),

@@ -28,7 +28,7 @@ from psbench.backends.dask.protocol.transport import Received
 from psbench.backends.stamps import CoordinatorStamps
 from psbench.errors import ServerLost
 from psbench.experiment import Experiment
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 
 class Socket:

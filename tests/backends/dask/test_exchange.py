@@ -21,7 +21,7 @@ from psbench.core.log import EventLog, Kind
 from psbench.core.view import ClusterView
 from psbench.strategies.communication import LocalSGD
 from psbench.testing import toy_experiment
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

@@ -17,7 +17,7 @@ from psbench.core.actions import Drop
 from psbench.core.parts import Stragglers
 from psbench.results.run import Run
 from psbench.testing.toys import toy_cluster, toy_experiment
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

@@ -16,8 +16,8 @@ from psbench.backends.dask.protocol.roles import Address
 from psbench.backends.dask.protocol.transport import Received
 from psbench.backends.dask.worker.gossip_member import GossipMember
 from psbench.backends.dask.worker.mailbox import Mailbox
+from psbench.training.build import Workload
 from psbench.training.local_model import LocalModel
-from psbench.training.workload import Workload
 
 EXPERIMENT = {"strategy": "d_psgd_step_first", "data": "digits", "backend": "dask", "batch_size": 12}
 

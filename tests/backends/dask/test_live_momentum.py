@@ -12,7 +12,7 @@ from psbench.backends.control import Control
 from psbench.backends.simulated.simulation import run_simulated
 from psbench.core.log import EventLog, Kind
 from psbench.experiment import Experiment
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 SERVERS = {"name": "bsp", "placement": {"name": "parameter_server", "servers": 2}}
 

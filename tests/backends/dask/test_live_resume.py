@@ -24,7 +24,7 @@ from psbench.core.log import EventLog, Kind
 from psbench.core.strategy import Strategy
 from psbench.errors import ParameterError
 from psbench.runs.execution import run
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

@@ -28,7 +28,7 @@ from psbench.metrics import evaluations
 from psbench.optimization.optimizer import SGD
 from psbench.seeds import Streams
 from psbench.strategies.communication import LocalSGD
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

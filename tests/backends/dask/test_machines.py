@@ -17,8 +17,8 @@ from psbench.backends.dask.reach import check_reach, unreachable
 from psbench.clusters.connection import ConnectionSettings
 from psbench.errors import BackendError, ParameterError
 from psbench.experiment import Experiment
+from psbench.training.build import Workload
 from psbench.training.memory import held_by_processes
-from psbench.training.workload import Workload
 
 LIMITS = ConnectionSettings(connect_within_s=0.5)
 

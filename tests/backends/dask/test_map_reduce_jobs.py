@@ -22,7 +22,7 @@ from psbench.metrics import timeline
 from psbench.runs.execution import run
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from psbench.core.view import ClusterView
 from psbench.experiment import Experiment
 from psbench.metrics import reassignments, server_loads
 from psbench.runs.execution import run
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

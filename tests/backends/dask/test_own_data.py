@@ -22,8 +22,8 @@ from psbench.errors import DataError
 from psbench.experiment import Experiment
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
+from psbench.training.build import Workload
 from psbench.training.dry_run import trial_rows
-from psbench.training.workload import Workload
 from tests.networks import MaskedText
 
 RNG = np.random.default_rng(0)

@@ -16,7 +16,7 @@ from psbench.backends.dask.worker.ring_all_reduce import Wired, all_reduce
 from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.partition import even_ranges
 from psbench.testing import toy_experiment
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 
 def ring(vectors: list[torch.Tensor], wired: Wired | None = None) -> list[torch.Tensor]:

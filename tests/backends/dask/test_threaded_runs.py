@@ -25,7 +25,7 @@ from psbench.core.log import EventLog, Kind
 from psbench.errors import WorkerLost
 from psbench.experiment import Experiment
 from psbench.testing import toy_experiment
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 SERVERS = {"name": "parameter_server", "servers": 2}
 

@@ -25,7 +25,7 @@ from psbench.backends.dask.server.store import state_of
 from psbench.backends.dask.worker.worker import Worker
 from psbench.core.actions import Release
 from psbench.experiment import Experiment
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 KEY = b"k" * 32
 

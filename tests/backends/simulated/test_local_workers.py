@@ -26,7 +26,7 @@ from psbench.strategies.communication import EveryStep
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
 from psbench.training.batches import Batches
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 # -------------------------------------------------------------------- toy parts
 

@@ -22,7 +22,7 @@ from psbench.strategies.consistency import BSP
 from psbench.system import collector
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 
 class Stuck(BSP):

@@ -101,7 +101,7 @@ def test_half_a_cell_is_run_again(damage, ran, tmp_path):
 
 def test_what_is_found_is_not_checked_again(tmp_path, monkeypatch):
     ps.sweep(TOY, GRID, processes=1, folder=tmp_path)
-    monkeypatch.setattr("psbench.training.workload.Workload.build", lambda _: pytest.fail("loads the data"))
+    monkeypatch.setattr("psbench.training.build.Workload.build", lambda _: pytest.fail("loads the data"))
     assert len(ps.sweep(TOY, GRID, folder=tmp_path).runs) == 2
 
 

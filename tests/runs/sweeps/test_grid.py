@@ -148,7 +148,7 @@ def test_what_only_the_data_show_is_refused_before_any_run(monkeypatch):
 
 
 def test_cells_that_need_the_same_data_and_model_are_checked_once(monkeypatch):
-    from psbench.training.workload import Workload
+    from psbench.training.build import Workload
 
     built = []
     monkeypatch.setattr(Workload, "build", built.append)

@@ -16,8 +16,8 @@ from psbench import metrics
 from psbench.optimization.optimizer import SGD
 from psbench.strategies.aggregation import HeLoCo
 from psbench.testing import check_strategy, toy_experiment
+from psbench.training.build import Workload
 from psbench.training.server import Server
-from psbench.training.workload import Workload
 
 NONE = torch.zeros(0)
 SHAPES = [(2, 3), (4,)]

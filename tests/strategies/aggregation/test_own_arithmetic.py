@@ -33,11 +33,11 @@ from psbench.runs.fork import Fork, fork
 from psbench.strategies import local_sgd, make_strategy
 from psbench.strategies.aggregation import DynSGDVersioned
 from psbench.testing import toy_experiment
+from psbench.training.build import Workload
 from psbench.training.local_model import LocalModel
 from psbench.training.memory import vectors_of_a_worker
 from psbench.training.server import Server, kept_vectors
 from psbench.training.trainer import StepResult
-from psbench.training.workload import Workload
 
 LOCAL = {"name": "local_sgd", "local_steps": 3}
 STRATEGIES = {

@@ -25,7 +25,7 @@ from psbench.seeds import Streams
 from psbench.strategies.codecs import QSGD, Channel, TopK
 from psbench.strategies.placement import ParameterServer
 from psbench.testing import toy_experiment
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 LAYOUT = [("weight", 12), ("bias", 5)]
 SIZE = 17

@@ -14,7 +14,7 @@ from psbench import strategies
 from psbench.backends.compression import Compression
 from psbench.backends.partition import partitions
 from psbench.testing import toy_experiment
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 #: a linear model of 15 entries, dealt anew between two servers
 RANGES = [

@@ -11,7 +11,7 @@ from psbench.core.log import EventLog
 from psbench.runs.execution import run
 from psbench.testing import toy_experiment
 from psbench.training.batches import Batches
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 MOMENTUM = {"name": "sgd", "lr": 0.1, "momentum": 0.9}
 

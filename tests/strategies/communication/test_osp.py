@@ -19,8 +19,8 @@ from psbench.metrics import timeline
 from psbench.strategies.aggregation import Accumulated
 from psbench.testing import ScriptedCluster, check_strategy, toy_experiment
 from psbench.testing.toys import toy_cluster
+from psbench.training.build import Workload
 from psbench.training.trainer import Trainer
-from psbench.training.workload import Workload
 
 RATE = 0.1  # of the toy experiment
 

@@ -21,7 +21,7 @@ from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
 from psbench.training import local_model
 from psbench.training.batches import Batches
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 # runs shorter than their schedules are what this is about
 pytestmark = pytest.mark.filterwarnings("ignore::psbench.errors.DoubtfulComposition")

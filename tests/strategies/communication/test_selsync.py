@@ -20,7 +20,7 @@ from psbench.strategies.communication import SelSync
 from psbench.strategies.communication.selsync import ewma, injected_samples
 from psbench.testing import ScriptedCluster, check_strategy, toy_experiment
 from psbench.testing.toys import toy_cluster
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 NEVER = 1e30
 NORMS = [4.0, 4.4, 4.2, 6.0]

@@ -17,8 +17,8 @@ from psbench.runs.execution import run
 from psbench.strategies.placement import ParameterServer
 from psbench.strategies.placement.assignment import POLICIES
 from psbench.testing import toy_experiment
+from psbench.training.build import Workload
 from psbench.training.server import Server
-from psbench.training.workload import Workload
 
 #: 784-128-64-10, the perceptron of the published example: 109,386 parameters in six tensors
 MLP = [

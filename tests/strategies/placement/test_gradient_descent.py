@@ -15,7 +15,7 @@ from psbench.errors import ParameterError
 from psbench.runs.execution import run
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 #: clouds that overlap, so that the likelihood has a maximum; 96 samples are for training
 OVERLAPPING = {"name": "mixture", "num_samples": 120, "num_features": 4, "num_classes": 3, "separation": 2.0}

@@ -15,8 +15,8 @@ from psbench.errors import ParameterError
 from psbench.runs.execution import run
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
+from psbench.training.build import Workload
 from psbench.training.trainer import Trainer
-from psbench.training.workload import Workload
 
 
 def rounds(experiment):

@@ -316,7 +316,7 @@ def test_a_link_of_a_server_is_named():
     ("optimizer", "bytes_each"), [(SGD(lr=0.1), 4), (SGD(lr=0.1, momentum=0.9), 8), (Adam(), 12)]
 )
 def test_what_an_optimizer_keeps_of_an_entry(optimizer, bytes_each):
-    from psbench.training.workload import Workload
+    from psbench.training.build import Workload
 
     workload = Workload.build(toy_experiment(optimizer=optimizer))
     server = workload.server()

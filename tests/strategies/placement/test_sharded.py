@@ -15,7 +15,7 @@ from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.dask.worker.worker import Worker
 from psbench.errors import ParameterError, ServerLost
 from psbench.testing import toy_experiment
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 LOST = {"worker": 1, "at_s": 1.0}
 ELASTIC = {

@@ -18,8 +18,8 @@ from psbench.strategies.stragglers import FlexRR
 from psbench.strategies.stragglers.flex_rr import moved
 from psbench.testing import ScriptedCluster, check_strategy, toy_experiment
 from psbench.testing.toys import toy_cluster
+from psbench.training.build import Workload
 from psbench.training.trainer import StepTask, Trainer
-from psbench.training.workload import Workload
 
 
 def rounds(log):

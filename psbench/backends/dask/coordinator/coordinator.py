@@ -22,7 +22,7 @@ from psbench.backends.dask.protocol.transport import Received, ServerSocket
 from psbench.backends.dask.server.adder import Adder
 from psbench.backends.dask.server.first_server import FirstServer
 from psbench.backends.stamps import CoordinatorStamps
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 #: seconds that a message is waited for before the run gets a tick
 _TICK_S = 0.02

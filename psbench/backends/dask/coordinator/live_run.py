@@ -55,7 +55,7 @@ from psbench.backends.schedule import StopRules
 from psbench.core import events as ev
 from psbench.core.log import EventLog
 from psbench.errors import BackendError, Cancelled, Deadlock, ServerLost, WorkerLost
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 #: seconds between looks at the client's share of the log, and at which peers are dead
 _LOG_S, _LOOK_S = 0.1, 0.25

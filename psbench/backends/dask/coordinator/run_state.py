@@ -22,7 +22,7 @@ from psbench.core.engine import Engine
 from psbench.core.log import EventLog
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 _T = TypeVar("_T")
 

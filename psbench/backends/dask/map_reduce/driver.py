@@ -40,7 +40,7 @@ from psbench.core.log import EventLog, Kind, plain_json
 from psbench.errors import BackendError, Cancelled, ParameterError, ProtocolError, WorkerLost
 from psbench.experiment import Experiment
 from psbench.system.start_progress import start_progress
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ import torch
 from psbench.backends.dask.worker.usage import Usage
 from psbench.data.shipment import Shipment
 from psbench.experiment import Experiment
+from psbench.training.build import Workload
 from psbench.training.server import all_finite
-from psbench.training.workload import Workload
 
 
 @dataclass

@@ -11,7 +11,7 @@ from psbench.backends.dask.protocol.roles import worker_number
 from psbench.backends.dask.protocol.transport import ServerSocket
 from psbench.backends.dask.server.parameter_slice import ParameterSlice
 from psbench.backends.dask.server.slice_server import SliceServer
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 
 class FirstServer(SliceServer):

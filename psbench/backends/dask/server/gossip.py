@@ -14,7 +14,7 @@ from psbench.core import actions as act
 from psbench.core.events import Push
 from psbench.core.view import ClusterView, Status
 from psbench.errors import WorkerLost
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 
 class GossipStore(ParameterStore):

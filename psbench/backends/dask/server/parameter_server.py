@@ -32,8 +32,8 @@ from psbench.core.events import Push
 from psbench.core.migration import Ranges
 from psbench.core.strategy import Strategy
 from psbench.optimization.optimizer import Optimizer
+from psbench.training.build import Workload
 from psbench.training.products import add_up, product_of
-from psbench.training.workload import Workload
 
 _Reply: TypeAlias = StateReply | NumberReply
 

@@ -16,7 +16,7 @@ from psbench.backends.dask.server.adder import Adder
 from psbench.backends.dask.server.lost_payloads import LostPayloads
 from psbench.backends.dask.server.parameter_slice import ParameterSlice
 from psbench.backends.dask.server.slice_server import SliceServer
-from psbench.training.workload import Workload
+from psbench.training.build import Workload
 
 _POLL_MS = 50
 

@@ -17,8 +17,8 @@ from psbench.backends.dask.server.parameter_slice import ParameterSlice
 from psbench.backends.dask.server.store import state_of
 from psbench.backends.partition import Partition, partitions_of
 from psbench.backends.stamps import ServerStamps
+from psbench.training.build import Workload
 from psbench.training.products import Product
-from psbench.training.workload import Workload
 
 
 class SliceServer:

@@ -32,8 +32,8 @@ from psbench.core.events import Push
 from psbench.core.strategy import Strategy
 from psbench.errors import CodecError
 from psbench.strategies.codecs import Codec
+from psbench.training.build import Workload
 from psbench.training.server import all_finite
-from psbench.training.workload import Workload
 
 
 class WorkerExchange:

@@ -24,10 +24,10 @@ from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.core.events import Push
 from psbench.core.peer_to_peer import NeighbourMixing, PeerToPeer, sends_before_step
 from psbench.core.strategy import Strategy
+from psbench.training.build import Workload
 from psbench.training.local_model import LocalModel
 from psbench.training.mixing import Mixer
 from psbench.training.server import all_finite
-from psbench.training.workload import Workload
 
 #: versions of its model that a worker keeps after sending them, for a checkpoint
 _KEPT = 2

@@ -31,9 +31,9 @@ from psbench.core.strategy import Strategy
 from psbench.core.worker_loop import WorkerLoop
 from psbench.core.worker_policy import Directive
 from psbench.training.batches import BatchPosition
+from psbench.training.build import Workload
 from psbench.training.corruption import Corruptions
 from psbench.training.local_model import LocalModel, StepStatistics, numbers_of
-from psbench.training.workload import Workload
 
 #: tensors and plain data
 _Part: TypeAlias = tuple[StateDict, dict[str, Any]]

@@ -1,4 +1,4 @@
-"""The workload of a run: data, model and shards, built alike in every process from one specification."""
+"""Build a run from its specification: data, shards, model, engine, trainer and server."""
 
 from __future__ import annotations
 
