@@ -12,7 +12,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from psbench.system.insides import defer_grammar
+from psbench.system.private_apis import defer_grammar
 
 defer_grammar()
 

@@ -88,7 +88,7 @@ def _import_all() -> None:
     import vl_convert
 
     import psbench
-    from psbench.system.insides import defer_grammar
+    from psbench.system.private_apis import defer_grammar
 
     defer_grammar()  # before altair imports jsonschema
     ours = (found.name for found in pkgutil.walk_packages(psbench.__path__, "psbench."))

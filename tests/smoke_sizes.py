@@ -19,7 +19,7 @@ from typing import Any
 import forked
 import pytest
 
-from psbench.system.insides import defer_grammar
+from psbench.system.private_apis import defer_grammar
 
 defer_grammar()  # before nbval imports jsonschema, in each of the processes that run tests
 

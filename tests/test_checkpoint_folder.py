@@ -11,7 +11,8 @@ from psbench import Control, Run, resume
 from psbench.checkpoints.chain import find, log_of
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
-from psbench.checkpoints.validation import check, check_against, check_log
+from psbench.checkpoints.validation import check, check_against
+from psbench.core.checked_log import check_log
 from psbench.core.log import ROW, EventLog, Kind
 from psbench.errors import DataError
 from psbench.runs.execution import run

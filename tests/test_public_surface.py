@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import psbench
-from psbench.system.insides import NAME, defer_grammar
+from psbench.system.private_apis import NAME, defer_grammar
 
 ROOT = Path(__file__).resolve().parents[1]
 LARGE = (

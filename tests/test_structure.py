@@ -58,7 +58,7 @@ MOST_ARGUMENTS = 8
 #: files that read what another library keeps for itself: Dask (what its fork server loads), torch (buffers by
 #: name, which a module gives out only slowly, hooks of tensors, and the function that moves a module)
 READS_PRIVATES = {
-    *("psbench/system/insides.py", "psbench/models/base.py", "psbench/training/buffers.py"),
+    *("psbench/system/private_apis.py", "psbench/models/base.py", "psbench/training/buffers.py"),
     *("psbench/training/dense_gradient.py", "psbench/training/dry_run.py"),
     "psbench/training/forward_state.py",
 }

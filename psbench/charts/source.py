@@ -11,7 +11,7 @@ import pandas as pd
 
 from psbench.arrays import Booleans, Doubles
 from psbench.errors import ParameterError
-from psbench.system.insides import unchecked_rows
+from psbench.system.private_apis import unchecked_rows
 
 #: a table, or the name under which a view will be given rows (`alt.NamedData`)
 Data: TypeAlias = pd.DataFrame | str

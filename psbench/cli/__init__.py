@@ -31,7 +31,7 @@ from psbench.errors import (
     PsbenchError,
     SpecError,
 )
-from psbench.system.insides import wrong_usage
+from psbench.system.private_apis import wrong_usage
 
 #: the commands that need no other module than those imported above
 OWN = {each.name for each in app.registered_commands}

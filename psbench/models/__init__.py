@@ -9,10 +9,8 @@ from psbench.models.dense import MLP as MLP
 from psbench.models.dense import Linear as Linear
 from psbench.models.dense import Logistic as Logistic
 from psbench.models.dense import Perceptron as Perceptron
-from psbench.models.elsewhere import ImportedModel as ImportedModel
-from psbench.models.elsewhere import Torchvision as Torchvision
-from psbench.models.own import OwnModel as OwnModel
-from psbench.models.own import as_model as as_model
+from psbench.models.imported import ImportedModel as ImportedModel
+from psbench.models.imported import Torchvision as Torchvision
 from psbench.models.residual import ResNet20 as ResNet20
 from psbench.models.residual import ResNet32 as ResNet32
 from psbench.models.residual import ResNet50 as ResNet50
@@ -21,3 +19,5 @@ from psbench.models.transformer import Transformer as Transformer
 from psbench.models.transformer import TransformerLarge as TransformerLarge
 from psbench.models.transformer import TransformerMedium as TransformerMedium
 from psbench.models.transformer import TransformerSmall as TransformerSmall
+from psbench.models.user_model import OwnModel as OwnModel
+from psbench.models.user_model import as_model as as_model

@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from psbench.data.several import Several, answer
 from psbench.errors import ParameterError
-from psbench.models.drawing import drawing_from
+from psbench.models.rng import drawing_from
 
 if TYPE_CHECKING:
     from psbench.seeds import Streams

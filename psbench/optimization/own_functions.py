@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from psbench.core import Part, make_part, parameter
 from psbench.core.code_identity import code_digest, qualified_name
 from psbench.core.imports import ImportedCall
-from psbench.core.own import Own, is_module
+from psbench.core.user_object import Own, is_module
 from psbench.errors import ParameterError, in_short
 from psbench.optimization.losses import Loss
 from psbench.optimization.scores import Metric

@@ -10,8 +10,8 @@ from pydantic import model_validator
 
 from psbench.core import Part, make_part, parameter
 from psbench.core.code_identity import code_digest, qualified_name
-from psbench.core.own import Own
 from psbench.core.plateau import PlateauRule
+from psbench.core.user_object import Own
 from psbench.errors import ParameterError, in_short
 
 #: what the rate begins with in a warm-up: a rate of zero would waste the first steps

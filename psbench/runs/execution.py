@@ -32,10 +32,10 @@ from psbench.checkpoints.folder import CheckpointFolder
 from psbench.checkpoints.validation import check, check_against, check_stop, done_in
 from psbench.core.checked_log import check_log
 from psbench.core.log import EventLog
-from psbench.core.own import reunited
 from psbench.core.part import Part
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import AnyStrategy
+from psbench.core.user_object import reunited
 from psbench.errors import Cancelled, DataError, Interrupted, NotSaved, ParameterError, SpecError, naming
 from psbench.experiment import Experiment
 from psbench.results.identity import check_folder, new_run_id, remove_files_of_others, resumed_run_id

@@ -12,7 +12,7 @@ from psbench.arrays import Integers
 from psbench.core import make_part
 from psbench.core.code_identity import code_digest, qualified_name
 from psbench.core.imports import Imported, imported
-from psbench.core.own import Own
+from psbench.core.user_object import Own
 from psbench.errors import DoubtfulComposition, ParameterError, PsbenchError
 from psbench.sharding.base import Division, Rng, ShardedData, Sharding
 from psbench.sharding.given import Given

@@ -9,7 +9,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from psbench.system import fork_server
-from psbench.system.insides import without_main
+from psbench.system.private_apis import without_main
 
 #: seconds that a process may take to end after it was asked to
 END_S = 5.0

@@ -16,7 +16,7 @@ PRELOADED = [
         "psbench.backends.simulated.pool_process",
         "psbench.runs.sweeps.worker",
     ),
-    "psbench.system.frozen",
+    "psbench.system.gc_freeze",
 ]
 
 

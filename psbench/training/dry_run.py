@@ -18,7 +18,7 @@ from psbench.arrays import Integers
 from psbench.data import Dataset
 from psbench.errors import DoubtfulComposition, ParameterError
 from psbench.models.construction import described, one_line
-from psbench.models.drawing import drawing_from
+from psbench.models.rng import drawing_from
 from psbench.optimization.losses import Loss, logits_of
 from psbench.optimization.scores import Metric
 from psbench.training.accuracy import right_answers

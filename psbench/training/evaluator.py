@@ -18,7 +18,7 @@ from psbench.data import Dataset
 from psbench.data.several import Several
 from psbench.errors import ParameterError
 from psbench.models.construction import one_line
-from psbench.models.drawing import drawing_from
+from psbench.models.rng import drawing_from
 from psbench.optimization.losses import CROSS_ENTROPY, Loss, logits_of
 from psbench.optimization.scores import Metric
 from psbench.seeds import Streams

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor, nn
 
-from psbench.models.drawing import may_draw
+from psbench.models.rng import may_draw
 from psbench.optimization.absent import mark, without_marks
 from psbench.training.buffers import Buffers
 from psbench.training.device import to_host

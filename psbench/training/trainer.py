@@ -15,7 +15,7 @@ from psbench.arrays import Integers
 from psbench.data import Dataset
 from psbench.data.several import Several, joined
 from psbench.errors import ParameterError
-from psbench.models.drawing import drawing_from
+from psbench.models.rng import drawing_from
 from psbench.optimization.absent import absent_entries
 from psbench.optimization.clip import Clip
 from psbench.optimization.losses import CROSS_ENTROPY, Loss

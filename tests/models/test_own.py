@@ -13,9 +13,9 @@ from models.networks import Buffered, Encoder, Net, Normed, Recurrent, Words, pl
 from safetensors.torch import load_file
 from torch import nn
 
-from psbench.core.own import is_module
+from psbench.core.user_object import is_module
 from psbench.errors import SpecError
-from psbench.models.own import as_model
+from psbench.models.user_model import as_model
 from psbench.results.run import Run
 from psbench.runs.execution import resume, run
 from psbench.testing import toy_experiment

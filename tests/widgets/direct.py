@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from psbench_widgets import Lab
-from psbench_widgets.look import STATIC, themes
+from psbench_widgets.assets import STATIC, themes
 
 from .jupyter import LONG_S, PICTURES, seldom_asking
 

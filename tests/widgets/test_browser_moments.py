@@ -17,8 +17,8 @@ from psbench import Experiment
 from psbench.core.log import Kind
 from psbench.metrics.recording import Recording, recording
 from psbench.metrics.rows import end_of
-from psbench_widgets import Lab, film
-from psbench_widgets.film import part_of
+from psbench_widgets import Lab, playback
+from psbench_widgets.playback import part_of
 
 from .direct import Direct
 from .panel import rows
@@ -65,7 +65,7 @@ DRAWN = """() => {
 
 @pytest.fixture
 def panel(chromium: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Direct]:
-    monkeypatch.setattr(film, "MOST_SPANS", PIECE)
+    monkeypatch.setattr(playback, "MOST_SPANS", PIECE)
     direct = Direct(chromium)
     direct.show(Lab(LONG, renderer="svg", pace="10"))
     yield direct

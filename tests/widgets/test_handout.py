@@ -13,7 +13,7 @@ from psbench import Experiment
 from psbench.cli import main
 from psbench.results.run import Run
 from psbench.runs.execution import run
-from psbench_widgets import film as films
+from psbench_widgets import playback as films
 from psbench_widgets.handout import write_handout
 
 MOST_BYTES = 5_000_000

@@ -22,10 +22,10 @@ from psbench.twin.calibration import Calibration
 from psbench_widgets import Lab, pace
 from psbench_widgets.bridge import Job, perform
 from psbench_widgets.check import as_values
+from psbench_widgets.fault_controls import press_live
 from psbench_widgets.figures import Figures, Shown
 from psbench_widgets.predictions import Prediction, gaps
 from psbench_widgets.presets import PRESETS, SITUATIONS, Preset
-from psbench_widgets.pressing import press_live
 
 from .panel import BRIEF, Panel, Recorded, rows
 

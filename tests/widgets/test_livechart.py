@@ -118,7 +118,7 @@ def test_all_charts_share_one_engine_and_a_closed_one_is_made_anew() -> None:
 
 
 def test_the_engine_is_small_enough_and_asks_nobody_else() -> None:
-    from psbench_widgets.look import STATIC
+    from psbench_widgets.assets import STATIC
 
     script = (STATIC / "engine.js").read_text()
     assert len(script.encode()) < 1_000_000

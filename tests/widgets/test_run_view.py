@@ -18,7 +18,7 @@ from psbench.runs.execution import run
 from psbench_widgets import run_view
 from psbench_widgets.bridge import Job
 from psbench_widgets.figures import Figures, Shown
-from psbench_widgets.film import _composition
+from psbench_widgets.playback import _composition
 from psbench_widgets.run_view import RunView
 
 

@@ -10,10 +10,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from psbench.clusters import make_cluster
-from psbench.core.own import Own
 from psbench.core.part import REGISTRY, make_part
 from psbench.core.stop import Stop
 from psbench.core.strategy import DOMAINS
+from psbench.core.user_object import Own
 from psbench.errors import SpecError, in_short
 from psbench.experiment import Experiment
 from psbench.specfile import parse_yaml

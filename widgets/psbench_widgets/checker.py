@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from psbench.core.own import Own
+from psbench.core.user_object import Own
 from psbench.experiment import Experiment
 from psbench_widgets.check import check
 from psbench_widgets.latest_task import LatestTask

@@ -10,7 +10,7 @@ from psbench.results.comparison import Comparison
 from psbench_widgets.latest_task import LatestTask
 from psbench_widgets.livechart import LiveChart
 from psbench_widgets.run_table import RunTable
-from psbench_widgets.still import as_columns, static, titles
+from psbench_widgets.static_picture import as_columns, static, titles
 
 
 class ComparisonView:

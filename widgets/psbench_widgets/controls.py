@@ -15,11 +15,11 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from psbench.core.own import Own
 from psbench.core.part import REGISTRY, Part
 from psbench.core.specification import choices_of
 from psbench.core.stop import Stop
 from psbench.core.strategy import DOMAINS, Strategy
+from psbench.core.user_object import Own
 from psbench.experiment import Experiment
 from psbench.specfile import dump_yaml, parse_yaml
 from psbench.strategies import CATALOGUE, Published, domain_of

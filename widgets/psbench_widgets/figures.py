@@ -20,7 +20,7 @@ from psbench.charts.growing import Columns, GrowingTables
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
 from psbench_widgets.livechart import LiveChart
-from psbench_widgets.still import as_columns, bare
+from psbench_widgets.static_picture import as_columns, bare
 
 #: of a curve, pixels: so that one fits on the screen together with the timeline
 HEIGHT = 150

@@ -11,7 +11,7 @@ import anywidget
 import traitlets
 from ipywidgets import widget_serialization
 
-from psbench_widgets.look import STATIC, themes
+from psbench_widgets.assets import STATIC, themes
 
 _lock = threading.Lock()
 _bundles: list[FrontendBundle] = []

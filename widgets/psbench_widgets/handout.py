@@ -13,10 +13,10 @@ from psbench import charts
 from psbench.errors import ParameterError
 from psbench.results.run import Run
 from psbench.system.files import write_text
-from psbench_widgets.film import film
-from psbench_widgets.look import STATIC, themes
+from psbench_widgets.assets import STATIC, themes
 from psbench_widgets.own_objects import titles_of
-from psbench_widgets.still import as_columns, static, titles
+from psbench_widgets.playback import film
+from psbench_widgets.static_picture import as_columns, static, titles
 
 #: what the page may load: nothing; Vega makes functions of its expressions, hence 'unsafe-eval'
 _POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'"

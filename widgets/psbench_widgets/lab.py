@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from psbench import charts
-from psbench.core.own import Own
+from psbench.core.user_object import Own
 from psbench.errors import ParameterError, PsbenchError
 from psbench.experiment import Experiment
 from psbench.results.comparison import Comparison

@@ -11,8 +11,8 @@ from typing import Any
 
 from psbench.charts.growing import tables_of
 from psbench.experiment import Experiment
-from psbench_widgets.film import film
-from psbench_widgets.look import STATIC
+from psbench_widgets.assets import STATIC
+from psbench_widgets.playback import film
 
 FILE = STATIC / "opening.json"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from psbench.core.own import Own
 from psbench.core.part import Part
+from psbench.core.user_object import Own
 from psbench.experiment import Experiment
 
 

@@ -16,9 +16,9 @@ from psbench.progress import RunProgress, time_left
 from psbench.system.start_progress import STAGES
 from psbench_widgets.bridge import Job
 from psbench_widgets.figures import Figures, Shown
-from psbench_widgets.film import NEWEST, OF_EACH, bounds_of, moving, part_of
 from psbench_widgets.own_objects import titles_of
 from psbench_widgets.pace import Pace
+from psbench_widgets.playback import NEWEST, OF_EACH, bounds_of, moving, part_of
 from psbench_widgets.run_table import RunEntry
 from psbench_widgets.sweep import machines_of
 

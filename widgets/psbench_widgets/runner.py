@@ -11,12 +11,12 @@ from psbench.errors import ParameterError
 from psbench.runs.fork import Fork, fork
 from psbench_widgets.bridge import Bridge, Job, JobStatus
 from psbench_widgets.comparison_view import ComparisonView
+from psbench_widgets.fault_controls import press_live
 from psbench_widgets.figures import Figures
 from psbench_widgets.kept_picture import KeptPicture
 from psbench_widgets.latest_task import LatestTask
 from psbench_widgets.names import change_name, fork_name
 from psbench_widgets.page import PanelPage
-from psbench_widgets.pressing import press_live
 from psbench_widgets.questions import Questions
 from psbench_widgets.run_table import RunTable
 from psbench_widgets.run_view import RunView

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from psbench_course.handed import Handed, design_share
 from psbench_course.key import Checks, right_letter
 from psbench_course.quiz import NUMBERS
 from psbench_course.submission import EPOCHS, bounded, switching
+from psbench_course.submission_check import Handed, design_share
 
 # -------------------------------------------------------------------- the quiz
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from psbench.errors import DataError, PsbenchError
-from psbench_course.handed import Handed
 from psbench_course.key import checks
 from psbench_course.quiz import NUMBERS
 from psbench_course.submission import Submission
+from psbench_course.submission_check import Handed
 
 #: by assignment, the runs and answers that it asks for
 _RUNS = {0: (), 1: ("bsp", "asp"), 2: ("ssp",), 3: ("switched",), 4: ("tried",)}

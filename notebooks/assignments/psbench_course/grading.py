@@ -7,10 +7,10 @@ from typing import Any
 
 from psbench.errors import DataError, PsbenchError
 from psbench.results.csv_file import csv_of_rows
-from psbench_course.handed import Handed, design_share
 from psbench_course.key import checks, points
 from psbench_course.quiz import NUMBERS
 from psbench_course.submission import EPOCHS, Submission, bounded, switching
+from psbench_course.submission_check import Handed, design_share
 
 
 class Grade:

@@ -16,8 +16,8 @@ from typing import TypeAlias
 import yaml
 
 from psbench.errors import DataError
-from psbench_course.handed import Handed
 from psbench_course.quiz import options_of
+from psbench_course.submission_check import Handed
 
 #: names the folder where a clone has it elsewhere, or there is no clone
 VARIABLE = "PSBENCH_COURSE_KEY"

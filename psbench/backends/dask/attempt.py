@@ -15,12 +15,9 @@ from distributed import Client, Future
 
 from psbench.backends.control import Control
 from psbench.backends.dask import tasks
-from psbench.backends.dask.asking import ask_scheduler, begin
 from psbench.backends.dask.coordinator.live_run import PeerFailed
 from psbench.backends.dask.dashboard import DashboardPage
-from psbench.backends.dask.demand import Demand
 from psbench.backends.dask.keys import give_key, keep_key
-from psbench.backends.dask.leaving import Leavers, ServerRetired
 from psbench.backends.dask.objects import sent
 from psbench.backends.dask.place_search import PlaceSearch
 from psbench.backends.dask.placement import Room
@@ -39,8 +36,11 @@ from psbench.backends.dask.protocol.roles import (
 from psbench.backends.dask.protocol.transport import ClientSocket
 from psbench.backends.dask.protocol.wire import patience_of
 from psbench.backends.dask.record import Record
+from psbench.backends.dask.replica_recovery import take_back
+from psbench.backends.dask.retirement import Leavers, ServerRetired
+from psbench.backends.dask.rpc import ask_scheduler, begin
+from psbench.backends.dask.scale_up import Demand
 from psbench.backends.dask.shipping import Shipping
-from psbench.backends.dask.taking_back import take_back
 from psbench.backends.outcome import Outcome
 from psbench.errors import BackendError, Cancelled, PsbenchError, ServerLost
 from psbench.system.start_progress import STAGES, start_progress

@@ -9,7 +9,7 @@ from typing import Any
 
 from distributed import Client, Scheduler
 
-from psbench.backends.dask.asking import begin
+from psbench.backends.dask.rpc import begin
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
 from psbench.progress import RunProgress

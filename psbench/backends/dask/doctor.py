@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import torch
 from distributed import Client, Future, get_worker
 
-from psbench.backends.dask.asking import ask
 from psbench.backends.dask.connecting import connected
 from psbench.backends.dask.keys import give_key, take_key
 from psbench.backends.dask.placement import room_on
@@ -25,6 +24,7 @@ from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.roles import Address, RunKey, roles_of
 from psbench.backends.dask.protocol.transport import ClientSocket
 from psbench.backends.dask.reach import check_reach
+from psbench.backends.dask.rpc import ask
 from psbench.backends.dask.tasks import listening_socket
 from psbench.backends.dask.versions import check_versions
 from psbench.errors import BackendError

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from distributed import Client, Worker, get_worker
 
-from psbench.backends.dask.asking import ask
-from psbench.backends.dask.outliving import leave_signals
+from psbench.backends.dask.lifetime import leave_signals
 from psbench.backends.dask.protocol.roles import RunKey
+from psbench.backends.dask.rpc import ask
 from psbench.clusters.connection import ConnectionSettings
 from psbench.errors import BackendError
 

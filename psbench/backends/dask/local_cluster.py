@@ -15,7 +15,7 @@ import psutil
 from distributed import LocalCluster, Nanny, Security, Status, Worker
 
 from psbench.errors import BackendError
-from psbench.system import fork_server, insides
+from psbench.system import fork_server, private_apis
 from psbench.system.signals import ignore_ending
 from psbench.system.start_progress import start_progress
 
@@ -82,11 +82,11 @@ def start_cluster(processes: int, security: Security | None = None) -> LocalClus
 def _cluster(processes: int, security: Security | None) -> LocalCluster:
     if dask.config.get(_METHOD) == "forkserver":
         fork_server.ensure_running()
-        insides.keep_preloaded()
+        private_apis.keep_preloaded()
     # a message under way as a cluster closes is no fault, but Dask logs it with a traceback once its handlers
     # are no longer silenced
     logging.getLogger("distributed.batched").setLevel(logging.WARNING)
-    return insides.patient_cluster(_UP_S)(
+    return private_apis.patient_cluster(_UP_S)(
         n_workers=processes,
         threads_per_worker=1,
         processes=True,
@@ -225,7 +225,7 @@ def _set() -> Iterator[None]:
     }
     environment = dict(os.environ)
     try:
-        with dask.config.set(settings), insides.without_main():
+        with dask.config.set(settings), private_apis.without_main():
             os.environ |= {name: str(value) for name, value in spawn.items()} | environment
             yield
     finally:

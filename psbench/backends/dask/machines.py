@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from distributed import Client
 from distributed.comm import get_address_host
 
-from psbench.backends.dask.asking import ask
 from psbench.backends.dask.protocol.roles import COORDINATOR, REPLICA, servers_of, worker_number
+from psbench.backends.dask.rpc import ask
 from psbench.errors import BackendError
 from psbench.system.limits import SHARE, machine_memory, size
 from psbench.training.build import Workload

@@ -8,7 +8,7 @@ from typing import Any
 
 from distributed import Client
 
-from psbench.backends.dask.asking import ask_scheduler
+from psbench.backends.dask.rpc import ask_scheduler
 from psbench.core.part import Part
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment

@@ -10,8 +10,8 @@ from typing import Any
 
 from distributed import Client
 
-from psbench.backends.dask.asking import begin
 from psbench.backends.dask.placement import Room, look_for_room
+from psbench.backends.dask.rpc import begin
 from psbench.clusters.connection import ConnectionSettings
 
 logger = logging.getLogger(__name__)

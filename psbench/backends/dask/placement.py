@@ -15,8 +15,8 @@ from typing import NamedTuple
 from distributed import Client, Scheduler
 from distributed.comm import get_address_host
 
-from psbench.backends.dask.asking import ask_scheduler
 from psbench.backends.dask.protocol.roles import COORDINATOR, REPLICA, worker_number
+from psbench.backends.dask.rpc import ask_scheduler
 from psbench.clusters.connection import ConnectionSettings
 from psbench.errors import BackendError
 

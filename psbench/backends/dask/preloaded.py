@@ -6,7 +6,7 @@ Both are cached by those who look them up, and take as long as the rest of a Das
 from distributed.versions import get_versions
 
 from psbench.backends.dask import tasks
-from psbench.system.insides import look_up_certificates
+from psbench.system.private_apis import look_up_certificates
 
 __all__ = ["tasks"]
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from distributed import Client, Worker
 from distributed.comm import get_address_host
 
-from psbench.backends.dask.asking import ask
+from psbench.backends.dask.rpc import ask
 from psbench.clusters.connection import ConnectionSettings
 from psbench.errors import BackendError
 

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 from distributed import Client, Future
 
-from psbench.backends.dask.asking import ask_scheduler
 from psbench.backends.dask.protocol.roles import EVALUATOR, worker_name
+from psbench.backends.dask.rpc import ask_scheduler
 from psbench.data.shipment import Shipment
 from psbench.experiment import Experiment
 from psbench.training.build import Workload

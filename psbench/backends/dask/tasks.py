@@ -15,7 +15,7 @@ from distributed.comm import get_address_host
 from psbench.backends.dask.coordinator.checkpointing import Start
 from psbench.backends.dask.coordinator.coordinator import Coordinator
 from psbench.backends.dask.keys import take_key
-from psbench.backends.dask.outliving import outliving_scheduler
+from psbench.backends.dask.lifetime import outliving_scheduler
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.roles import (

@@ -9,7 +9,7 @@ from importlib import metadata
 
 from distributed import Client
 
-from psbench.backends.dask.asking import ask
+from psbench.backends.dask.rpc import ask
 from psbench.clusters.connection import ConnectionSettings
 from psbench.errors import BackendError
 

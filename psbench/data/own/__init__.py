@@ -1,7 +1,7 @@
 """Data of the user's own: arrays, torch Datasets, frames, Hugging Face datasets, lists of these."""
 
-from psbench.data.own.elsewhere import ImportedData as ImportedData
 from psbench.data.own.entry import as_data as as_data
 from psbench.data.own.entry import data as data
+from psbench.data.own.imported import ImportedData as ImportedData
 from psbench.data.own.part import OwnData as OwnData
 from psbench.data.own.per_worker import PerWorker as PerWorker

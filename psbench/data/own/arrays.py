@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from psbench.arrays import Array, Floats
-from psbench.data.own.held import check_texts
+from psbench.data.own.memory import check_texts
 from psbench.data.scaling import blocks, warn_of_coarse
 from psbench.data.several import Several
 from psbench.errors import DataError

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 
 from psbench.arrays import Array, Integers
-from psbench.core.own import Own
 from psbench.core.specification import parameter
+from psbench.core.user_object import Own
 from psbench.data.base import Dataset, DataSource
 from psbench.data.own.content import Content
 from psbench.data.scaling import standardise

@@ -11,7 +11,7 @@ import numpy as np
 from psbench.arrays import Array
 from psbench.data.blocks import is_index_name, warn_of_index
 from psbench.data.own.arrays import as_array, column_values, input_array
-from psbench.data.own.held import check_texts
+from psbench.data.own.memory import check_texts
 from psbench.data.own.padded import PaddedRows, Padding, put_together
 from psbench.errors import DataError, ParameterError, UnknownName
 from psbench.system.limits import check_memory

@@ -9,8 +9,8 @@ import numpy as np
 
 from psbench.arrays import Array, Integers
 from psbench.data.own.arrays import as_array, input_array
-from psbench.data.own.held import check_samples
 from psbench.data.own.loaders import check_by_number, is_loader, is_stream, loaded
+from psbench.data.own.memory import check_samples
 from psbench.data.own.padded import PaddedRows, Padding, as_several, put_together, with_lengths_of_mask
 from psbench.data.own.readers import USUAL_TARGETS, ColumnRoles, Read, names_of, target_of
 from psbench.data.several import Several

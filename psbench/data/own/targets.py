@@ -10,7 +10,7 @@ import numpy as np
 from psbench.arrays import Array
 from psbench.data.base import MOST_CLASSES, Task
 from psbench.data.own.arrays import as_array, as_floats, check_finite, warn_of_merged
-from psbench.data.own.held import check_texts
+from psbench.data.own.memory import check_texts
 from psbench.errors import DataError, ParameterError, in_short
 
 #: how torch's losses and other libraries' data mark a sample without a label

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from psbench.backends.control import Control
-from psbench.backends.dask.asking import Unresponsive, ask
 from psbench.backends.dask.attempt import Attempt
 from psbench.backends.dask.place_search import PlaceSearch
 from psbench.backends.dask.placement import Room, look_for_room
+from psbench.backends.dask.rpc import Unresponsive, ask
 from psbench.clusters.connection import ConnectionSettings
 from psbench.errors import BackendError, Cancelled, ServerLost
 

@@ -20,8 +20,8 @@ from psbench.backends.dask.protocol.messages import ReleaseMessage
 from psbench.backends.dask.protocol.roles import REPLICA, RunKey
 from psbench.backends.dask.protocol.transport import ClientSocket, ServerSocket
 from psbench.backends.dask.record import Record
+from psbench.backends.dask.replica_recovery import take_back
 from psbench.backends.dask.server.replica import Replica
-from psbench.backends.dask.taking_back import take_back
 from psbench.backends.dask.worker.worker import Worker
 from psbench.checkpoints.file import Checkpoint
 from psbench.core.log import ROW, EventLog, Kind

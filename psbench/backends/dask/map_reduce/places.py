@@ -12,9 +12,9 @@ from distributed import Client
 from distributed.client import FutureCancelledError
 from distributed.scheduler import KilledWorker
 
-from psbench.backends.dask.asking import ask_scheduler
 from psbench.backends.dask.place_search import PlaceSearch
 from psbench.backends.dask.placement import Room
+from psbench.backends.dask.rpc import ask_scheduler
 from psbench.clusters.connection import ConnectionSettings
 from psbench.errors import BackendError, PsbenchError
 

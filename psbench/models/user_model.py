@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from psbench.core.code_identity import code_identity, qualified_name
-from psbench.core.own import Own, is_module
 from psbench.core.part import Part, make_part
+from psbench.core.user_object import Own, is_module
 from psbench.errors import ParameterError
 from psbench.models.base import ForeignModel, Model
 

@@ -15,7 +15,7 @@ from typing import Any
 from distributed import Worker
 from distributed.core import Status
 
-from psbench.system.insides import replace_close
+from psbench.system.private_apis import replace_close
 from psbench.system.signals import ENDING, FirstSignal
 
 #: the reason that Dask gives when a worker closes because it has lost its scheduler: that is gone, was asked

@@ -11,7 +11,7 @@ from typing import Any
 import dask
 from distributed import Client, Future
 
-from psbench.backends.dask.asking import ask_scheduler
+from psbench.backends.dask.rpc import ask_scheduler
 from psbench.clusters.connection import ConnectionSettings
 
 logger = logging.getLogger(__name__)

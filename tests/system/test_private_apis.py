@@ -18,8 +18,8 @@ import typer
 from altair.utils import schemapi
 from distributed import LocalCluster, Scheduler, Worker
 
-from psbench.backends.dask.outliving import LOST
-from psbench.system import insides
+from psbench.backends.dask.lifetime import LOST
+from psbench.system import private_apis
 
 
 def test_a_process_is_not_given_the_script_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +30,7 @@ def test_a_process_is_not_given_the_script_again(monkeypatch: pytest.MonkeyPatch
         "init_main_from_path",
         "init_main_from_name",
     }
-    with insides.without_main():
+    with private_apis.without_main():
         given = multiprocessing.spawn.get_preparation_data("inside")
     assert not given.keys() & {"init_main_from_path", "init_main_from_name"}
     assert sys.modules["__main__"] is script
@@ -38,7 +38,7 @@ def test_a_process_is_not_given_the_script_again(monkeypatch: pytest.MonkeyPatch
 
 def test_dask_takes_the_word_that_imports_are_preloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributed.utils, "_forkserver_preload_set", False)
-    insides.keep_preloaded()
+    private_apis.keep_preloaded()
     context, asked = SimpleNamespace(), list[Any]()
     context.set_forkserver_preload = asked.append
     monkeypatch.setattr(distributed.utils.multiprocessing, "get_context", lambda method: context)
@@ -54,7 +54,7 @@ def test_a_cluster_waits_for_a_lost_process(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(
         LocalCluster, "_update_worker_status", lambda self, op, msg: seen.append(dask.config.get(name))
     )
-    cluster: Any = object.__new__(insides.patient_cluster(7.0))
+    cluster: Any = object.__new__(private_apis.patient_cluster(7.0))
     cluster._update_worker_status("remove", "tcp://127.0.0.1:1")
     assert seen == ["7.0s"]
     assert dask.config.get(name) != "7.0s"
@@ -62,7 +62,7 @@ def test_a_cluster_waits_for_a_lost_process(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_dask_closes_a_worker_by_the_method_of_the_object() -> None:
     worker: Any = SimpleNamespace(close=lambda reason: f"closed: {reason}", stream_handlers={})
-    insides.replace_close(worker, lambda close: lambda **options: "later, " + close(**options))
+    private_apis.replace_close(worker, lambda close: lambda **options: "later, " + close(**options))
     for close in (worker.close, worker.stream_handlers["close"]):
         assert close(reason="lost") == "later, closed: lost"
     source = inspect.getsource(Worker) + inspect.getsource(Scheduler)
@@ -71,13 +71,13 @@ def test_dask_closes_a_worker_by_the_method_of_the_object() -> None:
 
 
 def test_certificates_are_kept_by_who_looks_them_up() -> None:
-    insides.look_up_certificates()
+    private_apis.look_up_certificates()
     found = tornado.netutil._client_ssl_defaults
     assert not callable(found) or found() is found()
 
 
 def test_a_wrong_usage_has_what_is_said_of_it() -> None:
-    kind = insides.wrong_usage()
+    kind = private_apis.wrong_usage()
     assert issubclass(typer.BadParameter, kind)
     assert kind not in (Exception, BaseException)
     error: Any = typer.BadParameter("not so")
@@ -87,7 +87,7 @@ def test_a_wrong_usage_has_what_is_said_of_it() -> None:
 
 def test_rows_of_charts_are_neither_checked_one_by_one_nor_copied() -> None:
     rows = [{"x": 1.0}, "no row"]
-    chart = alt.Chart(insides.unchecked_rows()(values=rows)).mark_line().encode(x="x:Q")
+    chart = alt.Chart(private_apis.unchecked_rows()(values=rows)).mark_line().encode(x="x:Q")
     both = alt.vconcat(chart, chart).resolve_scale(x="independent")
     assert both.data.values is rows
     # two threads that draw at once may have left it off, as panels do: Altair sets it for a process
