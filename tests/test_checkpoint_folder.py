@@ -243,7 +243,9 @@ def test_a_checkpoint_that_no_run_writes_is_refused(change, words, written):
 def test_events_of_any_kind_and_the_state_of_an_aggregation_are_taken(written):
     path, _, workload = written
     log = EventLog()
-    log.add(max(Kind), 0.0)
+    mixed = '{"rows":{"0":{"0":1.0}},"sent":true,"steps_first":true}'
+    log.add(Kind.JOIN, 0.0)
+    log.add(max(Kind), 0.0, version=1, text=mixed)
     check_log(path, log, 1)
     checkpoint = Checkpoint.load(path)
     state = {"vector": checkpoint.tensors["parameters"], "number": torch.tensor(1.0, dtype=torch.float64)}
