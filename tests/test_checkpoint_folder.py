@@ -243,7 +243,7 @@ def test_a_checkpoint_that_no_run_writes_is_refused(change, words, written):
 def test_events_of_any_kind_and_the_state_of_an_aggregation_are_taken(written):
     path, _, workload = written
     log = EventLog()
-    mixed = '{"rows":{"0":{"0":1.0}},"sent":true,"steps_first":true}'
+    mixed = '{"rows":{"0":{"0":1.0}},"sent":false,"steps_first":false}'
     log.add(Kind.JOIN, 0.0)
     log.add(max(Kind), 0.0, version=1, text=mixed)
     check_log(path, log, 1)
