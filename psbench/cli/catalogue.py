@@ -66,17 +66,19 @@ def entries(kind: str) -> list[dict[str, Any]]:
 def entry_of(kind: str, name: str) -> dict[str, Any]:
     """Return one of the entries, the `references` it cites in full, and what it is made of.
 
-    `parts` has the `domain`, `name` and `text` of each part.
+    `parts` has the `domain`, `name` and `text` of each part. A second name of a strategy finds its entry.
 
     Raises
     ------
     UnknownName
     """
-    known = {entry["name"]: entry for entry in entries(kind)}
-    if name not in known:
-        raise UnknownName(_ONE.get(kind, kind.removesuffix("s")), name, known)
-    from psbench.strategies import CATALOGUE
+    from psbench.strategies import CATALOGUE, second_names
 
+    known = {entry["name"]: entry for entry in entries(kind)}
+    others = second_names() if kind == "strategies" else {}
+    name = others[name][0] if name in others else name
+    if name not in known:
+        raise UnknownName(_ONE.get(kind, kind.removesuffix("s")), name, [*known, *others])
     parts = _parts_of(CATALOGUE[name]()) if kind == "strategies" else [_class_of(known[name])]
     texts = [{"domain": cls.domain, "name": cls.name, "text": inspect.getdoc(cls) or ""} for cls in parts]
     return known[name] | {"parts": texts, "references": _references(known[name], texts)}

@@ -5,6 +5,7 @@ import pytest
 from strategies.consistency.script import Script, run, staleness
 
 import psbench as ps
+from psbench.cli.catalogue import entry_of
 from psbench.core.actions import Apply
 from psbench.core.events import Push
 from psbench.core.log import Kind
@@ -64,6 +65,7 @@ def test_second_names_are_entries_with_their_papers_parameters():
     assert make_strategy({"name": "m_sync", "k": 3}) == make_strategy({"name": "k_bsp", "k": 3})
     assert make_strategy({"name": "rennala", "cancel": "immediate"}) == make_strategy("k_batch_bsp")
     assert {"rennala", "m_sync"} <= second_names().keys()
+    assert entry_of("strategies", "rennala")["name"] == "k_batch_bsp"
     with pytest.raises(ps.SpecError, match="rennala"):
         make_strategy("renala")
 
