@@ -145,7 +145,12 @@ IMPOSSIBLE = [
         "from_s = 2 must be before to_s = 1",
     ),
     bad("gradients left out on dask", ("timing_only=true", "backend=dask", "strategy=asp"), "timing_only"),
-    bad("nothing evaluated, but a rule asks", "timing_only=true", "timing_only", "'noise_adaptive'"),
+    bad(
+        "nothing evaluated, but a rule asks",
+        ("timing_only=true", "strategy=strategy_switch"),
+        "timing_only",
+        "'noise_adaptive'",
+    ),
     bad("a scheduler for the simulator", "scheduler=tcp://127.0.0.1:8786", "set backend: dask"),
     bad("no address", ("backend=dask", "scheduler=localhost"), "'localhost' is not an address", "tcp://"),
     bad("a ring without a barrier", "strategy={name: asp, placement: all_reduce}", "all_reduce", "asp"),

@@ -327,7 +327,7 @@ SWEEPS = {
     "no list": ("sweep: {strategy: bsp}", (), ("strategy: expected a list of values, got 'bsp'",)),
     "an empty list": ("sweep: {strategy: []}", (), ("strategy: expected a list", "[]")),
     "an unknown path": ("sweep: {optimzer.lr: [1]}", (), ("'optimzer'", "did you mean 'optimizer'?")),
-    "an unknown strategy": ("sweep: {strategy: [bsp, aps]}", (), ("strategy=aps", "did you mean 'asp'?")),
+    "an unknown strategy": ("sweep: {strategy: [bsp, aspp]}", (), ("strategy=aspp", "did you mean 'asp'?")),
     "a value out of range": ("sweep: {optimizer.lr: [0.1, 0]}", (), ("optimizer.lr=0", "greater than 0")),
     "the seed": ("sweep: {seed: [1, 2]}", (), ("give seeds",)),
     "no seeds": ("{sweep: {strategy: [bsp]}, seeds: 0}", (), ("seeds: give how many", "got 0")),

@@ -234,7 +234,7 @@ def test_also_where_workers_fail_and_come_and_go(left, right, seed):
 ONE = World(speeds=(1.0,), step_time="constant", seed=0, updates=12)
 #: parameters that a single worker needs, of whatever has them, and that have a server take its model as it is
 SMALLEST = {
-    **{"k": 1, "n": 1, "spares": 0},
+    **{"k": 1, "n": 1, "spares": 0, "total": 1},
     **{
         "outer_optimizer": "plain",
         "outer_lr": 1.0,
@@ -250,7 +250,7 @@ OTHER_MODELS = {"easgd", "streaming_diloco", "decoupled_diloco", "halos"}
 #: those that are for two workers or more
 IN_PAIRS = {"d_psgd", "d_psgd_step_first", "ad_psgd", "sgp", "moshpit_sgd", "hierarchical_sgd"}
 #: those that lose something on the wire on purpose; without the codec it is bsp (tests/strategies/codecs)
-LOSSY = {"double_squeeze", "sparse_loco"}
+LOSSY = {"double_squeeze", "sparse_loco", "ef21"}
 #: those that take no step of the experiment's optimizer
 OTHER_STEPS = {"one_bit_adam"}
 

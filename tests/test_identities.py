@@ -257,7 +257,7 @@ def test_all_of_the_catalogue_with_one_worker():
     reference = trained("asp", optimizer=MOMENTUM, **ALONE)
     tried = 0
     for entry in strategies.CATALOGUE.values():
-        options = {"k": 1} if "k" in entry.parameters else {}
+        options = {name: 1 for name in ("k", "total") if name in entry.parameters}
         made = entry(**options)
         plain = isinstance(made, Strategy) and (
             *(made.communication.name, made.stragglers.name),

@@ -169,7 +169,8 @@ def _made(
     pushes = [pushes[place] for place in order] if order else pushes
     apply_to(server, pushes, apply, f"{type(strategy.aggregation).__name__}.update")
     answer = NONE if server.aggregate is None else server.aggregate
-    kept = [tensor.float().reshape(-1) for tensor in server.tensors().values()]
+    # by name: a part may keep a vector for each worker, in the order of their first pushes
+    kept = [tensor.float().reshape(-1) for _, tensor in sorted(server.tensors().items())]
     return [server.parameters.clone(), answer.clone(), torch.cat([tensor.clone() for tensor in kept])]
 
 

@@ -24,6 +24,7 @@ from psbench.core.actions import (
     Release,
     SetTimer,
 )
+from psbench.core.part import REGISTRY
 
 if TYPE_CHECKING:
     from psbench.experiment import Experiment
@@ -66,6 +67,10 @@ class Scripted(Consistency):
     def on_timer(self, key: str, view: ClusterView) -> list[Action]:
         """Readmit a worker."""
         return [Readmit(int(key))]
+
+
+# lists and the panel offer what is registered, and this is a tool
+del REGISTRY[Scripted.domain][Scripted.name]
 
 
 def _commit(view: ClusterView) -> list[Action]:
@@ -144,7 +149,7 @@ class Scene:
 
 
 def _scripted(*lines: str) -> dict[str, Any]:
-    return {"name": "scripted", "consistency": {"name": "scripted", "script": [*lines]}}
+    return {"name": "scripted", "consistency": Scripted(script=lines)}
 
 
 SCENES = (

@@ -232,8 +232,8 @@ COMPUTED = {
     "what gradients are owed is added to models": Fault(
         Strategy,
         "forgets_residual",
-        "self.aggregation.payload != before",
-        "before.leaves_residuals and self.aggregation.payload != before",
+        "return (a.payload, a.carries)",
+        "return before.leaves_residuals and (a.payload, a.carries)",
     ),
     "a void push takes its residual along": Fault(WorkerCodecs, "checkpoint", "if waits:", "if True:"),
     "a residual is left behind where entries move": Fault(

@@ -130,7 +130,7 @@ def _beyond(lead: int, bound: int | None) -> str:
     if bound is None:
         return ""
     more = "one" if lead - bound == 1 else str(lead - bound)
-    return f": {more} more than its bound of {bound} lets it start"
+    return f": {more} more than its bound of {bound} allows"
 
 
 def _ahead(rows: Rows, bounds: Sequence[int | None]) -> dict[tuple[int, float], str]:
@@ -143,7 +143,7 @@ def _ahead(rows: Rows, bounds: Sequence[int | None]) -> dict[tuple[int, float], 
             in_force = row.id
         if row.kind == "HOLD" and row.text == "staleness bound" and row.worker in clocks.of:
             lead = clocks.of[row.worker] - min(clocks.of.values())
-            text = f"it was {lead} step{'' if lead == 1 else 's'} ahead of the slowest"
+            text = f"it is {lead} step{'' if lead == 1 else 's'} ahead of the slowest"
             bound = bounds[in_force] if in_force < len(bounds) else None
             found[row.worker, row.time_s] = text + _beyond(lead, bound)
     return found

@@ -128,8 +128,8 @@ def test_nothing_but_a_greeting_comes_before_the_greeting(server: ServerSocket) 
 def test_the_whole_greeting_has_one_deadline() -> None:
     """Each byte of a slow one is no reason to wait for the next as long again."""
     listening = Listening(patience=PeerPatience(silence_s=0.5))
+    began = time.monotonic()
     with ServerSocket("127.0.0.1", KEY, listening=listening) as server, dialled(server) as end:
-        began = time.monotonic()
         for byte in greeting(server)[:-1]:
             with suppress(OSError):
                 end.sendall(bytes([byte]))

@@ -107,7 +107,7 @@ MISTAKES = {
     "a mapping twice": (TOY, {"strategy": [{"name": "ssp"}, {"name": "ssp"}]}, 1, "ssp is given twice"),
     "an unknown field": (TOY, {"optimiser": ["sgd"]}, 1, "did you mean 'optimizer'?"),
     "an unknown parameter": (TOY, {"optimizer.lrr": [0.1]}, 1, "optimizer.lrr=0.1.*did you mean 'lr'?"),
-    "an unknown strategy": (TOY, {"strategy": ["bsp", "aps"]}, 1, "strategy=aps.*did you mean 'asp'?"),
+    "an unknown strategy": (TOY, {"strategy": ["bsp", "aspp"]}, 1, "strategy=aspp.*did you mean 'asp'?"),
     "a parameter that one strategy lacks": (
         *(TOY, {"strategy": ["ssp", "bsp"], "strategy.staleness_bound": [1]}, 1),
         "strategy=bsp, strategy.staleness_bound=1: unknown parameter",
