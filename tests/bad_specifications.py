@@ -149,7 +149,7 @@ IMPOSSIBLE = [
         "nothing evaluated, but a rule asks",
         ("timing_only=true", "strategy=strategy_switch"),
         "timing_only",
-        "'noise_adaptive'",
+        "'empirical'",
     ),
     bad("a scheduler for the simulator", "scheduler=tcp://127.0.0.1:8786", "set backend: dask"),
     bad("no address", ("backend=dask", "scheduler=localhost"), "'localhost' is not an address", "tcp://"),
