@@ -39,7 +39,7 @@ class Scripted(Consistency):
     """Answer pushes by a script, over and over.
 
     `commit`: commit all pending pushes and release all that wait. `hold`: let the worker wait for another
-    push. `discard`: discard the push. `cancel`: commit, and have all that compute begin anew. `drop`: commit
+    push. `discard`: discard the push. `cancel`: commit and restart all that compute. `drop`: commit
     and drop another worker, which a timer readmits. `measure`: measure the loss, then commit.
     """
 

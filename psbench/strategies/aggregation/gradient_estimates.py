@@ -22,8 +22,8 @@ class GradientEstimates(EstimatedGradients):
     -----
     Reduces to: the mean gradient with codec 'none', as then e_i = g_i.
     The paper's server keeps the mean e alone and adds mean_i c_i, which is the same while the same workers
-    push. Our reading: it keeps each e_i, so that the mean is of those that are here. A worker that begins
-    anew sends differences from 0, and its e_i begins at 0 here, too.
+    push. Our reading: it keeps each e_i, so that the mean is of those that are here. A worker that
+    restarts sends differences from 0, and the server resets its e_i to 0.
     """
 
     name = "gradient_estimates"
@@ -42,7 +42,7 @@ class GradientEstimates(EstimatedGradients):
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Weigh each estimate by its push's samples, and say of which workers one is known."""
         last, self._tickets = self._tickets, {f"{push.worker}": push.ticket for push in pushes}
-        # a worker that is lost, or whose work becomes void, has a ticket more when it begins anew
+        # a worker that was lost, or whose work became void, restarts with a later ticket
         known = [push.worker for push in pushes if last.get(f"{push.worker}") == push.ticket - 1]
         return [Apply(pushes, sample_shares(pushes), {f"knows {worker}": 1.0 for worker in known})]
 
