@@ -2,47 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
-import platform
 import signal
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
-from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from torch import Tensor
-
 from psbench.backend import backend_of
 from psbench.backends.control import Control, Observer, stop_on_signals
-from psbench.backends.outcome import Outcome
-from psbench.checkpoints.chain import (
-    find,
-    home_of,
-    log_of,
-    passed_over,
-    remove_later,
-    resume_spec,
-)
-from psbench.checkpoints.file import Checkpoint
-from psbench.checkpoints.folder import CheckpointFolder
-from psbench.checkpoints.validation import check, check_against, check_stop, done_in
-from psbench.core.checked_log import check_log
+from psbench.checkpoints.chain import find, home_of, resume_spec
+from psbench.checkpoints.validation import check_against
 from psbench.core.log import EventLog
 from psbench.core.part import Part
-from psbench.core.strategy import Strategy
-from psbench.core.switching_strategy import AnyStrategy
 from psbench.core.user_object import reunited
-from psbench.errors import Cancelled, DataError, Interrupted, NotSaved, ParameterError, SpecError, naming
+from psbench.errors import Cancelled, Interrupted, ParameterError, naming
 from psbench.experiment import Experiment
-from psbench.results.identity import check_folder, new_run_id, remove_files_of_others, resumed_run_id
-from psbench.results.record_file import read_summary
+from psbench.results.identity import new_run_id
 from psbench.results.run import Run
+from psbench.runs.folder import RunFolder
 from psbench.runs.forked import BeginningCheck, ForkedExperiment
-from psbench.system.files import claimed
+from psbench.runs.meta import meta_of
+from psbench.runs.start import Start
 from psbench.training.build import Workload
 
 
@@ -99,64 +79,47 @@ def run(
         raise ParameterError("client: only the dask backend has one; set backend: dask")
     exits, control = control is None, control or Control()
     log = EventLog() if log is None else log
-    target = None if folder is None else Path(folder)
-    path = None if start is None else find(start)
-    begin = None if path is None else _beginning(experiment, path, log)
-    at_home = path is not None and target is not None and target.resolve() == home_of(path).resolve()
-    beyond: list[Path] = []
-    if path is not None and begin is not None and target is not None and at_home:
-        beyond = passed_over(path)
-        if Path(str(start)) != path:  # who names a checkpoint goes back to it
-            _check_record(target, begin, experiment)
-    run_id = new_run_id() if path is None else resumed_run_id(path, home_of(path), target)
-    with nullcontext() if target is None else claimed(target):
-        if target is not None:
-            Run.prepare_to_save()
-            check_folder(target, run_id, overwrite=overwrite, own=beyond)
+    path = None if folder is None else Path(folder)
+    begin = None if start is None else Start.read(start, experiment, path)
+    run_id = new_run_id() if begin is None else begin.run_id
+    with RunFolder.claim(path, run_id, begin, overwrite=overwrite) as target:
         workload = Workload.build(experiment, whole_run=client is None) if workload is None else workload
-        if path is not None and begin is not None:
-            check_against(path, begin, workload)
-        keep = experiment.recovery.keep
-        checkpoints = None if target is None else CheckpointFolder(target, run_id, log, keep)
-        if checkpoints is not None and target is not None:
-            remove_files_of_others(target, run_id, beyond)
-            if path is not None:
-                remove_later(path, target / "checkpoints")
-            if path is not None and beyond and Path(str(start)) != path:
-                names = ", ".join(each.name for each in beyond)
-                checkpoints.note(f"{names}: cannot be read; the run goes on from {path.name}")
-        check = None
-        if isinstance(experiment, ForkedExperiment):
-            recorded = experiment.beginning.recorded(lambda origin: run(origin, control=control).log)
-            observer = check = BeginningCheck(experiment.beginning, recorded, observer)
+        if begin is not None:
+            check_against(begin.path, begin.checkpoint, workload)
+            log.extend(begin.log.rows(), begin.log.texts)
+        checkpoints = None if target is None else target.checkpoints(log, experiment.recovery.keep)
+        watched = _watched(experiment, observer, control)
         began = time.perf_counter()
         with stop_on_signals(control):  # those that come while it is saved, too
             try:
-                outcome = backend.run(workload, log, control, observer, checkpoints, begin, client=client)
+                checkpoint = None if begin is None else begin.checkpoint
+                outcome = backend.run(workload, log, control, watched, checkpoints, checkpoint, client=client)
             except Cancelled:
                 if exits and control.signal == signal.SIGTERM:  # before there was anything to keep
                     raise SystemExit(128 + signal.SIGTERM) from None
                 raise
-            if check is not None:
-                check.compare(log)
+            if isinstance(watched, BeginningCheck):
+                watched.compare(log)
             if checkpoints is not None:
                 outcome.facts["incidents"] = [*outcome.facts.get("incidents", ()), *checkpoints.incidents]
-            meta = {"run_id": run_id} | _meta(experiment, workload, outcome, time.perf_counter() - began)
+            wall_s = time.perf_counter() - began
+            meta = {"run_id": run_id} | meta_of(experiment, workload, outcome, wall_s)
             done = Run(experiment, log, meta, outcome.parameters, outcome.buffers)
             if target is not None:
-                _save(done, target)
+                target.save(done)
     if exits and control.signal == signal.SIGTERM:
         raise SystemExit(128 + signal.SIGTERM)
     if exits and control.signal == signal.SIGINT:
-        raise Interrupted(done, "" if target is None else str(target))
+        raise Interrupted(done, "" if path is None else str(path))
     return done
 
 
-def _save(done: Run, target: Path) -> None:
-    try:
-        done.save(target)
-    except SpecError as error:
-        raise NotSaved(done, str(error)) from error
+def _watched(experiment: Experiment, observer: Observer | None, control: Control) -> Observer | None:
+    """Return the observer, which compares the beginning of a fork with that of its origin."""
+    if not isinstance(experiment, ForkedExperiment):
+        return observer
+    recorded = experiment.beginning.recorded(lambda origin: run(origin, control=control).log)
+    return BeginningCheck(experiment.beginning, recorded, observer)
 
 
 def resume(
@@ -234,94 +197,3 @@ def _with_objects(experiment: Experiment, **given: Any) -> Experiment:
         if isinstance(before, Part) and isinstance(now, Part):
             reunited(before, now)
     return passed
-
-
-def _beginning(experiment: Experiment, path: Path, log: EventLog) -> Checkpoint:
-    """Read a checkpoint and the log up to it."""
-    checkpoint = Checkpoint.load(path)
-    check(path, checkpoint, experiment)
-    check_stop(path, done_in(checkpoint.state), checkpoint.state["spec"].get("stop", {}), experiment.stop)
-    before = log_of(path, checkpoint)
-    check_log(path, before, experiment.num_workers)
-    log.extend(before.rows(), before.texts)
-    return checkpoint
-
-
-def _check_record(folder: Path, begin: Checkpoint, experiment: Experiment) -> None:
-    """Refuse to replace the record of a run that has come further than it is to come now."""
-    record = folder / "run.json"
-    try:
-        summary = read_summary(record)
-    except DataError:
-        return  # it was killed, or has a record that says nothing
-    done = {name: float(summary[each]) for name, each in _DONE.items()}
-    check_stop(record, done, begin.state["spec"].get("stop", {}), experiment.stop)
-
-
-#: how a summary calls what stop rules count
-_DONE = {"epochs": "epochs", "updates": "updates", "seconds": "time_s"}
-
-
-def params_digest(parameters: Tensor | None, buffers: Tensor | None) -> str | None:
-    """Return the SHA-256 of the model's bytes; None without a model."""
-    if parameters is None or buffers is None:
-        return None
-    content = hashlib.sha256(np.ascontiguousarray(parameters.numpy()).data)
-    content.update(np.ascontiguousarray(buffers.numpy()).data)
-    return content.hexdigest()
-
-
-def lr_convention(strategy: AnyStrategy, lr: float, num_workers: int) -> str:
-    """Say in words which rate an update uses."""
-    words = [f"{c.name}: {_rate_of(c, lr, num_workers)}" for c in strategy.compositions]
-    return "; ".join(words)
-
-
-def _rate_of(composition: Strategy, lr: float, num_workers: int) -> str:
-    if composition.has_local_steps:
-        return f"lr = {lr:g} for each worker's own steps{composition.aggregation.outer_rate_in_words}"
-    if composition.lr_scaling == "by_share":
-        return f"lr k/n = {lr:g} k/{num_workers} for an update of k pushes"
-    return f"lr = {lr:g} an update"
-
-
-def _meta(experiment: Experiment, workload: Workload, outcome: Outcome, wall_s: float) -> dict[str, Any]:
-    return {
-        "name": experiment.title,
-        "strategy": experiment.strategy.name,
-        "compositions": [composition.name for composition in experiment.strategy.compositions],
-        "backend": experiment.backend,
-        "seed": experiment.seed,
-        "status": outcome.status,
-        "reason": outcome.reason,
-        "target_accuracy": experiment.stop.target_accuracy,
-        **_declared(experiment),
-        "params_digest": params_digest(outcome.parameters, outcome.buffers),
-        "lr_convention": lr_convention(
-            experiment.strategy, experiment.worker_optimizer.lr, workload.profile.num_workers
-        ),
-        "versions": versions(),
-        "wall_s": wall_s,
-        **workload.facts(),
-        **outcome.facts,
-    }
-
-
-def _declared(experiment: Experiment) -> dict[str, Any]:
-    """Return the target and own metrics, if there are such: each metric with whether less of it is better."""
-    target, metrics = experiment.stop.target, experiment.metrics
-    found: dict[str, Any] = {} if target is None else {"target": target.model_dump(exclude_none=True)}
-    if metrics:
-        found["metrics"] = {f"val_{name}": each.lower_is_better for name, each in metrics.items()}
-    return found
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that results may depend on."""
-    names = ("psbench", "torch", "numpy", "scikit-learn", "distributed")
-    return {"python": platform.python_version()} | {name: _version(name) for name in names}
-
-
-@cache  # five files to read: a fifth of the time of a short run
-def _version(name: str) -> str:
-    return metadata.version(name)
