@@ -144,6 +144,43 @@ def test_a_signal_stops_and_keeps_what_there_is_with_a_checkpoint(number, name, 
     assert Run.load(folder).summary()["updates"] == summary["updates"] + 5
 
 
+def test_run_with_resume_begins_goes_on_or_says_that_the_run_has_ended(tmp_path, capsys):
+    folder = tmp_path / "out"
+    command = [
+        "run",
+        *QUICK[2:],
+        "--set",
+        "stop.epochs=1",
+        "--set",
+        "checkpoint_every=1",
+        "--json",
+        "--out",
+        str(folder),
+        "--resume",
+    ]
+
+    def printed(*settings: str) -> tuple[dict, str]:
+        assert main([*command, *settings]) == 0
+        out, err = capsys.readouterr()
+        return json.loads(out), err
+
+    first, said = printed()
+    assert "the run begins" in said
+    again, said = printed()
+    assert "has ended" in said
+    assert again == first
+    (folder / "run.json").unlink()  # killed before it was saved
+    redone, said = printed()
+    assert "going on" in said
+    assert redone["params_digest"] == first["params_digest"]
+    longer, said = printed("--set", f"stop.epochs={first['epochs'] + 1}")
+    assert "going on" in said
+    assert longer["updates"] > first["updates"]
+    assert main([*command, "--set", "strategy=asp"]) == 2
+    assert "is of another experiment: strategy.name" in capsys.readouterr().err
+    assert main([*command, "--overwrite"]) == 2
+
+
 def test_ctrl_c_before_the_run_begins_leaves_nothing(tmp_path, capsys, monkeypatch):
     def interrupt(experiment):
         signal.raise_signal(signal.SIGINT)

@@ -10,8 +10,10 @@ import typer
 from psbench.cli.app import app, as_json_text, put, read_experiment, read_settings, say
 from psbench.cli.execution import run_with_progress, verdict
 from psbench.cli.options import AsJson, Overwrite, Scheduler, Settings, Spec
+from psbench.errors import SpecError
 
 if TYPE_CHECKING:
+    from psbench.experiment import Experiment
     from psbench.results.run import Run
 
 
@@ -30,6 +32,14 @@ def run_command(
         Path | None,
         typer.Option(metavar="DIR", help="Save the run here: specification, log, summary, model."),
     ] = None,
+    go_on: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with the run in the output folder if there is one, or print its summary if it has "
+            "ended. For batch scripts that are queued again.",
+        ),
+    ] = False,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> int:
@@ -46,13 +56,23 @@ def run_command(
       psbench run experiment.yaml --set strategy.staleness_bound=5 --seed 1
       psbench run --set strategy=ssp --set cluster=hermes --set stop.epochs=5 --json
       psbench run experiment.yaml --backend dask --scheduler tcp://10.0.0.1:8786
+      psbench run experiment.yaml --set checkpoint_every=1 --out runs/first --resume
     """  # noqa: D301
     given = {
         **{"backend": backend, "scheduler": scheduler, "seed": seed},
         "connection.scheduler_file": None if scheduler_file is None else str(scheduler_file),
     }
     values = read_settings(settings) | {name: value for name, value in given.items() if value is not None}
-    done, interrupted = run_with_progress(read_experiment(spec, values), out, overwrite=overwrite)
+    experiment, start = read_experiment(spec, values), None
+    if go_on:
+        if out is None or overwrite:
+            raise SpecError("--resume: goes on with the run in --out DIR, and does not replace it")
+        if ended := ended_run(out, experiment):
+            say(f"the run in {out} has ended")
+            return _end(ended, 0, out, as_json)
+        start = out if has_checkpoint(out) else None
+        say(f"going on with the run in {out}" if start else f"no checkpoint in {out}: the run begins")
+    done, interrupted = run_with_progress(experiment, out, overwrite=overwrite, start=start)
     return _end(done, interrupted, out, as_json)
 
 
@@ -89,6 +109,31 @@ def resume_command(
     say(f"going on from {path}")
     done, interrupted = run_with_progress(experiment, folder, overwrite=overwrite, start=source)
     return _end(done, interrupted, folder, as_json)
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Return whether a run in the folder has left a checkpoint."""
+    return any((folder / "checkpoints").glob("*.npz"))
+
+
+def ended_run(folder: Path, experiment: Experiment) -> Run | None:
+    """Return the run of this experiment that has ended in the folder, unless its user stopped it.
+
+    Raises
+    ------
+    DataError
+        If its files are damaged.
+    """
+    from psbench.checkpoints.validation import FREE
+    from psbench.core.ending import STOPPED
+    from psbench.results.run import Run
+
+    if not (folder / "run.json").is_file():
+        return None
+    found, free = Run.load(folder), {*FREE} - {"stop", "timing_only"}
+    before, now = found.experiment.spec(), experiment.spec()
+    same = all(before.get(field) == now.get(field) for field in {*before, *now} - free)
+    return found if same and found.meta["status"] != STOPPED else None
 
 
 def _end(done: Run, interrupted: int, folder: Path | None, as_json: bool) -> int:
