@@ -7,6 +7,8 @@ counts steps: two quantities, never mixed.
 from psbench.metrics.chunks import chunks as chunks
 from psbench.metrics.chunks import chunks_sent as chunks_sent
 from psbench.metrics.clocks import clock_lead as clock_lead
+from psbench.metrics.computation_tree import ComputationTree as ComputationTree
+from psbench.metrics.computation_tree import computation_tree as computation_tree
 from psbench.metrics.curves import evaluations as evaluations
 from psbench.metrics.curves import throughput as throughput
 from psbench.metrics.curves import time_to_target as time_to_target
