@@ -29,6 +29,7 @@ from psbench.charts.figures import label_figures as label_figures
 from psbench.charts.figures import run_chart as run_chart
 from psbench.charts.figures import sequence_figure as sequence_figure
 from psbench.charts.figures import server_figures as server_figures
+from psbench.charts.figures import tree_figure as tree_figure
 from psbench.charts.figures import worker_figures as worker_figures
 from psbench.charts.gossip import graph_chart as graph_chart
 from psbench.charts.gossip import heard_chart as heard_chart

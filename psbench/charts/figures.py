@@ -9,6 +9,7 @@ import pandas as pd
 
 from psbench import metrics
 from psbench.charts import distributions, gossip, tables, workers
+from psbench.charts.computation_tree import NODES, tree_chart, tree_table
 from psbench.charts.display import Sheet, stack
 from psbench.charts.figure import Figure
 from psbench.charts.growing import GrowingTables, tables_of
@@ -17,6 +18,7 @@ from psbench.charts.names import TITLES
 from psbench.charts.pareto import pareto_chart, pareto_table
 from psbench.charts.sequence import sequence_chart, sequence_table
 from psbench.core.log import Kind
+from psbench.core.switching_strategy import AnyStrategy
 from psbench.errors import UnknownName
 from psbench.metrics.record import RunRecord
 
@@ -27,26 +29,38 @@ RunsByLabel: TypeAlias = Mapping[str, Sequence[RunRecord]]
 SEQUENCE_VERSIONS = 5
 
 
-def run_chart(run: RunRecord, *names: str, x: str = "time_s", width: int = 640) -> Sheet:
+def run_chart(
+    run: RunRecord,
+    *names: str,
+    x: str = "time_s",
+    width: int = 640,
+    strategy: AnyStrategy | None = None,
+) -> Sheet:
     """Return the charts of a run, one below the other, for a notebook cell.
 
     Parameters
     ----------
     run : RunRecord
     *names : str
-        Which charts, in this order; without names all but "sequence" and "labels".
+        Which charts, in this order; without names all but "sequence", "labels" and "tree".
     x : str
         What curves are drawn against: "time_s" (or "time"), "epoch" (or "samples"), "updates" or "bytes".
     width : int, pixels
+    strategy : Strategy or SwitchingStrategy, optional
+        Of the run; "tree" needs it.
 
     Raises
     ------
     UnknownName
         If the run has no chart of that name, or there is no such axis.
+    ParameterError
+        If "tree" is asked for, and runs of the strategy have no computation tree.
     """
     figures = [*curves([run], [tables.label_of(run)], x=x), *worker_figures(run)]
     has_server = not (run.log.rows()["kind"] == Kind.MIX).any()  # which the diagram draws in its middle
     rest = [*label_figures(run), *([sequence_figure(run)] if has_server else [])] if names else []
+    if "tree" in names and strategy is not None:
+        rest.append(tree_figure(metrics.computation_tree(run.log, strategy)))
     return _chosen([*figures, *rest], names, width)
 
 
@@ -209,6 +223,26 @@ def sequence_figure(run: RunRecord, stop_s: float | None = None) -> Figure:
     title = f"{tables.label_of(run)}: who sends what to whom"
     note = "A stroke up is a push, a stroke down is a model; a dot is a new version."
     return Figure(sequence_chart(table, run.meta["num_workers"], title), table, note, "sequence")
+
+
+def tree_figure(tree: metrics.ComputationTree, first: int = 0, nodes: int = NODES) -> Figure:
+    """Return where gradients were taken, as a piece of the computation tree.
+
+    Parameters
+    ----------
+    tree : ComputationTree
+    first : int
+        The node of the main branch that it begins with.
+    nodes : int
+        How many gradients are drawn.
+    """
+    table = tree_table(tree, first, nodes)
+    note = (
+        "The line at the top is the model: a step to the right is one applied gradient. A worker's bar begins"
+        " at the model that it had and ends where its gradient was applied. Its length is the distance; the "
+        f"largest of the run is R = {tree.radius}."
+    )
+    return Figure(tree_chart(table), table, note, "tree")
 
 
 def comparison_figures(groups: RunsByLabel) -> list[Figure]:

@@ -29,5 +29,6 @@ TITLES: dict[str, str] = {
     "heard": "Who has heard of whose gradients",
     "hearing": "Gradients that others have not heard of",
     "labels": "Who trains on which labels",
+    "tree": "From which model each gradient was taken",
     "sequence": "Who sends what to whom",
 }

@@ -110,7 +110,7 @@ class Run:
         from psbench.charts import run_chart
         from psbench.charts.display import pixels_of, styled
 
-        sheet = run_chart(self, *names, x=x, width=pixels_of(style, width))
+        sheet = run_chart(self, *names, x=x, width=pixels_of(style, width), strategy=self.experiment.strategy)
         return styled(sheet, self.summary()["warnings"], style, width)
 
     @property

@@ -51,7 +51,7 @@ def test_layers_share_what_all_of_them_encode_alike():
 
 def test_jupyterlab_draws_every_chart_as_it_is_stored(runs):
     done = runs[-1]
-    sheets = [done.chart(name) for name in ["val_loss", "sequence", "labels"]]
+    sheets = [done.chart(name) for name in ["val_loss", "sequence", "labels", "tree"]]
     sheets += [charts.stack([figure.chart]) for figure in charts.worker_figures(done)]
     sheets.append(charts.stack([charts.graph_chart([(0, 1), (1, 2), (2, 0)])]))
     for sheet in sheets:

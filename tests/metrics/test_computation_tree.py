@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import psbench as ps
-from psbench import metrics
+from psbench import charts, metrics
 from psbench.core.log import EventLog, Kind
 from psbench.errors import ParameterError
 from psbench.strategies import make_strategy
@@ -184,3 +184,15 @@ def test_the_largest_rate_is_the_smallest_of_three_bounds():
 def test_a_strategy_without_a_tree_is_refused_with_the_reason(strategy, why):
     with pytest.raises(ParameterError, match=why):
         metrics.computation_tree(EventLog(), make_strategy(strategy))
+
+
+def test_the_drawing_has_a_bar_from_where_each_gradient_was_taken_to_where_it_was_applied():
+    done = ps.run(toy_experiment("asp", cluster={"workers": 3, "speed": [1.0, 0.7, 0.3]}))
+    tree = metrics.computation_tree(done.log, done.experiment.strategy)
+    piece = charts.tree_figure(tree, first=5, nodes=4)
+    drawn = piece.table[["node", "base", "worker"]].to_numpy().tolist()
+    assert drawn == tree.gradients[["node", "base", "worker"]].to_numpy()[5:9].tolist()
+    (rows,) = piece.chart.to_dict()["datasets"].values()
+    assert {row["y"] for row in rows} == {1 + worker for _, _, worker in drawn}
+    with pytest.raises(ParameterError, match="no server"):
+        ps.run(toy_experiment("d_psgd", cluster={"workers": 3})).chart("tree")
