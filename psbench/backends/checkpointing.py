@@ -74,7 +74,6 @@ def resumed(
 
 
 def released(rest: Iterable[Action]) -> list[int]:
-    """Return the workers that are released."""
     return [action.worker for action in rest if isinstance(action, act.Release)]
 
 
@@ -172,5 +171,4 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors with a prefix to their names."""
     return {prefix + name: value for name, value in tensors.items()}

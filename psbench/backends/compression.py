@@ -316,7 +316,6 @@ class Compression:
     # ---------------------------------------------------------------- checkpoints
 
     def mark_release(self, worker: int) -> None:
-        """Remember a worker's codec state at its release; see `WorkerCodecs.mark_release`."""
         self._pushed_residuals.pop(worker, None)
         if worker in self._workers:
             self._workers[worker].mark_release()
@@ -377,7 +376,6 @@ class Compression:
 
 
 def _residual(servers: list[ServerCodecState], own: Sequence[Partition]) -> Tensor | None:
-    """Return the residual of the servers' answers; None for codecs without error feedback."""
     found = [server.channel.residual for server in servers]
     known = [torch.from_numpy(residual) for residual in found if residual is not None]
     return gather(known, own) if known else None

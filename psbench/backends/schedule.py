@@ -42,7 +42,6 @@ class StopRules:
         return done | {"best": self._best, "since_best": self._since_best}
 
     def load_state_dict(self, state: dict[str, Any], epoch: float) -> None:
-        """Restore a state of `state_dict`, written at that epoch."""
         self._best, self._since_best = state["best"], state["since_best"]
         same = state["every"] == self._every
         self._evaluations = state["evaluations"] if same else int(epoch / self._every + 1e-9)

@@ -45,7 +45,6 @@ _PUSH, _SAID, _ANSWER = (
 
 
 def packed(rows: bytes | bytearray) -> str:
-    """Return packed rows as text."""
     return base64.b64encode(rows).decode()
 
 

@@ -52,7 +52,6 @@ def look_scale(drawn: Mapping[str, CurveLook], channel: str = "colour", before: 
 
 
 def label_colour(labels: Sequence[str], among: Sequence[str] | None) -> alt.Color:
-    """Return the colour of labels; of a single one without a legend."""
     legend = alt.Legend(title=None) if len(labels) > 1 else None
     return alt.Color("label:N", scale=look_scale(looks(labels, among)), legend=legend)
 

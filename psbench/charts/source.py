@@ -58,7 +58,6 @@ def labels_in(data: Data, labels: Sequence[str] | None, column: str = "label") -
 
 
 def height_of(data: Data, column: str, step: int) -> int | alt.Step:
-    """Return the height of a chart with one line of `step` pixels for each value of a column."""
     # in pixels where the number is known: Vega-Lite warns of a step in a chart as wide as its page
     return alt.Step(step) if isinstance(data, str) else step * max(data[column].nunique(), 1)
 

@@ -21,7 +21,6 @@ def label_of(run: RunRecord) -> str:
 
 
 def evaluation_table(run: RunRecord, label: str, seed: int = 0) -> pd.DataFrame:
-    """Return a run's evaluations: `label`, `seed`, `point` (0, 1, ...), the axes, and the values."""
     frame = metrics.evaluations(run.log)
     frame = frame.assign(label=label, seed=seed, point=np.arange(len(frame)))
     return frame[["label", "seed", "point", *AXES, *evaluated_columns(frame)]]
@@ -34,7 +33,6 @@ def evaluated_columns(frame: pd.DataFrame) -> list[str]:
 
 
 def training_table(run: RunRecord, label: str) -> pd.DataFrame:
-    """Return a run's smoothed training loss: `label`, the axes, and `train_loss`."""
     frame = metrics.training_loss(run.log, run.meta["dataset_size"])
     frame.insert(0, "label", label)
     return frame
@@ -47,7 +45,6 @@ def switch_table(run: RunRecord, label: str) -> pd.DataFrame:
 
 
 def mark_of(switch: Mapping[str, Any], label: str) -> dict[str, Any]:
-    """Return the row that marks a switch (of `metrics.switches`)."""
     axes = {name: switch["version" if name == "updates" else name] for name in AXES}
     return {"label": label, **axes, "event": f"switch to {switch['to']}"}
 
@@ -97,7 +94,6 @@ def spread_table(values: pd.Series[int], label: str) -> pd.DataFrame:
 
 
 def sent_bytes(run: RunRecord) -> dict[str, int]:
-    """Return the payload bytes that a run sent `up` and `down`."""
     return metrics.total_bytes(run.log, bool(run.meta.get("unanswered")))
 
 

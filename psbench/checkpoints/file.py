@@ -39,7 +39,6 @@ class Checkpoint:
 
     @classmethod
     def of(cls, server: Server, state: dict[str, Any]) -> Checkpoint:
-        """Take a checkpoint of a server; its tensors are copied."""
         return cls({name: value.detach().clone() for name, value in server.tensors().items()}, state)
 
     def save(self, path: Path) -> Path:

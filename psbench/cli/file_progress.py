@@ -56,7 +56,6 @@ class _Bars:
         self._progress.start()
 
     def stop(self) -> None:
-        """Remove the bar."""
         if self._progress is not None:
             self._progress.stop()
         self._progress = None

@@ -293,7 +293,6 @@ class Network:
         return {"up_free_s": self._up_free, "down_free_s": self._down_free, "carried_bytes": carried}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state of `state_dict`."""
         self._up_free, self._down_free = state["up_free_s"], state["down_free_s"]
         self._carried = state["carried_bytes"]
 

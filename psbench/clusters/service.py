@@ -110,5 +110,4 @@ class ServerQueues(Generic[_T]):
         return list(self._free)
 
     def load_state_dict(self, state: Sequence[float]) -> None:
-        """Take over a state of `state_dict`."""
         self._free = list(state)

@@ -65,7 +65,6 @@ class StepTime(Part):
         """Read the file of a trace, if there is one; called before the first step."""
 
     def length(self, worker: int) -> int | None:
-        """Return after how many steps a worker's times are repeated; None if they are not."""
         return None
 
 

@@ -94,7 +94,6 @@ class StepTimes:
         return seconds
 
     def scanned(self, worker: int, seconds: float) -> None:
-        """Count seconds that a worker has read outside of its steps."""
         self._seconds[worker] += seconds
         self._reading[worker] += seconds
 
@@ -117,7 +116,6 @@ class StepTimes:
         ]
 
     def used(self, worker: int) -> int:
-        """Return how many steps a worker has begun."""
         return self._drawn[worker] - len(self._left[worker])
 
     def _used(self) -> list[int]:

@@ -33,5 +33,4 @@ class AnsweredSteps(OwnSteps):
     )
 
     def receive(self, w: Vector, answer: Vector, state: State, own: WorkerStep) -> None:
-        """Continue from the model."""
         self.begin(w, answer, state, own)

@@ -103,7 +103,6 @@ class Step:
     def momentum(
         self, x: Vector, mean: Vector, velocity: Vector, lr: float, beta: float, *, nesterov: bool
     ) -> None:
-        """Take an outer step in place: v <- beta v + D; x <- x - lr v, or of nesterov x - lr (D + beta v)."""
         (self._momentum_step or momentum_step)(x, mean, velocity, lr, beta, nesterov)
 
     def sum(self, pushes: Sequence[Pushed]) -> Vector:
@@ -267,7 +266,6 @@ class State(MutableMapping[str, Any]):
         return found
 
     def number(self, name: str, start: float = 0.0) -> float:
-        """Return a number, which on first use is `start`."""
         return float(self._values.get(name, start))
 
     def of(self, entries: Entries, fragment: int) -> State:

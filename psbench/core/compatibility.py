@@ -22,26 +22,25 @@ class Composition(Protocol):
     """One part of each domain."""
 
     @property
-    def consistency(self) -> Consistency: ...  # noqa: D102
+    def consistency(self) -> Consistency: ...
 
     @property
-    def aggregation(self) -> Aggregation: ...  # noqa: D102
+    def aggregation(self) -> Aggregation: ...
 
     @property
-    def communication(self) -> Communication: ...  # noqa: D102
+    def communication(self) -> Communication: ...
 
     @property
-    def stragglers(self) -> Stragglers: ...  # noqa: D102
+    def stragglers(self) -> Stragglers: ...
 
     @property
-    def placement(self) -> Placement: ...  # noqa: D102
+    def placement(self) -> Placement: ...
 
     @property
-    def lr_scaling(self) -> Literal["none", "by_share"]: ...  # noqa: D102
+    def lr_scaling(self) -> Literal["none", "by_share"]: ...
 
 
 def usual_lr_scaling(consistency: Consistency, aggregation: Aggregation) -> Literal["none", "by_share"]:
-    """Return the default of `Strategy.lr_scaling` for these parts."""
     singly = consistency.singly and aggregation.payload == "gradient"
     return "by_share" if singly and not aggregation.shares_rate else "none"
 

@@ -63,7 +63,6 @@ class Drain:
 
     @classmethod
     def of_state(cls, state: dict[str, Any]) -> Drain:
-        """Return the drain that `state_dict` described."""
         drain = cls(act.SwitchTo(**state["switch"]))
         drain.parked, drain._swept = set(state["parked"]), state["swept"]
         return drain

@@ -66,7 +66,6 @@ class EngineMembership:
             self._readmit(change)
 
     def readmit_dropped(self) -> None:
-        """Readmit all workers that were dropped."""
         self.pending_changes.extend(act.Readmit(w.id) for w in self._view.workers.values() if w.dropped)
 
     def restart(self, worker: WorkerView) -> None:

@@ -44,7 +44,6 @@ class Migration:
         self._swept = False  # whether workers that might never push were ordered to
 
     def withhold(self, release: act.Release, kept: int, voted: bool) -> None:
-        """Withhold a release."""
         self._releases.pop(release.worker, None)  # one from before it was cancelled, or left
         self._releases[release.worker] = Withheld(release, kept, voted)
 

@@ -39,7 +39,6 @@ class PeerToPeer(Placement):
     )
 
     def receivers(self, worker: int, exchange: int, num_workers: int) -> list[int]:
-        """Return the workers to which a worker sends its model at that exchange of its own."""
         raise NotImplementedError(f"{type(self).__name__} must define receivers")
 
     def senders(self, worker: int, exchange: int, num_workers: int) -> list[int]:

@@ -369,7 +369,6 @@ def _fault(file: Path, rows: int, columns: TableColumns, found: Any) -> DataErro
 
 
 def line_of(file: Path, row: int) -> int:
-    """Return the line, from 1, of a row, from 0; blank lines are no rows."""
     return next(islice(_rows(file), row, None))[0]
 
 

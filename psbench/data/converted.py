@@ -77,7 +77,6 @@ class Conversion:
 
     @property
     def inputs(self) -> list[int]:
-        """The columns that are inputs."""
         others = {self.target, *self.keep, *self.index}
         return [place for place in range(len(self.columns)) if place not in others]
 
@@ -92,7 +91,6 @@ class Conversion:
         return numbers_in(self.files, columns, self.header, self.block_size)
 
     def place_of(self, file: Path, row: int) -> str:
-        """Return where in its file a row is, in words; `row` counts from 0."""
         return f"row {row}" if self.kind == "parquet" else f"line {line_of(file, row + self.header)}"
 
     def train_rows(self, rows: int) -> int:

@@ -126,5 +126,4 @@ def warn_of_coarse(
 
 
 def blocks(rows: int) -> Iterator[tuple[int, int]]:
-    """Return where each block of rows begins and ends."""
     return ((begin, min(begin + ROWS, rows)) for begin in range(0, rows, ROWS))

@@ -136,7 +136,6 @@ def answer(module: nn.Module, inputs: Any) -> Any:
 
 
 def each_array(inputs: Any, function: Callable[[Any], Any]) -> Any:
-    """Return a function of inputs, or of each part of several."""
     return inputs.map(function) if isinstance(inputs, Several) else function(inputs)
 
 
@@ -209,7 +208,6 @@ def zeros(layout: SampleLayout, names: Sequence[str], samples: int) -> Any:
 
 
 def sample_bytes(inputs: Any) -> int:
-    """Return the bytes of one sample; a padded one counts as the longest."""
     parts = inputs.parts if isinstance(inputs, Several) else (inputs,)
     return sum(part.element_size() * math.prod(part.shape[1:]) for part in parts)
 

@@ -116,7 +116,6 @@ class TableFile(DataSource):
         raise NotImplementedError(f"{type(self).__name__} must define table")
 
     def count_rows(self, files: list[Path]) -> int:
-        """Return about how many rows files have."""
         raise NotImplementedError(f"{type(self).__name__} must define count_rows")
 
     def load(self, streams: Streams) -> Dataset:
@@ -286,7 +285,6 @@ class CSV(TableFile):
         return self
 
     def count_rows(self, files: list[Path]) -> int:
-        """Return about how many rows files have."""
         return estimated_rows(files)
 
     def table(self, files: list[Path]) -> Conversion:
@@ -352,7 +350,6 @@ class Parquet(TableFile):
     path: str = parameter("", "a Parquet file, or a pattern such as parts/*.parquet")
 
     def count_rows(self, files: list[Path]) -> int:
-        """Return how many rows files have."""
         return parquet_rows(files)
 
     def table(self, files: list[Path]) -> Conversion:

@@ -52,7 +52,6 @@ class Clocks:
             self.level()
 
     def join(self, worker: int) -> None:
-        """Add a worker, at the slowest clock."""
         self._slowest = min(self.of.values(), default=self._slowest)
         self.of[worker] = self._slowest
 
@@ -66,7 +65,6 @@ class Clocks:
         self.of = dict.fromkeys(self.of, max(self.of.values(), default=0))
 
     def rise(self, worker: int, pushes: int = 1) -> None:
-        """Count pushes of a worker."""
         self.of[worker] += pushes
 
 

@@ -88,7 +88,6 @@ class Recording:
 
     @property
     def tables(self) -> dict[str, Table]:
-        """The tables by name."""
         names = ("spans", "clocks", "models", "pushes", "versions", "epochs", "compositions", "presence")
         return {name: getattr(self, name) for name in names}
 
@@ -405,7 +404,6 @@ class _States:
 
     @property
     def clocks(self) -> Table:
-        """`Recording.clocks`."""
         return _stacked(self._rises, time_s=float, worker=int, clock=int)
 
     @property

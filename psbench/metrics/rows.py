@@ -18,12 +18,10 @@ Rows: TypeAlias = npt.NDArray[np.void]
 
 
 def pick(rows: Rows, *kinds: Kind) -> Rows:
-    """Return the rows of these kinds, in order."""
     return rows[positions(rows, *kinds)]
 
 
 def positions(rows: Rows, *kinds: Kind) -> Integers:
-    """Return where rows of these kinds stand."""
     wanted = np.zeros(256, dtype=bool)  # a lookup table is several times as fast as np.isin
     wanted[[int(kind) for kind in kinds]] = True
     return np.flatnonzero(wanted[rows["kind"]])
@@ -70,7 +68,6 @@ def with_membership(rows: Rows) -> Rows:
 
 
 def categorical(codes: Array, names: Sequence[str]) -> pd.Categorical[str]:
-    """Return `names[code]` for each code, each name stored once."""
     import pandas as pd
 
     return pd.Categorical.from_codes(codes.astype(np.int64), categories=pd.Index(list(names), dtype="object"))

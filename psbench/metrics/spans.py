@@ -186,7 +186,6 @@ class _Parts:
 
 
 def reason_text(log: EventLog, number: int) -> str:
-    """Return the reason of that number."""
     return _OURS[number] if number in _OURS else log.text(number)
 
 
@@ -361,7 +360,6 @@ def _collective_just_over(log: EventLog, rows: Rows) -> list[int]:
 
 
 def _by_worker(rows: Rows, place: Array) -> list[Array]:
-    """Return the places of each worker's rows."""
     place = place[np.argsort(rows["worker"][place], kind="stable")]
     worker = rows["worker"][place]
     return [part for part in np.split(place, np.flatnonzero(worker[1:] != worker[:-1]) + 1) if len(part)]

@@ -115,7 +115,6 @@ class SpanTotals:
         return sums if self._earlier is None else _added(sums, self._earlier._sums(of), -1.0)
 
     def phases_s(self) -> dict[tuple[int, str], float]:
-        """Return each worker's seconds in each phase, by worker and phase."""
         sums = self._sums(lambda seconds: seconds.phases)
         return {(worker, PHASES[phase]): seconds for (worker, phase), seconds in sorted(sums.items())}
 
@@ -177,7 +176,6 @@ class PushTotals:
         self._last_replies = before + bytes_of(rows)["down"] - bytes_of(answered)["down"]
 
     def bytes(self, unanswered: bool = False) -> dict[str, int]:
-        """Return the bytes sent `up` and `down`; see `total_bytes`."""
         return {"up": self._bytes["up"], "down": self._bytes["down"] - unanswered * self._last_replies}
 
     def count_from(self, earlier: PushTotals) -> None:

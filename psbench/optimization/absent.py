@@ -53,5 +53,4 @@ def without_marks(gradient: Tensor) -> Tensor:
 
 
 def mark(gradient: Tensor) -> None:
-    """Mark all entries as absent, in place."""
     gradient.fill_(-0.0)

@@ -38,7 +38,6 @@ class LARS(Optimizer):
     trust: float = parameter(0.001, "rate of a tensor whose gradient is as long as its weights", gt=0)
 
     def update(self, parameters: torch.Tensor) -> OptimizerSteps:
-        """Return its steps."""
         return _LARSUpdate(self, parameters)
 
 
@@ -65,7 +64,6 @@ class LAMB(Optimizer):
     epsilon: float = parameter(1e-6, "added to the root of the squared mean", gt=0)
 
     def update(self, parameters: torch.Tensor) -> OptimizerSteps:
-        """Return its steps."""
         return _LAMBUpdate(self, parameters)
 
 

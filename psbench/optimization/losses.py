@@ -29,7 +29,6 @@ class Loss(Part):
     adds_up: ClassVar[bool] = False
 
     def mean(self, outputs: Any, targets: Tensor) -> Tensor:
-        """Return the mean over the batch, as a tensor of one number."""
         raise NotImplementedError(f"{type(self).__name__} must define mean")
 
     def total(self, outputs: Any, targets: Tensor) -> Total:
@@ -37,7 +36,6 @@ class Loss(Part):
         raise NotImplementedError(f"{type(self).__name__} must define total, as it adds up")
 
     def on(self, device: torch.device) -> Loss:
-        """Return the loss for tensors of that device."""
         return self
 
 
@@ -54,7 +52,6 @@ class _OfTorch(Loss):
     adds_up = True
 
     def mean(self, outputs: Any, targets: Tensor) -> Tensor:
-        """Return the mean over all targets of the batch."""
         return self.reduced(*self.aligned(self._tensor(outputs), targets), "mean")
 
     def total(self, outputs: Any, targets: Tensor) -> Total:
@@ -79,7 +76,6 @@ class _OfTorch(Loss):
         return found
 
     def aligned(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Return outputs and targets in the shapes that torch's function takes."""
         raise NotImplementedError(f"{type(self).__name__} must define aligned")
 
     def reduced(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:

@@ -54,7 +54,6 @@ class Muon(Optimizer):
         return self
 
     def update(self, parameters: torch.Tensor) -> OptimizerSteps:
-        """Return torch's steps."""
         return _MuonUpdate(self, parameters)
 
 

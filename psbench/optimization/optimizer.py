@@ -161,7 +161,6 @@ class Optimizer(Part):
         return float(getattr(self, "momentum", 0.0))
 
     def build(self, parameters: torch.Tensor) -> torch.optim.Optimizer:
-        """Return torch's optimizer of one flat tensor."""
         raise NotImplementedError(f"{type(self).__name__} must define build")
 
     def update(self, parameters: torch.Tensor) -> OptimizerSteps:

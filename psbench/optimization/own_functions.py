@@ -30,7 +30,6 @@ class _ImportedFunction(ImportedCall):
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The function, imported."""
         found = self.imported()
         made = found(**self.arguments) if isinstance(found, type) else None
         return functools.partial(found, **self.arguments) if made is None else made

@@ -52,7 +52,6 @@ class PiecewiseSteps:
                 steps.step(gradient[start:stop] if len(self._pieces) > 1 else gradient, lr)
 
     def set_momentum(self, momentum: float) -> None:
-        """See `OptimizerSteps`."""
         self._momentum = momentum
         for piece in self._pieces:
             piece.steps.set_momentum(momentum)

@@ -80,7 +80,6 @@ class LinearDecay(_Decay):
     source = "torch.optim.lr_scheduler.LinearLR"
 
     def left(self, done: float) -> float:
-        """Return 1 - done."""
         return 1 - done
 
 

@@ -92,7 +92,6 @@ class TorchUpdate:
             group[name] = value
 
     def set_momentum(self, momentum: float) -> None:
-        """See `OptimizerSteps`."""
         self._set("momentum", momentum)
 
     def state(self) -> dict[str, Tensor]:
@@ -151,15 +150,12 @@ class SGDUpdate:
         return gradient.add(self._buffer, alpha=self._momentum) if self._nesterov else self._buffer
 
     def set_momentum(self, momentum: float) -> None:
-        """See `OptimizerSteps`."""
         self._momentum = momentum
 
     def state(self) -> dict[str, Tensor]:
-        """See `OptimizerSteps`."""
         return {} if self._buffer is None else {_BUFFER: self._buffer}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """See `OptimizerSteps`."""
         self._buffer = state.get(_BUFFER)
 
 
@@ -200,9 +196,7 @@ class AdamUpdate:
         """Do nothing: the means' decay is no momentum that a switch could leave a part of."""
 
     def state(self) -> dict[str, Tensor]:
-        """See `OptimizerSteps`."""
         return dict(self._state)
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """See `OptimizerSteps`."""
         self._state = dict(state)

@@ -73,7 +73,6 @@ class Compared(ShownTable):
 
     @property
     def runs(self) -> list[Run]:
-        """All runs."""
         return [run for runs in self.groups.values() for run in runs]
 
     @cached_property

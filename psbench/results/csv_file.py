@@ -42,7 +42,6 @@ def csv_of(frame: pd.DataFrame) -> bytes:
 
 
 def csv_of_rows(rows: Iterable[Iterable[Any]]) -> str:
-    """Return rows of values as CSV."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([cell(value) for value in row] for row in rows)
     return text.getvalue()

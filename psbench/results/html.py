@@ -28,7 +28,6 @@ _SHORT = {"time_s": "time", "epoch": "epochs", "updates": "updates", "bytes": "b
 
 
 def page(template: str, **values: Any) -> str:
-    """Return a page of a template that extends `page.html`; its `figures` are drawn at its end."""
     known = {"figures": FigureList(), "css": Markup(_asset("report.css"))}
     return _templates().get_template(template).render(known | values)
 

@@ -68,7 +68,6 @@ _READERS: dict[str, Callable[[Path], str | None]] = {
 
 
 def files_of_others(folder: Path, run_id: str | None, own: Collection[Path] = ()) -> list[Path]:
-    """Return the files of a run in a folder, beside its `own`, without this identity, or unreadable."""
     found = [(path, read) for pattern, read in _READERS.items() for path in sorted(folder.glob(pattern))]
     return [path for path, read in found if path not in own and not _carries(path, read, run_id)]
 

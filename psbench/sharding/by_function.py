@@ -27,7 +27,6 @@ class _ByFunction(Sharding):
     travels = True  # the function is called once, here: a second call need not return the same
 
     def divider(self) -> Divider:
-        """Return the function."""
         raise NotImplementedError(f"{type(self).__name__} must define divider")
 
     def of_data(self, data: ShardedData, num_workers: int, rng: Rng) -> Division:
@@ -102,7 +101,6 @@ class ImportedSharding(Imported, _ByFunction):
     partition = False
 
     def divider(self) -> Divider:
-        """Import the function."""
         return cast(Divider, self.imported())
 
 

@@ -32,7 +32,6 @@ class Given(Sharding):
             )
 
     def of_data(self, data: ShardedData, num_workers: int, rng: Rng) -> Division:
-        """Return the shards that the data has."""
         shards = list(data.shards or ())
         self.check_data("own", len(shards), num_workers)
         return Division(shards)

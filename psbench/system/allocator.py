@@ -30,7 +30,6 @@ def keep_freed_memory() -> bool:
 
 
 def give_back_freed_memory() -> None:
-    """Give memory that was freed back to the system."""
     library = _glibc()
     if library is not None:
         library.malloc_trim(0)

@@ -68,7 +68,6 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def write_text(path: str | Path, text: str) -> Path:
-    """Write a text to a file as `atomic_write` does, and return its path."""
     with atomic_write(path) as file:
         file.write(text.encode())
     return Path(path)

@@ -21,7 +21,6 @@ PRELOADED = [
 
 
 def is_available() -> bool:
-    """Return whether this system has a fork server."""
     return "forkserver" in multiprocessing.get_all_start_methods()
 
 

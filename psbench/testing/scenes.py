@@ -51,7 +51,6 @@ class Scripted(Consistency):
     _pushes: int = PrivateAttr(default=0)
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Answer a push by the next line of the script."""
         line = self.script[self._pushes % len(self.script)]
         self._pushes += 1
         return _LINES[line](push, view)
@@ -144,7 +143,6 @@ class Scene:
 
     @property
     def step_s(self) -> list[float]:
-        """Seconds of each worker's steps."""
         return [0.005 / speed for speed in _SPEED]
 
 

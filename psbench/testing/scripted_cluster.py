@@ -309,7 +309,6 @@ class ScriptedCluster(PromptDriver):
             self._workers[tell.worker].loop.on_orders(tell.orders)
 
     def set_timer(self, timer: act.SetTimer, now: float) -> None:
-        """Schedule a timer."""
         self._schedule(timer.at, _TIMER, 0, timer_of(timer))
 
     def measure(self, measure: act.Measure, now: float) -> None:

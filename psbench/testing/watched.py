@@ -74,7 +74,6 @@ class WatchedWorkload(Workload):
 
     @classmethod
     def of(cls, workload: Workload, witness: Witness) -> WatchedWorkload:
-        """Return an equal workload that is watched."""
         return cls(**vars(workload), witness=witness)
 
     @property
@@ -87,9 +86,7 @@ class WatchedWorkload(Workload):
         return super().engine(log, make if log is None else partial(WatchedEngine, self._watcher))
 
     def server(self, make: Any = Server) -> Server:
-        """Return a server that is watched."""
         return super().server(partial(WatchedServer, self._watcher))
 
     def trainer(self, make: Any = Trainer) -> Trainer:
-        """Return a trainer that is watched."""
         return super().trainer(partial(WatchedTrainer, self._watcher))

@@ -317,7 +317,6 @@ class WatchedEngine(Engine):
         self._witness = witness
 
     def begin(self, workers: Iterable[int], now: float = 0.0) -> list[Action]:
-        """See `Engine`."""
         actions = super().begin(workers, now)
         self._witness.answer(actions, self.view)
         return actions

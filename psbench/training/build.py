@@ -238,13 +238,11 @@ class Workload:
         return blind_to_absence(self.experiment.strategy, self.experiment.optimizer)
 
     def trainer(self, make: Callable[..., Trainer] = Trainer) -> Trainer:
-        """Return a trainer, which computes the workers' steps; `make` is called as `Trainer` is."""
         ordered, model = self.experiment.sharding.ordered, self.computing
         loss, clip = self.loss.on(model.device), self.experiment.worker_optimizer.clip
         return make(model, self.data, self.shards, self.streams, ordered, loss, clip, self.blind)
 
     def evaluator(self) -> Evaluator:
-        """Return an evaluator of models."""
         model, metrics = self.computing, self.experiment.metrics
         loss = self.loss.on(model.device)
         return Evaluator(model, self.data, self.streams, loss=loss, metrics=metrics)

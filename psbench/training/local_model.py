@@ -96,7 +96,6 @@ class LocalModel:
         self._part.begin(self.parameters, parameters, self.state, self._own)
 
     def receive(self, answer: Tensor) -> None:
-        """Take an answer that is no model."""
         self._part.receive(self.parameters, answer, self.state, self._own)
 
     def stepped(self, step: StepResult, samples: int, epoch: float) -> None:
@@ -236,7 +235,6 @@ class _OwnStep:
         return {} if self._update is None else self._update.state()
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from tensors that `tensors` returned; not copied."""
         self._update = PiecewiseSteps(self._spec, self._parameters)
         self._update.load_state(tensors)
 

@@ -113,7 +113,6 @@ class Trainer:
         self._batches[worker] = Batches(chunk, self._streams, worker, self._ordered, "chunk", number)
 
     def position(self, worker: int) -> BatchPosition:
-        """Return a worker's position in its data."""
         batches, shard = self._batches[worker], self._shards[worker]
         of_chunk = (0, 0) if batches is shard else (len(batches.shard), batches.taken)
         return BatchPosition(shard.taken, self._steps[worker], self._chunks[worker], *of_chunk)
@@ -149,7 +148,6 @@ class Trainer:
         )
 
     def _shared(self, worker: int, step: int, count: int) -> Integers:
-        """Return the samples of its shard that a worker shares in a step, the same for every receiver."""
         shard = self._shards[worker].shard
         rng = self._streams.generator("injection", worker, step)
         return shard[rng.choice(len(shard), count, replace=count > len(shard), shuffle=False)]

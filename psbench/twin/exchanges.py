@@ -60,7 +60,6 @@ class Exchanges:
         return len(self.worker)
 
     def where(self, chosen: Booleans) -> Exchanges:
-        """Return the rows that are chosen."""
         return Exchanges(**{each.name: getattr(self, each.name)[chosen] for each in fields(self)})
 
     def settled(self, first: int = 2) -> Exchanges:

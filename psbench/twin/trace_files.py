@@ -193,7 +193,6 @@ def _of_csv(path: Path) -> StepSpans:
 
 
 def _refuse_rows(path: Path, wrong: pd.Series[bool], what: str) -> None:
-    """Refuse the first row in which something is wrong."""
     if wrong.any():
         raise DataError(f"{path}: row {int(np.argmax(wrong.to_numpy()))}: {what}")
 

@@ -93,7 +93,6 @@ class Campaign:
 
     @property
     def per_second(self) -> float:
-        """Schedules a second."""
         return self.schedules / self.seconds if self.seconds else 0.0
 
     def add(self, other: Campaign) -> None:

@@ -199,7 +199,6 @@ def _then(one: Strategy, rng: np.random.Generator) -> tuple[LaterSwitch, ...]:
 
 
 def draw_size(sizes: list[int], rng: np.random.Generator) -> int:
-    """Return one of the sizes of `fitting_sizes`; in one of ten draws also a large one."""
     few = [size for size in sizes if size <= _FEW_WORKERS]
     known = sizes if rng.random() < 0.1 or not few else few
     return known[rng.integers(len(known))]

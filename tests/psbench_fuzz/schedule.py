@@ -112,13 +112,11 @@ class Schedule:
         return 4 * self.workers + 1 if self.seed % 2 else self.workers + (self.workers > 1)
 
     def batch_of(self, worker: int) -> int:
-        """Return the samples of a worker's first batch."""
         if self.batches:
             return self.batches[worker % len(self.batches)]
         return max(1, self.global_batch // self.workers)
 
     def made(self) -> AnyStrategy:
-        """Return the strategy."""
         return make_strategy(dict(self.strategy))
 
     def but(self, **changes: Any) -> Schedule:

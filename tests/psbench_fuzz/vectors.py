@@ -150,7 +150,6 @@ class WorkerVectors:
 
     @property
     def own(self) -> Tensor:
-        """The worker's own model."""
         return self.real.parameters
 
 
@@ -199,7 +198,6 @@ class Vectors:
         return some_fragments(self._composition, self._entries)
 
     def half(self, number: int) -> WorkerVectors:
-        """Return new vectors for a worker."""
         own = self._composition, self._optimizer, number, self._schedule
         return WorkerVectors(*own, self.wire, len(self._entries))
 

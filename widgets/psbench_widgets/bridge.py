@@ -169,7 +169,6 @@ class Bridge:
 
     @property
     def threads(self) -> list[threading.Thread]:
-        """The threads that are alive."""
         return [thread for thread in (self._runner, self._pump) if thread is not None and thread.is_alive()]
 
     def submit(

@@ -173,7 +173,6 @@ def without_none(value: Any) -> Any:
 
 
 def as_values(experiment: Experiment) -> dict[str, Any]:
-    """Return the panel's values that show an experiment."""
     spec = experiment.spec()
     sections = {key: spec.pop(key) for key in SECTIONS if key in spec}
     return {**sections, "strategy": named_spec(experiment.strategy), "rest": spec | {"seeds": 1}}

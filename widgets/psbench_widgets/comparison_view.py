@@ -64,7 +64,6 @@ class ComparisonView:
         self.update()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until the page has the newest comparison."""
         self._task.wait(timeout_s)
 
     def close(self) -> None:
@@ -101,7 +100,6 @@ class ComparisonView:
 
 
 def _colours(comparison: Comparison) -> dict[str, str]:
-    """Return the colour of each label in the charts of the comparison."""
     found = charts.looks(comparison.groups)
     return {label: look.colour for label, look in found.items()}
 

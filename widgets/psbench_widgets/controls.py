@@ -150,13 +150,11 @@ def _take_defaults(offered: list[dict[str, Any]], made: Any) -> None:
 
 @cache
 def option(part: type[Part]) -> dict[str, Any]:
-    """Return a part as an option with its controls."""
     summary = (part.__doc__ or "").strip().partition("\n")[0]
     return {"name": part.name, "summary": summary, "source": part.source, "fields": fields(part.model_fields)}
 
 
 def fields(declared: Mapping[str, FieldInfo]) -> list[dict[str, Any]]:
-    """Return a control for each field."""
     return [control(name, info) for name, info in declared.items()]
 
 

@@ -11,7 +11,6 @@ from psbench.experiment import Experiment
 
 
 def own_parts(experiment: Experiment) -> dict[str, Own]:
-    """Return the parts of an experiment that hold an object which the user passed, by field."""
     parts = {name: getattr(experiment, name) for name in Experiment.model_fields}
     return {name: part for name, part in parts.items() if isinstance(part, Own)}
 

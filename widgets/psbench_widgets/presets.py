@@ -23,7 +23,6 @@ class Preset:
     values: dict[str, Any]
 
     def experiment(self) -> Experiment:
-        """Return the experiment."""
         usual = {"name": self.title, "stop": _SHORT, "strategy": {"name": "ssp", "staleness_bound": 3}}
         return Experiment(**usual | self.values)
 

@@ -162,13 +162,11 @@ class RunTable:
             return lines[::-1]
 
     def before(self, number: int) -> RunEntry | None:
-        """Return the newest finished run before another."""
         with self._lock:
             found = [e for n, e in sorted(self._entries.items()) if n < number and e.run is not None]
             return found[-1] if found else None
 
     def ticked(self) -> list[RunEntry]:
-        """Return the runs that are compared."""
         with self._lock:
             return [e for _, e in sorted(self._entries.items()) if e.ticked and e.run is not None]
 
@@ -186,7 +184,6 @@ class RunTable:
         return found.renamed(renamed)
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write every ticked run to a folder of its own inside `folder`."""
         return [_write(entry, Path(folder)) for entry in self.ticked()]
 
     def load(self, folder: str | Path, number: Callable[[], int]) -> list[RunEntry]:

@@ -197,12 +197,10 @@ class RunView:
 
     @property
     def shown_number(self) -> int:
-        """The number of the run that is shown first; 0 before any."""
         return self._shown[0].number if self._shown else 0
 
     @property
     def experiment(self) -> Experiment | None:
-        """The experiment of the run that is shown first; None before any."""
         return self._shown[0].experiment if self._shown else None
 
     def show_moment(self, at_s: float | None, view: str = "", sought: str = "") -> None:

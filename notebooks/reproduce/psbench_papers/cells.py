@@ -95,7 +95,6 @@ def _of_claims_at(paper: Paper, scale: Scale) -> list[PublishedNumber]:
 
 
 def runs_at(paper: Paper, row: PublishedNumber, scale: Scale) -> bool:
-    """Return whether a row is run at a scale."""
     return not row.reason and all(paper.has(name, scale) for name in row.experiments)
 
 

@@ -235,7 +235,6 @@ class Reproduction:
         return ClaimOutcome(self.paper.name, claim, "not run", group, _tested(claim, group))
 
     def counts(self, kind: ClaimKind = "claim") -> dict[Verdict, int]:
-        """Return how many claims of a kind have each verdict."""
         found = Counter(each.verdict for each in self.claims if each.claim.kind == kind)
         return {verdict: found[verdict] for verdict in VERDICTS}
 
@@ -341,7 +340,6 @@ class Reproduction:
     def closed_form(
         self, formula: str, arguments: Mapping[str, float | tuple[str, str, str]]
     ) -> float | None:
-        """Return a closed form; None if a measured argument is missing."""
         values = {name: self._argument(value) for name, value in arguments.items()}
         known = {name: value for name, value in values.items() if value is not None}
         return evaluate(formula, known) if len(known) == len(values) else None
@@ -437,7 +435,6 @@ def _row_test(claim: Claim, row: RowOutcome) -> RowTest:
 
 
 def _judged(family: Sequence[ClaimOutcome], size: int) -> list[ClaimOutcome]:
-    """Return claims with verdict and power, of a family of claims of this size."""
     tests = [each.test for each in family if each.test is not None]
     found = iter(zip(judge(tests, size), levels([t.agrees for t in tests], ALPHA, size), strict=True))
     return [each if each.test is None else _with_power(each, each.test, *next(found)) for each in family]

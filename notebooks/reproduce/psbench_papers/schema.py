@@ -263,12 +263,10 @@ class Paper(_Data):
     rows: tuple[PublishedNumber, ...]
 
     def has(self, experiment: str, scale: Scale) -> bool:
-        """Return whether an experiment is run at a scale."""
         planned = self.experiments[experiment]
         return scale in planned.scales and scale in self.setups[planned.setup].differs
 
     def assumes(self, row: PublishedNumber) -> bool:
-        """Return whether assumed numbers affect a row."""
         guessed = {setup for guess in self.guesses for setup in guess.setups}
         return any(self.experiments[name].setup in guessed for name in row.experiments)
 

@@ -166,7 +166,6 @@ def draw(records: Sequence[PaperRecord], seed: int, without: Collection[str] = (
 
 
 def data_of(record: PaperRecord) -> str:
-    """Return the data set of a record."""
     return str(json.loads(record.spec)["data"]["name"])
 
 

@@ -8,7 +8,6 @@ from psbench.errors import ParameterError
 
 
 def harmonic(n: int) -> float:
-    """Return 1 + 1/2 + ... + 1/n; 0 for n = 0."""
     return sum(1.0 / i for i in range(1, n + 1))
 
 

@@ -83,7 +83,6 @@ class PaddedRows:
 
     @property
     def uneven(self) -> int | None:
-        """The first row that is not as long as row 0; None if all are."""
         other = self._lengths != self._lengths[0]
         return int(np.argmax(other)) if other.any() else None
 

@@ -30,7 +30,6 @@ def is_torch_dataset(value: Any) -> bool:
 
 
 def read_mapping(source: Mapping[str, Any], columns: ColumnRoles) -> Read:
-    """Read a mapping of names to arrays, of which one is the target."""
     x, y = _parted(source, columns, "the mapping")
     return Read(as_several(x, "X"), y, "mapping of arrays")
 

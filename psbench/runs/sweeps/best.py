@@ -52,7 +52,6 @@ def best_of(
 
 
 def _place(values: pd.Series[float], smaller: bool) -> int:
-    """Return the row of the best value; a missing one is the worst."""
     known = values.fillna(float("inf") if smaller else float("-inf")).to_numpy()
     return int(values.index.to_numpy()[known.argmin() if smaller else known.argmax()])
 

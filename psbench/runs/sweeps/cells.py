@@ -56,7 +56,6 @@ class Cell:
 
     @property
     def folder_name(self) -> str:
-        """The name of the folder that the cell's run is saved in."""
         return f"{self.experiment.strategy.name}-seed{self.experiment.seed}-{self.digest[:_DIGITS]}"
 
     def find(self, folder: Path) -> Path | None:

@@ -186,7 +186,6 @@ class _Watch:
         self.show()
 
     def ended(self, place: int, outcome: CellOutcome) -> None:
-        """Note the outcome of a cell."""
         self._under_way.pop(place, None)
         self._outcomes[place] = outcome
         self.show()

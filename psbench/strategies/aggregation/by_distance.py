@@ -35,7 +35,6 @@ class _ByProducts(Aggregation):
     _asked: list[int] = PrivateAttr(default_factory=list)  # pushes of the commit that is being measured
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Ask for the scalar product of every two pushes."""
         self._asked = [push.id for push in pushes]
         pairs = combinations_with_replacement(self._asked, 2)
         return [Measure("aggregation", {f"dot:{one}:{other}": None for one, other in pairs})]
@@ -59,7 +58,6 @@ class _ByProducts(Aggregation):
         super().update_buffers(buffers, _counting(pushes), step)
 
     def weights(self, pushes: Sequence[Push], gram: Gram) -> list[float]:
-        """Return the weight of each push; one of 0 is left out."""
         raise NotImplementedError
 
 

@@ -92,7 +92,6 @@ class PushSum(NeighbourMixing):
         return {"_parts": [[w, sorted(known.items())] for w, known in sorted(self._parts.items())]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state of `state_dict`."""
         self._parts = {worker: {int(v): part for v, part in known} for worker, known in state["_parts"]}
 
 

@@ -17,7 +17,6 @@ class MovesToMean(Aggregation):
     linear = True
 
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
-        """Move to the mean, of the own model the number `keep`."""
         mean, keep = step.sum(pushes), step.numbers["keep"]
         x.copy_(mean.add(x, alpha=keep) if keep else mean)
 

@@ -112,7 +112,6 @@ class TwoLevels(AnsweredModels):
             )
 
     def region(self, worker: int) -> int:
-        """Return the region of a worker."""
         return worker // self.region_size
 
     @property

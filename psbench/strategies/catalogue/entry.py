@@ -34,5 +34,4 @@ class Entry:
         raise NotImplementedError
 
     def __call__(self, **values: Any) -> AnyStrategy:
-        """Return the strategy with these parameters."""
         raise NotImplementedError

@@ -86,7 +86,6 @@ def _as_bytes(numbers: npt.NDArray[np.uint32]) -> Packed:
 
 
 def float_bytes(values: Floats) -> Packed:
-    """Return 32-bit floats as little-endian bytes."""
     return np.ascontiguousarray(values, dtype="<f4").view(np.uint8)
 
 

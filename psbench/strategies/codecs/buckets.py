@@ -62,7 +62,6 @@ class Buckets:
         return counts
 
     def maximum(self, values: Floats) -> Floats:
-        """Return the maximum of each bucket."""
         return np.maximum.reduceat(values, self._starts)
 
     def norm(self, values: Floats) -> Doubles:

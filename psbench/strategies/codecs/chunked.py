@@ -118,7 +118,6 @@ class ChunkedTopK(Lossy):
         return vector
 
     def _begins(self, size: int) -> npt.NDArray[np.intp]:
-        """Return where the chunk of each entry that is sent begins."""
         count = self.num_kept(size)
         return np.arange(count) // min(self.kept, self.chunk) * self.chunk
 

@@ -198,7 +198,6 @@ class WorkerCodecState:
         return self.held
 
     def decode_aggregate(self, packed: Packed) -> Floats:
-        """Decode the aggregate of an answer."""
         return self._down.decode(packed, self._size)
 
     def encode_push(self, payload: Floats) -> Packed:
@@ -277,7 +276,6 @@ class ServerCodecState:
         return packed
 
     def encode_aggregate(self, version: int, aggregate: Floats) -> Packed:
-        """Encode the aggregate of that version's commit, once for all workers."""
         if self._aggregate is None or self._aggregate[0] != version:
             self._aggregate = version, self.channel.send(aggregate)
         return self._aggregate[1]
@@ -321,7 +319,6 @@ class ServerCodecState:
         self._held = {w: {0: shared.setdefault(model.tobytes(), model)} for w, model in held.items()}
 
     def continue_draws_of(self, before: ServerCodecState) -> None:
-        """Continue the random streams of this server's codec state before its entries changed."""
         self._draws, self.channel.num_sent = before._draws, before.channel.num_sent
 
     def _encoded(self, model: Floats, held: Floats | None) -> tuple[Packed, Floats]:

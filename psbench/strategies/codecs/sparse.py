@@ -63,7 +63,6 @@ class TopK(Sparse):
     source = "Stich et al. 2018, Def. 2.2, Alg. 1"
 
     def num_bits(self, size: int) -> int:
-        """Return 32 bits and an index for each of the k entries."""
         return self.num_kept(size) * (32 + index_bits(size))
 
     def _encode(self, vector: Floats, rng: np.random.Generator) -> Packed:
@@ -118,7 +117,6 @@ class RandomK(Sparse):
         return self.num_kept(size) / size if self.unbiased else 1.0
 
     def num_bits(self, size: int) -> int:
-        """Return 32 bits for each of the k entries, and 64 for the seed."""
         return 32 * self.num_kept(size) + 64
 
     def _encode(self, vector: Floats, rng: np.random.Generator) -> Packed:

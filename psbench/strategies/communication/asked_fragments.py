@@ -48,5 +48,4 @@ class AskedFragments(Fragments):
     mixing: float = parameter(0.0, "share of its local value that a worker keeps", source=SOURCE, ge=0, le=1)
 
     def worker_policy(self) -> WorkerPolicy:
-        """Return the worker policy that answers."""
         return Answering(overlap=self.overlap)

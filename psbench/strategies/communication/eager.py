@@ -96,7 +96,6 @@ class Eager(OwnSteps):
         return {"local_steps": self.local_steps, "workers": view.num_active}
 
     def begin(self, w: Vector, model: Vector, state: State, own: WorkerStep) -> None:
-        """Start from the model."""
         w.copy_(model)
         state.clear()
         state.vector("x", model)

@@ -48,6 +48,5 @@ class Elastic(LocalSGD):
         state["pushed"] = 0
 
     def payload(self, w: Vector, state: State, own: WorkerStep) -> Vector:
-        """Return the own model, from which the worker will go on."""
         state["pushed"] = 1
         return super().payload(w, state, own)

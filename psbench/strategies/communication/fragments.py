@@ -186,7 +186,6 @@ class Fragments(OwnSteps):
         return found
 
     def worker_policy(self) -> WorkerPolicy:
-        """Return the worker policy that streams."""
         return Streaming(overlap=self.overlap)
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
@@ -203,7 +202,6 @@ class Fragments(OwnSteps):
         return []
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """Forget a worker."""
         self._turns.pop(str(worker), None)
         self._pushed = [other for other in self._pushed if other != worker]
         return []

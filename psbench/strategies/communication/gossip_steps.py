@@ -21,7 +21,6 @@ class StepThenMix(MixedSteps):
     forgets_momentum = False
 
     def worker_policy(self) -> WorkerPolicy:
-        """Return a policy that pushes after every step."""
         return WorkerPolicy()
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:

@@ -26,7 +26,6 @@ class GradientDifferences(SentDifferences):
     source = "Richtarik et al. 2021 (EF21), Alg. 2, lines 5 and 6"
 
     def worker_policy(self) -> WorkerPolicy:
-        """Return the worker policy that pushes after every step."""
         return WorkerPolicy()
 
     def begin(self, w: Vector, model: Vector, state: State, own: WorkerStep) -> None:
@@ -34,7 +33,6 @@ class GradientDifferences(SentDifferences):
         state["samples"] = 0
 
     def payload(self, w: Vector, state: State, own: WorkerStep) -> Vector:
-        """Return the difference of the gradient from the estimate."""
         difference: Vector = super().payload(w, state, own) - state.vector("estimate")
         return difference
 

@@ -159,5 +159,4 @@ class HermesGUP(OwnSteps):
         return self
 
     def worker_policy(self) -> WorkerPolicy:
-        """Return the worker policy that tests losses."""
         return HermesGUPPolicy(alpha=self.alpha, beta=self.beta, patience=self.patience, window=self.window)

@@ -22,7 +22,6 @@ class LocalSteps(WorkerPolicy):
             self.local_steps, self.made = orders["local_steps"], 0
 
     def after_step(self, stats: Mapping[str, float]) -> Directive:
-        """Push after the last of the steps."""
         self.made += 1
         return "push" if self.made >= self.local_steps else "continue"
 
@@ -40,7 +39,6 @@ class Local(OwnSteps):
         return self.local_momentum == "cleared"
 
     def worker_policy(self) -> WorkerPolicy:
-        """Return the worker policy that counts its steps."""
         return LocalSteps()
 
     def steps(self, view: ClusterView) -> int:

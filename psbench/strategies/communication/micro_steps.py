@@ -37,7 +37,6 @@ class MicroSteps(Communication):
     pieces: int = parameter(8, "micro-batches in a batch", source=SOURCE, ge=1, le=1024)
 
     def worker_policy(self) -> WorkerPolicy:
-        """Return the worker policy that cuts its batch."""
         return Cutting(pieces=self.pieces)
 
     def smallest_step(self, batch: int) -> int:
@@ -68,7 +67,6 @@ class Cutting(WorkerPolicy):
             self.quota = max(orders["quota"], self.done + self.next)
 
     def step_samples(self, batch_size: int) -> int:
-        """Return the size of the piece."""
         return self.next
 
     def after_step(self, stats: Mapping[str, float]) -> Directive:

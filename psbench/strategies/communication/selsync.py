@@ -36,7 +36,6 @@ class Flags(WorkerPolicy):
         return "vote"
 
     def vote_value(self) -> float:
-        """Return the flag."""
         return float(self.changed)
 
 
@@ -140,7 +139,6 @@ class SelSync(OwnSteps):
         return bool(self.sharing_workers and self.shared_fraction)
 
     def worker_policy(self) -> WorkerPolicy:
-        """Return the worker policy that votes."""
         return Flags(delta=self.delta, window=self.window, smoothing=self.smoothing)
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:

@@ -30,11 +30,9 @@ class KASP(Consistency):
     k: int = parameter(2, "pushes in a version", unit="pushes", source=SOURCE, ge=1)
 
     def check(self, num_workers: int, global_batch: int) -> None:
-        """Require k different workers to exist."""
         _at_most_n(self, self.k, num_workers)
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Hold the worker until k have pushed."""
         return self._commit(view) or [Hold(push.worker, "k pushes")]
 
     def on_join(self, worker: int, view: ClusterView) -> list[Action]:

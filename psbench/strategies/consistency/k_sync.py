@@ -83,7 +83,6 @@ class KBSP(_FirstWorkers):
     k: int = parameter(2, "pushes in a version", unit="pushes", source=SOURCE, ge=1)
 
     def check(self, num_workers: int, global_batch: int) -> None:
-        """Require k different workers to exist."""
         _at_most_n(self, self.k, num_workers)
 
     def _needed(self, view: ClusterView) -> int:

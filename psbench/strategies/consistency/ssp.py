@@ -63,5 +63,4 @@ class SSP(ClockBound):
 
     @property
     def bound(self) -> int:
-        """The staleness bound."""
         return self.staleness_bound

@@ -96,7 +96,6 @@ class ParameterServer(Placement):
 
     @property
     def num_servers(self) -> int:  # pyrefly: ignore[bad-override]
-        """Servers that share the parameters."""
         return self.servers
 
     @property

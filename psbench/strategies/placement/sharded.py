@@ -61,6 +61,5 @@ class Sharded(Shares, AllReduce):
         return super().bytes_down(payload, num_workers) * self.gathers
 
     def worker_bytes(self, num_parameters: int, kept: int, num_workers: int) -> int:
-        """Return the bytes of the worker's share."""
         shared = {1: kept, 2: 1 + kept, 3: 2 + kept}[self.stage]
         return 4 * num_parameters * (2 + kept - shared) + -(-4 * num_parameters * shared // num_workers)

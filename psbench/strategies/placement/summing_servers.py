@@ -40,7 +40,6 @@ class SummingServers(Replicas):
 
     @property
     def adding_servers(self) -> int:  # pyrefly: ignore[bad-override]
-        """Servers that add up."""
         return self.servers
 
     def reduce_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:

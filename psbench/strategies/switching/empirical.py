@@ -46,7 +46,6 @@ class Empirical(LossWindow):
         return self.window
 
     def value_and_threshold(self, losses: list[float], epochs: int) -> tuple[float, float]:
-        """Return s and the threshold."""
         return relative_change(losses, epochs), self.threshold
 
     def is_settled(self, value: float, threshold: float) -> bool:

@@ -24,7 +24,6 @@ class SwitchOnce(Switching):
 
 
 def without_epochs(rule: str) -> ParameterError:
-    """Return the error of a rule that needs the number of epochs of a run without one."""
     return ParameterError(
         f"switch rule {rule!r} needs to know the number of epochs: set stop.epochs, or use 'empirical'"
     )

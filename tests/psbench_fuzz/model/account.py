@@ -303,7 +303,6 @@ class Account:
         c.workers[worker].version = c.workers[worker].first_version = furthest
 
     def take_back(self) -> None:
-        """Take back all that were dropped."""
         self.changes += [act.Readmit(each.id) for each in self.cluster.workers.values() if each.dropped]
 
     def begin_switch(self, switch: act.SwitchTo) -> None:

@@ -36,7 +36,6 @@ def weighs(*names: str) -> Callable[[Weigh], Weigh]:
 
 
 def shares(pushes: list[Push]) -> list[float]:
-    """Return each push's share of the samples."""
     return [push.samples / sum(other.samples for other in pushes) for push in pushes]
 
 
@@ -316,7 +315,6 @@ class _ByProducts(Rule):
         return [Apply(self.pushes, list(weights.values()))]
 
     def weights(self, pushes: list[Push], products: np.ndarray) -> Any:
-        """Return the weight of each push."""
         raise NotImplementedError
 
 

@@ -101,7 +101,6 @@ class OneUpdate:
 
     @property
     def x(self) -> ModelVector:
-        """The model before."""
         return self.model.x
 
     @property

@@ -157,7 +157,6 @@ class Interpreter(Account):
         return list(self.communication.on_vote(vote, self.cluster))
 
     def on_report(self, report: ev.Report) -> list[Action]:
-        """Pass a report on."""
         return list(self.stragglers.on_report(report, self.cluster))
 
     def on_join(self, join: ev.Join) -> list[Action]:

@@ -21,7 +21,6 @@ class Rule:
         self.own = own
 
     def nothing(self, *given: Any, **named: Any) -> Decisions:
-        """Decide nothing."""
         return []
 
     start = on_push = on_report = on_leave = on_timer = on_applied = on_measured = on_evaluated = nothing
@@ -51,11 +50,9 @@ class Rule:
         raise NotImplementedError
 
     def on_release(self, worker: int, c: ModelCluster) -> Orders:
-        """Return the orders that go with a worker's release."""
         return {}
 
     def rate_epoch(self, c: ModelCluster) -> float:
-        """Return the epoch at which the rate is read."""
         return c.epoch
 
     def rate_epochs_per_step(self, c: ModelCluster) -> float:

@@ -90,7 +90,6 @@ class ModelCluster:
 
     @property
     def num_computing(self) -> int:
-        """Workers that compute."""
         return len(self.computing)
 
     @property
@@ -110,7 +109,6 @@ class ModelCluster:
 
     @property
     def clock_counts(self) -> dict[int, int]:
-        """Workers at each clock."""
         clocks = [each.clock for each in self.present]
         return {clock: clocks.count(clock) for clock in clocks}
 

@@ -45,7 +45,6 @@ class PartialSum:
 
 
 def load(experiment: Experiment, sent: Shipment | None, worker: int) -> DataPartition:
-    """Load a partition; done once."""
     torch.set_num_threads(experiment.threads)
     return DataPartition(Workload.build(experiment, sent, whole_run=False), worker)
 
@@ -85,6 +84,5 @@ def used(partition: DataPartition) -> dict[str, float]:
 
 
 def evaluate(partition: DataPartition, model: tuple[np.ndarray, np.ndarray]) -> dict[str, float]:
-    """Evaluate a model."""
     evaluator = partition.workload.evaluator()
     return evaluator.evaluate(*(torch.from_numpy(vector) for vector in model))

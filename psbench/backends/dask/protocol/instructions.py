@@ -86,7 +86,6 @@ class Outbox:
         self._instructions: list[Instruction] = []
 
     def send(self, name: str, message: Message) -> None:
-        """Send a message to a peer."""
         self._instructions.append(Send(name, message))
 
     def answer(self, name: str, message: ReleaseMessage) -> None:

@@ -78,6 +78,5 @@ _LARGE_BLOCKS = _Blocks()
 
 
 def bytes_of(payload: Tensor) -> memoryview:
-    """Return the memory of a tensor, byte by byte."""
     array: Any = payload.numpy()
     return memoryview(array).cast("B")

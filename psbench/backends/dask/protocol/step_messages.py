@@ -34,7 +34,6 @@ class PushMessage(VectorMessage, kind=1):
 
     @classmethod
     def of(cls, push: Push, sent_s: float, is_finite: bool, payload: Tensor | None = None) -> PushMessage:
-        """Return the message of a push."""
         step = push.ticket, push.base_version, push.samples, push.steps, push.compute_s
         return cls(*step, sent_s, push.loss, is_finite, push.overlapping, push.stats, payload)
 

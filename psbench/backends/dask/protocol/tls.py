@@ -122,7 +122,6 @@ class SecureConnection(Connection):
 
     @property
     def has_bytes(self) -> bool:
-        """See `Connection`."""
         return self._stop > self._start or self.has_unseen_bytes
 
     @property
@@ -132,7 +131,6 @@ class SecureConnection(Connection):
 
     @property
     def waits_for(self) -> int:
-        """See `Connection`."""
         return select.POLLOUT if self._established else select.POLLIN
 
     def next_frame(self) -> Frame | None:

@@ -71,6 +71,5 @@ class Listening(NamedTuple):
         return range(1) if self.ports is None else range(self.ports[0], self.ports[1] + 1)
 
     def none_free(self, host: str) -> BackendError:
-        """Return the error if no port is free."""
         first, last = self.ports or (0, 0)
         return BackendError(f"connection.ports: none of {first} to {last} is free on {host}")

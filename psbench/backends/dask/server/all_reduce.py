@@ -104,7 +104,6 @@ class AllReduceStore(ParameterStore):
 
     @property
     def awaits_replies(self) -> bool:
-        """See `ParameterStore`."""
         return bool(self._requests)
 
     def arrived(self, push: Push) -> None:

@@ -133,7 +133,6 @@ class ParameterServerStore(ParameterStore):
             self._out.send(other, msg.AnswerWorker(*stamp, release.load, release.aggregate, release.fragment))
 
     def forget(self, worker: int) -> None:
-        """Forget which model a worker holds."""
         self._order(msg.ForgetWorker(worker))
 
     def leave(self, worker: int, ticket: int) -> None:
@@ -170,11 +169,9 @@ class ParameterServerStore(ParameterStore):
         return lambda answers: then(join(_states(answers), now))
 
     def hold(self, version: int, in_use: Iterable[int]) -> None:
-        """Keep the current version in every server."""
         self._order(msg.HoldVersion(version, sorted(in_use)))
 
     def distance_sq(self, push: Push, then: ThenNumber) -> None:
-        """Add up the servers' squared distances."""
         version = push.base_version
         self._ask(lambda tag: msg.MeasureDistance(tag, version), lambda answers: then(sum(_numbers(answers))))
 
@@ -202,7 +199,6 @@ class ParameterServerStore(ParameterStore):
         self._ask(msg.MeasureLoad, lambda answers: then(_numbers(answers)))
 
     def ask_movement(self, then: ThenNumber) -> None:
-        """Ask the first server, which must be the only one."""
         self._ask(msg.MeasureMovement, lambda answers: then(_numbers(answers)[0]))
 
     # ---------------------------------------------------------------- migration
@@ -232,7 +228,6 @@ class ParameterServerStore(ParameterStore):
         request: Callable[[int], Message],
         then: Callable[[list[_Reply]], None],
     ) -> None:
-        """Ask the servers for their parts of something."""
         tag = next(self._numbers)
         self._requests[tag] = _Request(then)
         self._order(request(tag))

@@ -280,7 +280,6 @@ class ParameterSlice:
             return torch.from_numpy(self._codec.encode_aggregate(version, self.server.aggregate.numpy()))
 
     def forget(self, worker: int) -> None:
-        """Forget which model a worker holds."""
         if self._codec is not None:
             self._codec.forget(worker)
 
@@ -345,6 +344,5 @@ class ParameterSlice:
             self._held[version] = self.server.parameters.clone()
 
     def distance_sq(self, version: int) -> float:
-        """Return the squared distance from the current version to one that is held."""
         difference = self.server.parameters - self._held[version]
         return float(torch.dot(difference, difference))

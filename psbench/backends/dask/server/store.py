@@ -92,7 +92,6 @@ class ParameterStore:
     def products(
         self, names: Sequence[str], pending: Mapping[int, Push], then: Callable[[str, float], None]
     ) -> None:
-        """Call `then` with the name and the number of each scalar product."""
         raise self._refusal()
 
     def loads(self, then: Callable[[list[float]], None]) -> None:
@@ -136,12 +135,10 @@ def state_of(server: Server, states: bool) -> StateDict:
 
 
 def model_of(state: StateDict) -> StateDict:
-    """Return the model alone."""
     return {name: state[name] for name in _MODEL}
 
 
 def slice_of(state: StateDict, part: Partition, first: bool) -> StateDict:
-    """Return one server's slice of a state; buffers stay with the first."""
     length = len(state["parameters"])
     own = {n: part.of(t) if t.dim() == 1 and len(t) == length else t for n, t in state.items()}
     return own | {"buffers": state["buffers"] if first else state["buffers"][:0]}

@@ -63,7 +63,6 @@ class WorkerExchange:
         raise NotImplementedError
 
     def aggregate(self, release: ReleaseMessage) -> Tensor:
-        """Return the aggregate that a release brings."""
         raise NotImplementedError
 
     @property
@@ -142,7 +141,6 @@ class RingExchange(WorkerExchange):
         ), buffers
 
     def aggregate(self, release: ReleaseMessage) -> Tensor:
-        """Return the last ring's aggregate."""
         assert self._member.replica.aggregate is not None
         return self._member.replica.aggregate
 
@@ -277,7 +275,6 @@ class ServerExchange(WorkerExchange):
         return self._residual if self._codecs is None else self._codecs.residual
 
     def mark_release(self) -> None:
-        """Mark the codecs' state at a release."""
         if self._codecs is not None:
             self._codecs.mark_release()
 
@@ -290,7 +287,6 @@ class ServerExchange(WorkerExchange):
             self._codecs = self._codecs.repartitioned(self._parts)
 
     def checkpoint(self, waits: bool) -> tuple[StateDict, dict[str, Any]]:
-        """Return the codecs' state; see `WorkerExchange`."""
         return super().checkpoint(waits) if self._codecs is None else self._codecs.checkpoint(waits)
 
     def restore(self, tensors: StateDict, plain: dict[str, Any]) -> None:

@@ -234,7 +234,6 @@ class GossipMember(RingMember):
 
 
 def _is_to_begin(order: MixModels) -> bool:
-    """Return whether an order is for a worker that joins: to begin with another's model."""
     return order.key < 0 and order.worker not in order.row
 
 

@@ -65,9 +65,7 @@ class Mailbox:
         return any(isinstance(message, kind) for message in self._deferred)
 
     def put_back(self, message: Message) -> None:
-        """Put a message back as the next one."""
         self._deferred.appendleft(message)
 
     def send(self, message: Message) -> None:
-        """Send a message to the coordinator."""
         self._socket.send(message)
