@@ -287,7 +287,7 @@ class Experiment(Specification):
 
     @property
     def has_scheduler(self) -> bool:
-        """Whether the scheduler of a running Dask cluster is given: its machines are others than this one."""
+        """Whether the scheduler of a running Dask cluster is given, whose machines may be remote."""
         return self.scheduler is not None or self.connection.scheduler_file is not None
 
     @property
@@ -300,7 +300,7 @@ class Experiment(Specification):
 
     @property
     def worker_optimizer(self) -> Optimizer:
-        """The optimizer of workers that step by themselves; its `clip` is that of every worker's gradient."""
+        """The optimizer of workers that step by themselves; its `clip` applies to every worker's gradient."""
         return self.inner_optimizer or self.optimizer
 
     def check_target(self, target: Target, asked_by: str) -> None:
@@ -334,7 +334,7 @@ class Experiment(Specification):
 
     @property
     def patience_is_for_less(self) -> bool:
-        """Whether what `stop.patience` watches improves as it falls."""
+        """Whether the metric of `stop.patience` improves as it falls."""
         return self.is_lower_better(self.stop.watched, "stop.patience_metric")
 
     def _can_do_without_gradients(self) -> None:
@@ -358,7 +358,7 @@ class Experiment(Specification):
 
     @property
     def reads_validation(self) -> str:
-        """What needs validation data, in words; empty if nothing does."""
+        """Description of a setting that needs validation data; empty if none does."""
         for rule in self.rules:
             if rule.needs_validation:
                 return f"switch rule {rule.name!r}"
@@ -372,7 +372,7 @@ class Experiment(Specification):
 
     @property
     def reads_accuracy(self) -> str:
-        """What reads an accuracy; empty if nothing does."""
+        """Description of a setting that needs an accuracy; empty if none does."""
         plateau = self.plateau
         if plateau is not None and plateau.column.endswith("_accuracy"):
             return "optimizer.schedule"
@@ -479,7 +479,7 @@ def _plain(value: Any) -> Any:
 
 
 def _switched_at(strategy: Any, at_s: Any) -> AnyStrategy:
-    """Return the strategy with a switch by hand at that time: what files of older versions say beside it."""
+    """Return the strategy with a switch by hand at that time, as files of older versions specify it."""
     made = make_strategy(strategy)
     if not isinstance(made, SwitchingStrategy):
         raise ParameterError(f"switch_at_s: strategy {made.name!r} has nothing to switch to")

@@ -1,4 +1,4 @@
-"""How far a run has come, as a number and as a sentence, read from its log while it grows."""
+"""Progress of a run as a number and as a sentence, read from its growing log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LISTED = 6
 
 
 class RunProgress:
-    """How far a run has come: counts, and what each worker is doing.
+    """Progress of a run: counts, and each worker's activity.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class RunProgress:
             self._quality = _quality(json.loads(log.text(int(evaluated["text"][-1]))))
 
     def _count_pushes(self, rows: Rows) -> None:
-        """Raise the clocks, in the order in which workers come and go: who joins starts at the slowest."""
+        """Update the clocks in log order; a joining worker starts at the slowest clock."""
         for part in np.split(rows, positions(rows, *Clocks.BREAKS)):
             if len(part) and part["kind"][0] in Clocks.BREAKS:
                 self._clocks.change(part[0])

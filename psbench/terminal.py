@@ -10,7 +10,7 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u206
 
 
 def shown(text: object) -> str:
-    r"""Return a text, or that of an object, as it is printed: what a terminal obeys is written out.
+    r"""Return a text, or an object's text, for printing: control characters are escaped.
 
     >>> shown("\x1b[31mred\x07 bell, naïve\tcafé")
     '\\x1b[31mred\\x07 bell, naïve\tcafé'

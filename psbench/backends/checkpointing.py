@@ -1,4 +1,4 @@
-"""What a checkpoint holds beside the model, and what a resumed run reads of it; for both backends."""
+"""State of a run in a checkpoint, besides the model, and its use by a resumed run; for both backends."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def split_at_model(actions: Sequence[Action]) -> tuple[Sequence[Action], Sequenc
 
 
 def makes_version(actions: Iterable[Action]) -> bool:
-    """Return whether an answer changes the model, or who holds it."""
+    """Return whether an answer changes the model or moves entries between servers."""
     return not all(map(is_late, actions))
 
 
 def actions_to_plain(rest: Iterable[Action]) -> list[dict[str, Any]]:
-    """Return as plain data what is still to be performed of an answer."""
+    """Return the actions of an answer that are still to be performed, as plain data."""
     names: dict[type[Action], str] = {kind: name for name, kind in _LATE.items()}
     return [{"do": names[type(a)]} | asdict(a) for a in rest if type(a) in names]
 
@@ -92,7 +92,7 @@ Since = Literal["release", "push"]
 
 
 class Resumption(NamedTuple):
-    """What a run goes on with from a checkpoint.
+    """State from which a run continues after a checkpoint.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class Resumption(NamedTuple):
 
 
 def resumption(checkpoint: Checkpoint, view: ClusterView, composition: Strategy) -> Resumption:
-    """Return what a run goes on with; the engine has loaded its state.
+    """Return the state from which a run continues; the engine has loaded its own state.
 
     A worker of which the checkpoint does not say what it held begins anew, with the whole model: live, its
     part may not have come in time.
@@ -125,7 +125,7 @@ def resumption(checkpoint: Checkpoint, view: ClusterView, composition: Strategy)
 
 
 def _goes_on(worker: WorkerView, part: Mapping[str, Any], spared: bool) -> bool:
-    """Return whether the engine expects of a worker what it does next, having what `part` says."""
+    """Return whether a worker's stored state fits the next message that the engine expects of it."""
     if part["since"] == "push":
         return spared or (worker.status is Status.PUSHED and worker.overlapping)
     loop = part["loop"]
@@ -133,7 +133,7 @@ def _goes_on(worker: WorkerView, part: Mapping[str, Any], spared: bool) -> bool:
 
 
 def _lacks_own_model(action: Action, models: Collection[int]) -> bool:
-    """Return whether an action sends a worker what it can make nothing of without its model."""
+    """Return whether an action refers to a model that its worker does not hold."""
     if not isinstance(action, act.Release):
         return False
     return (action.aggregate or action.fragment >= 0) and action.worker not in models
@@ -156,7 +156,7 @@ def _without(checkpoint: Checkpoint, void: Collection[int]) -> Checkpoint:
 
 
 def repeats_steps(composition: Strategy) -> bool:
-    """Return whether workers that are in the middle of steps at a checkpoint repeat them from what they held.
+    """Return whether workers repeat the steps that a checkpoint interrupts, from the model they held.
 
     Under a barrier none is. Without a server others change a worker's model while it computes: it is stored
     as it is then.
@@ -166,7 +166,6 @@ def repeats_steps(composition: Strategy) -> bool:
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors whose names begin with a prefix, without it."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 

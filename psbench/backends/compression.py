@@ -1,4 +1,4 @@
-"""What codecs make of the vectors between workers and servers.
+"""Codecs on the way between workers and servers.
 
 `WorkerCodecs` is one worker's side, wherever the worker is; a live server's side is in its slice of the
 model. `Compression` is both sides of a run in virtual time: it gives vectors as they arrive.
@@ -33,7 +33,7 @@ _Decode: TypeAlias = Callable[[WorkerCodecState, Packed], Floats]
 
 
 class WorkerCodecs:
-    """Encodes what one worker pushes to the servers of a composition, and decodes what they answer.
+    """Encodes the pushes of one worker, and decodes the servers' answers.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class WorkerCodecs:
 
     @property
     def residual(self) -> Tensor | None:
-        """The residual of error feedback: what pushes have lost and not yet sent; None if it is 0."""
+        """The residual of error feedback: the part of earlier pushes not sent yet; None if it is 0."""
         return self._gather([state.channel.residual for state in self.states])
 
     def add_residual(self, residual: Tensor) -> None:
@@ -153,7 +153,7 @@ class WorkerCodecs:
         return {name: each for name, each in found.items() if each is not None}, {"num_sent": num_sent}
 
     def restore(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
-        """Restore what `checkpoint` returned."""
+        """Restore the state that `checkpoint` returned."""
         self.num_sent = plain.get("num_sent", 0)
         if "residual" in tensors:
             self.add_residual(tensors["residual"])
@@ -287,7 +287,7 @@ class Compression:
         self._pending_residuals[worker] = residual
 
     def residuals(self) -> dict[int, Tensor]:
-        """Return each worker's compression residual: all payloads are what arrived plus these."""
+        """Return each worker's compression residual: its vectors minus the decoded payloads."""
         found = {worker: codecs.residual for worker, codecs in self._workers.items()}
         return {worker: each for worker, each in found.items() if each is not None} | self._pending_residuals
 
@@ -331,7 +331,7 @@ class Compression:
         return ({} if residual is None else {"residual": residual}), {}
 
     def restore_worker(self, worker: int, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
-        """Restore what `checkpoint_worker` returned."""
+        """Restore the state that `checkpoint_worker` returned."""
         if "num_sent" in plain and not self._entrywise:
             self._codecs_of(worker).restore(tensors, plain)
         elif "residual" in tensors:
@@ -345,7 +345,7 @@ class Compression:
         return ({} if residual is None else {"residual": residual}), plain
 
     def restore_servers(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
-        """Restore what `checkpoint_servers` returned; all workers are restored already."""
+        """Restore the state that `checkpoint_servers` returned; call this after restoring all workers."""
         held = {worker: codecs.held for worker, codecs in self._workers.items()}
         places = zip(self._servers, self._partitions, self._answered, strict=True)
         for server, own, answered in places:

@@ -21,7 +21,7 @@ Observer: TypeAlias = Callable[[EventLog], None]
 
 @dataclass(frozen=True)
 class Press:
-    """What is done by hand to a worker of a live run: it is lost, comes back, or is `factor` times as fast.
+    """A fault that a user injects into a live run: a worker is lost, returns, or changes its speed.
 
     A worker that is lost by hand is one that the cluster's profile has fail: its process stays, and waits.
     """
@@ -57,7 +57,7 @@ class Control:
         self.pending = False
 
     def stop(self) -> None:
-        """End the run as soon as possible, keeping what it has."""
+        """End the run as soon as possible; completed work is kept."""
         with self._lock:
             self.stopping = self.pending = True
 
@@ -79,7 +79,7 @@ class Control:
             self.pending = True
 
     def take_presses(self) -> list[Press]:
-        """Return what was done to workers, each once; to be called before `take`."""
+        """Return the injected faults, each once; call this before `take`."""
         with self._lock:
             presses = list(self._presses)
             self._presses.clear()

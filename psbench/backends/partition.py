@@ -1,4 +1,4 @@
-"""How a flat vector is divided among parameter servers, and gathered again."""
+"""Partition of a flat vector among parameter servers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ class Partition:
 
     @cached_property
     def end(self) -> int:
-        """Where the last range ends."""
         return max((r.stop for r in self.ranges), default=0)
 
     def of(self, vector: Tensor) -> Tensor:
@@ -108,12 +107,12 @@ def partitions_of(ranges: Sequence[Sequence[tuple[int, int]]]) -> list[Partition
 
 
 def pushed_to(composition: Strategy, own: Sequence[Partition]) -> list[Partition]:
-    """Return which entries of a push each server is sent, given those of the model that it holds."""
+    """Return the entries of a push that each server receives, given the partition of the model."""
     return _of_several(own, composition.vectors_of_a_push)
 
 
 def answered_by(composition: Strategy, own: Sequence[Partition]) -> list[Partition]:
-    """Return which entries of a worker's answer each server sends, given those of the model that it holds."""
+    """Return the entries of a worker's answer that each server sends, given the partition of the model."""
     return _of_several(own, composition.vectors_of_an_answer)
 
 

@@ -1,4 +1,4 @@
-"""What is due in a run and when: evaluations, the end, checkpoints, workers that join or fail.
+"""Schedule of a run: evaluations, the end, checkpoints, and workers that join or fail.
 
 Both backends ask this module, and pass in the engine's view and functions that do what is due.
 """
@@ -37,7 +37,7 @@ class StopRules:
         self._since_best = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a run resumed from a checkpoint needs, as plain data."""
+        """Return the state that a resumed run needs, as plain data."""
         done = {"evaluations": self._evaluations, "every": self._every}
         return done | {"best": self._best, "since_best": self._since_best}
 
@@ -60,7 +60,7 @@ class StopRules:
 
     @property
     def sees_movement(self) -> bool:
-        """Whether a rule reads how far the last update moved the model; see `Server.movement`."""
+        """Whether a rule uses the distance that the last update moved the model; see `Server.movement`."""
         return self._stop.tolerance is not None
 
     @property
@@ -77,7 +77,7 @@ class StopRules:
         return number
 
     def evaluates_and_continues(self, view: ClusterView) -> bool:
-        """Whether an evaluation is due (it is not counted) at a version by which the run does not end."""
+        """Return whether an evaluation is due, without counting it, and the run does not end."""
         due = int(view.epoch / self._every + 1e-9) > self._evaluations
         return due and not self.after_update(view, math.inf)
 
@@ -146,7 +146,7 @@ class UpdateSchedule:
 
     @property
     def may_be_due(self) -> bool:
-        """Whether an evaluation or the end may be due at this version."""
+        """Whether this version may require an evaluation or end the run."""
         view = self._view
         return view.samples >= self._from_samples or view.version >= self._from_version
 

@@ -1,4 +1,4 @@
-"""When messages were created, sent, received, dequeued, applied and answered; off unless asked for.
+"""Times at which messages were created, sent, received, dequeued, applied and answered; off by default.
 
 Rows are packed as they are made, and travel and are kept as one text of each table (base64 of float64):
 as JSON of numbers they would cost several times what it costs to take note of them.
@@ -102,7 +102,7 @@ class ServerStamps:
 
 
 class WorkerStamps:
-    """A worker's side; `encoding` and `decoding`: what codecs take.
+    """A worker's time stamps; `encoding` and `decoding` are codec times.
 
     A row for each push: when the release before it was received, its first step begun, its last step done
     (`created_s`) and the push handed to the system (`sent_s`). Of the steps in between `cpu_s` is CPU time
@@ -175,13 +175,13 @@ class CoordinatorStamps:
         self.servers: dict[str, dict[str, str]] = {}  #: the same of servers
 
     def begins(self, worker: int) -> bool:
-        """Return whether what a worker does from this release on has stamps."""
+        """Return whether a worker's messages after this release are stamped."""
         self._released += 1
         found = self._on[worker] = self._released // self._stretch % self.every == 0
         return found
 
     def has(self, worker: int, step_s: float | None = None) -> bool:
-        """Return whether a worker's message has stamps; of pushes it hears how long a step was."""
+        """Return whether a worker's message is stamped; the first pushes' step times set the interval."""
         if self._first is not None and step_s is not None:
             self._first.append(step_s)
             if len(self._first) >= _FIRST:
@@ -196,7 +196,7 @@ class CoordinatorStamps:
         self._pushes += _PUSH.pack(*row)
 
     def word(self, row: Sequence[float], is_vote: bool) -> None:
-        """Take note of a vote or a report that was decided about; its row is that of a push."""
+        """Record the times of a vote or a report; the row has the columns of a push."""
         self._said += _SAID.pack(*row[:-1], is_vote)
 
     def answered(self, worker: int, ticket: int) -> None:

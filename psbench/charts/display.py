@@ -49,7 +49,7 @@ class Sheet(alt.VConcatChart):
         return bundle, options
 
     def save(self, fp: Any, *arguments: Any, **options: Any) -> None:
-        """Write the charts as Altair does; those of a paper as SVG or PDF, in the paper's size."""
+        """Write the charts as Altair does; charts for a paper as SVG or PDF, in the paper's size."""
         spec = self.to_dict()
         if not isinstance(fp, (str, Path)) or "paper_in" not in spec.get("usermeta", {}):
             super().save(fp, *arguments, **options)
@@ -59,7 +59,7 @@ class Sheet(alt.VConcatChart):
             raise ParameterError(f"{fp}: a figure of a paper is written as .svg or .pdf; give such a name")
 
     def still(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the picture and its words as what a notebook's output consists of, and options of these."""
+        """Return the picture and its description as the content of a notebook output, and its metadata."""
         words, picture = self._words(), _picture(self.to_dict(validate=False))
         return {"text/plain": words, "image/png": picture}, {"image/png": {"alt": words}}
 
@@ -115,7 +115,7 @@ def stack(charts: Iterable[Any], width: int = _SCREEN) -> Sheet:
 
 
 def with_warnings(sheet: Sheet, warnings: Sequence[str], width: int = 640) -> Sheet:
-    """Return the sheet with what a reader must know of its runs above the charts."""
+    """Return the sheet with the runs' warnings above the charts."""
     if not warnings:
         return sheet
     letters = max(40, width // 6)  # of the size that a subtitle has
@@ -159,7 +159,7 @@ def _flattened(chart: dict[str, Any], tables: Mapping[str, list[dict[str, Any]]]
 
 
 def _shared(chart: dict[str, Any]) -> dict[str, Any]:
-    """Return the chart with what all its layers encode alike said once."""
+    """Return the chart with the encodings that all its layers share moved to the top level."""
     layers = chart.get("layer", [])
     if len(layers) < 2:
         return chart

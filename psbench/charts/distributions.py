@@ -1,4 +1,4 @@
-"""Staleness, clock lead, bytes, what servers hold, and what a switch rule saw."""
+"""Charts of staleness, clock lead, bytes, server contents, and the values that a switch rule used."""
 
 from __future__ import annotations
 

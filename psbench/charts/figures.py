@@ -1,4 +1,4 @@
-"""The figures of what workers, servers and switch rules did, in one run and in several."""
+"""Figures about workers, servers and switch rules, for one run and for several."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _chosen(figures: Sequence[Figure], names: Sequence[str], width: int) -> Shee
 def worker_figures(
     run: RunRecord, label: str | None = None, among: Sequence[str] | None = None
 ) -> list[Figure]:
-    """Return what a run's workers did: timeline, time use, waiting, shares, staleness, lead, batch sizes."""
+    """Return the figures about workers: timeline, time use, waiting, shares, staleness, lead, batch sizes."""
     label = label or tables.label_of(run)
     grown = tables_of(run, label)
     figures = [*_timelines(run), *_times(run, grown)]
@@ -151,7 +151,7 @@ def _rule(grown: GrowingTables) -> list[Figure]:
 
 
 def server_figures(run: RunRecord) -> list[Figure]:
-    """Return what each server holds at the start, where there are several, and how busy each was."""
+    """Return the figures about servers: initial contents, if there are several, and utilisation."""
     found = tables.server_tables(run)
     figures = []
     for name, table in found.items():
@@ -172,7 +172,7 @@ def server_figures(run: RunRecord) -> list[Figure]:
 
 
 def gossip_figures(run: RunRecord) -> list[Figure]:
-    """Return who has heard of whose gradients at the end, and along the run, if there was no server."""
+    """Return the figures about the spread of gradients, at the end and along a run without a server."""
     heard = metrics.heard_of(run.log)
     if not len(heard):
         return []
@@ -195,7 +195,7 @@ def label_figures(run: RunRecord) -> list[Figure]:
 
 
 def sequence_figure(run: RunRecord, stop_s: float | None = None) -> Figure:
-    """Return who sent what to whom at the beginning of a run, as a sequence diagram.
+    """Return a sequence diagram of the messages at the beginning of a run.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ def sequence_figure(run: RunRecord, stop_s: float | None = None) -> Figure:
 
 
 def comparison_figures(groups: RunsByLabel) -> list[Figure]:
-    """Return what compares strategies beside their curves: time use, waiting, staleness, lead, bytes."""
+    """Return the figures that compare strategies: time use, waiting, staleness, lead, bytes."""
     use = tables.stacked([tables.time_use_table(runs, label=label) for label, runs in groups.items()])
     idle = tables.stacked([tables.idle_table(runs, label) for label, runs in groups.items()])
     figures = [Figure(workers.time_use_chart(use, "label"), use, "Over all workers and seeds.", "time_use")]
@@ -227,7 +227,7 @@ def comparison_figures(groups: RunsByLabel) -> list[Figure]:
 
 
 def _pareto(groups: RunsByLabel) -> list[Figure]:
-    """Return what communication buys, where there is more than one to choose from."""
+    """Return the trade-off between communication and loss, if there are two labels or more."""
     table = pareto_table(groups)
     if len(table) < 2:
         return []

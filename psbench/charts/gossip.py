@@ -1,4 +1,4 @@
-"""Workers without a server: who has heard of whose gradients, and the graph they exchange along."""
+"""Charts for workers without a server: the spread of gradients, and the exchange graph."""
 
 from __future__ import annotations
 

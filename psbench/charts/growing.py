@@ -174,7 +174,7 @@ class GrowingTables:
                 column += seen[name].tolist()
 
     def end(self) -> None:
-        """Keep what is last: no more rows come."""
+        """Finish the tables: no more rows follow."""
         self.curves.end()
         self._has_ended = True
 
@@ -211,7 +211,7 @@ class GrowingTables:
         return {"label": [self._label] * 2, "direction": list(sent), "bytes": list(sent.values())}
 
     def _trade(self) -> Columns:
-        """Return what waiting costs and buys: seconds for 100 applied gradients, and their mean staleness."""
+        """Return the costs and benefits of waiting: seconds per 100 applied gradients, and mean staleness."""
         counts, (begin, end) = self._pushes.staleness, self._between_s
         applied = int(counts.sum())
         if not applied:

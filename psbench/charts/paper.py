@@ -85,7 +85,7 @@ def _size_of(svg: str) -> tuple[float, float]:
 
 
 def _plain(chart: dict[str, Any], is_alone: bool) -> dict[str, Any]:
-    """Return a chart without what its caption says, and with units in the titles of its axes."""
+    """Return a chart without its title if a caption replaces it, and with units in the axis titles."""
     found = {name: value for name, value in chart.items() if name != "title" or not is_alone}
     height = found.get("height")
     if isinstance(height, (int, float)) and height >= _HIGH:

@@ -1,4 +1,4 @@
-"""Who sends what to whom: workers and server as lines, messages as strokes between them."""
+"""Sequence diagram: workers and server as lines, messages as strokes between them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def sequence_table(log: EventLog, stop_s: float) -> pd.DataFrame:
 
 
 def _with_fates(table: pd.DataFrame, log: EventLog) -> pd.DataFrame:
-    """Say of each push what became of it."""
+    """Add to each push whether it was applied, and in which version."""
     pushes = metrics.pushes(log)
     found = {
         (worker, time_s): (str(fate), "" if pd.isna(version) else f"in version {version}, staleness {stale}")

@@ -1,4 +1,4 @@
-"""What charts are drawn from: a table, or the name of one that is streamed into a view."""
+"""The data source of a chart: a table, or the name of a table that is streamed into a view."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def height_of(data: Data, column: str, step: int) -> int | alt.Step:
 
 
 def plain(values: Iterable[Any]) -> list[Any]:
-    """Return values as JSON knows them, numbers to six digits; what is missing or not finite is None."""
+    """Return values for JSON, with numbers to six digits; missing or non-finite values become None."""
     if not isinstance(values, np.ndarray):
         return [_plain(value) for value in values]
     if values.dtype.kind != "f":

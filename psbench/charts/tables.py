@@ -16,7 +16,7 @@ EVALUATED = ("val_accuracy", "train_accuracy", "val_loss", "train_loss", "consen
 
 
 def label_of(run: RunRecord) -> str:
-    """Return what a single run's lines are called: its strategy."""
+    """Return the label of a single run in charts: its strategy."""
     return str(run.meta.get("strategy") or "run")
 
 
@@ -62,7 +62,7 @@ def time_use_table(runs: Iterable[RunRecord], **row: object) -> pd.DataFrame:
 
 
 def step_table(run: RunRecord) -> pd.DataFrame:
-    """Return what a mini-batch takes: `worker`, `part` ("reading" or "computing"), `ms`, `cpu` (0 to 1)."""
+    """Return the times of a mini-batch: `worker`, `part` ("reading" or "computing"), `ms`, `cpu` (0 to 1)."""
     rows = [
         {"worker": used["worker"], "part": part, "ms": used[name], "cpu": used["cpu"]}
         for used in metrics.usage(run.meta)
@@ -104,7 +104,7 @@ def traffic_table(runs: Sequence[RunRecord], label: str) -> pd.DataFrame:
 
 
 def server_tables(run: RunRecord) -> dict[str, pd.DataFrame]:
-    """Return by composition what each server holds: `server`, `quantity`, `count`, `share`, `equal`.
+    """Return each server's contents by composition: `server`, `quantity`, `count`, `share`, `equal`.
 
     Only for compositions with more than one server; `equal` is one over the servers.
     """

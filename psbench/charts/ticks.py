@@ -1,4 +1,4 @@
-"""Marks of a time axis: seconds, minutes or hours, by what the axis covers; never "1e+1"."""
+"""Ticks of a time axis in seconds, minutes or hours, depending on its range; never "1e+1"."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def parameter_axis(values: pd.Series[Any], title: str) -> alt.X:
 
 
 def unit_in_title(channel: Any) -> Any:
-    """Return an encoding whose time axis has its unit in the title, and bare numbers; any other as it is.
+    """Return an encoding with the time unit in its axis title, and plain numbers on the axis.
 
     >>> unit_in_title({"title": "time", "axis": {"labelExpr": _LABEL.replace("SPAN", "600.0")}})
     {'title': 'time (min)', 'axis': {'labelExpr': "format(datum.value / 60, '.9~f')"}}

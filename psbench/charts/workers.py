@@ -1,4 +1,4 @@
-"""What each worker does, and how much of it counts."""
+"""Charts of workers: their activities, and the share of their work that was used."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def share_chart(
 
 
 def trade_chart(data: Data, title: str = TITLES["trade"]) -> alt.LayerChart:
-    """Draw what waiting costs (time) against what it buys (fresh gradients), with the curve of all bounds.
+    """Draw the cost of waiting (time) against its benefit (fresh gradients), with a curve over all bounds.
 
     Parameters
     ----------

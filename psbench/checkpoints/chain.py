@@ -115,7 +115,7 @@ def _is_whole(path: Path, states: Mapping[Path, Mapping[str, Any]], damaged: dic
 
 
 def _states_of(paths: Iterable[Path]) -> tuple[dict[Path, dict[str, Any]], dict[Path, DataError]]:
-    """Return the plain data of the checkpoints that can be read, and of the others what is wrong."""
+    """Return the plain data of readable checkpoints, and the errors of unreadable ones."""
     states: dict[Path, dict[str, Any]] = {}
     damaged: dict[Path, DataError] = {}
     for path in paths:
@@ -184,7 +184,7 @@ def passed_over(path: Path) -> list[Path]:
 
 
 def remove_later(path: Path, folder: Path) -> None:
-    """Remove what was passed over from a folder that a checkpoint is in: it will be made again."""
+    """Remove the checkpoints that a resumed run skipped; the run writes them again."""
     if folder.is_dir() and path.resolve().parent == folder.resolve():
         for each in passed_over(path):
             each.unlink()

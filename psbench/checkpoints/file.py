@@ -109,7 +109,7 @@ _UNREADABLE = (
 
 @contextmanager
 def _content(path: Path) -> Iterator[Any]:
-    """Open a checkpoint; what is wrong with what is read of it is a `DataError`."""
+    """Open a checkpoint; errors while reading it are raised as `DataError`."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
             yield content

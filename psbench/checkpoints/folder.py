@@ -73,7 +73,7 @@ class CheckpointFolder:
             self.paths[:] = [path for path in self.paths if path not in gone]
 
     def note(self, incident: str) -> None:
-        """Say what has gone wrong, now and in the run's warnings."""
+        """Log an incident as a warning, and add it to the run's warnings."""
         self.incidents.append(incident)
         logger.warning("%s", incident)
 

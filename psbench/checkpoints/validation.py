@@ -1,4 +1,4 @@
-"""What is checked of a checkpoint before a run is resumed from it: nothing is computed from a damaged one."""
+"""Validation of a checkpoint before a run is resumed from it: a damaged one is rejected."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RESTORING = (KeyError, TypeError, ValueError, IndexError, AttributeError, Runtim
 
 @contextmanager
 def restoring(what: str = "the checkpoint") -> Iterator[None]:
-    """Turn what code raises that restores a state into an error that says so.
+    """Turn errors while restoring a state into a `DataError` that says so.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def check(path: Path, checkpoint: Checkpoint, experiment: Experiment) -> None:
 
 
 def check_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Refuse plain data that is not that of a checkpoint.
+    """Raise `DataError` unless plain data is the state of a checkpoint.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def _difference(before: Any, now: Any, where: str) -> str:
 
 
 def check_stop(path: Path, done: Mapping[str, float], before: Mapping[str, Any], now: Stop) -> None:
-    """Refuse a stop rule that would end a run earlier than it has come: what is done is not taken back.
+    """Reject a stop rule that the checkpointed run has already passed.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def done_in(state: Mapping[str, Any]) -> dict[str, float]:
 
 
 def check_against(path: Path, checkpoint: Checkpoint, workload: Workload) -> None:
-    """Refuse tensors that are not those of the model, and a state that the engine cannot restore.
+    """Reject tensors that do not fit the model, and a state that the engine cannot restore.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The command line: its commands, what they print of errors, and the exit codes."""
+"""The command line: its commands, the errors they print, and the exit codes."""
 
 from __future__ import annotations
 

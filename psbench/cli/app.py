@@ -1,4 +1,4 @@
-"""The application, and what its commands share: reading settings, printing.
+"""The application, and helpers of its commands: reading settings, printing.
 
 Each command imports what it needs when it runs, so that `--help` answers at once.
 """
@@ -120,7 +120,7 @@ def as_json_text(content: Any) -> str:
 
 
 def show(found: Comparison | Search | Sweep, as_json: bool) -> None:
-    """Print what was found as JSON, or as a table."""
+    """Print a comparison, search or sweep as JSON, or as a table."""
     text = as_json_text(found.to_dict()) + "\n" if as_json else found.text(table_width())
     put(text, end="")
 

@@ -35,7 +35,7 @@ def named(files: Sequence[Path], experiments: Sequence[Experiment]) -> list[Expe
 
 
 def check_all(experiments: Sequence[Experiment], folders: Sequence[Path], *, overwrite: bool) -> None:
-    """Refuse before the first run starts what would end the last one.
+    """Raise before the first run if any run would be rejected.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The base of all clusters: what every test bed has, and what a user may change on any of them."""
+"""Base of all clusters: common fields, and the settings that a user may change on any cluster."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OfEachWorker = _Number | tuple[_Number, ...]
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine of one worker: relative speed, what it is called, virtual CPUs, gigabytes."""
+    """The machine of one worker: relative speed, name, virtual CPUs, gigabytes."""
 
     speed: float = 1.0
     flavour: str = ""

@@ -1,4 +1,4 @@
-"""What messages cost, in virtual time."""
+"""Costs of messages in virtual time."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Network:
         return waits + latency
 
     def _achieves(self, num_bytes: float, shares: Sequence[float] = (1.0,)) -> float:
-        """Return the bytes per second that a message gets at most, whose slices pass side by side."""
+        """Return the highest rate in bytes per second of a message whose slices are sent concurrently."""
         return min(achieved(self._achieved, share * num_bytes) / share for share in shares if share)
 
     def share(self, shares: Sequence[float]) -> None:
@@ -147,7 +147,7 @@ class Network:
         self._pass_down = [1.0 / min(rate, server_rate) for rate in self._down_rates]
 
     def advance(self, now: float) -> None:
-        """Take what links have from then on; messages that begin earlier are asked for before."""
+        """Apply the throttles of the links up to `now`; query earlier messages first."""
         if now < self._throttles.next_s:
             return
         parts = self._throttles.at(now)
@@ -224,7 +224,7 @@ class Network:
         return max(0.0, arrives - said)
 
     def said(self, worker: int) -> float:
-        """Return when the last message to a worker arrives, as was said; seconds."""
+        """Return the scheduled arrival of the last message to a worker; seconds."""
         return self._said.get((worker, 1), (0.0, 0.0))[0]
 
     def message(self, worker: int, now: float) -> float:
@@ -288,7 +288,7 @@ class Network:
         return self.hop(len(others) * injection["each"] * sample_bytes, [worker, *others]) if others else 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return until when the servers' link is busy in each direction, and what it carried: plain data."""
+        """Return until when the servers' link is busy in each direction, and its traffic: plain data."""
         carried = self._carried
         return {"up_free_s": self._up_free, "down_free_s": self._down_free, "carried_bytes": carried}
 
@@ -298,7 +298,7 @@ class Network:
 
 
 class Throttles:
-    """What part of its bandwidth each worker's link has along time.
+    """Share of its bandwidth that each worker's link has over time.
 
     Parameters
     ----------

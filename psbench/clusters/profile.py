@@ -1,4 +1,4 @@
-"""A cluster as numbers: all that a backend needs to know to play it."""
+"""A cluster as numbers: all that a backend needs to simulate or emulate it."""
 
 from __future__ import annotations
 

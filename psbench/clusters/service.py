@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 
 
 class Service(Specification):
-    """What a server needs for a message, and the coordinator to decide.
+    """Time that a server needs for a message, and the coordinator for a decision.
 
     A push or a model of B bytes keeps a server for `message_s` + B * `byte_s` seconds. Each server has one
     queue for both, in the order in which messages arrive or answers are given. Whatever a worker says
@@ -31,7 +31,6 @@ class Service(Specification):
 
     @property
     def takes_time(self) -> bool:
-        """Whether anything takes longer than no time."""
         return bool(self.message_s or self.byte_s or self.decision_s)
 
 
@@ -39,7 +38,7 @@ NO_SERVICE = Service()
 
 
 class ServerQueues(Generic[_T]):
-    """What servers are busy with; the first is the coordinator too.
+    """Queues of the servers; the first server is also the coordinator.
 
     What arrives while they are busy waits, the first for the first. The answers to what was decided about are
     sent before the next is taken, as one process does both.

@@ -122,12 +122,12 @@ class Trace(StepTime):
 
     @property
     def in_seconds(self) -> bool:  # pyrefly: ignore[bad-override]
-        """Whether what is drawn are seconds, instead of factors of what the profile gives."""
+        """Whether the trace holds seconds instead of factors."""
         return bool(self.seconds or self.path)
 
     @property
     def in_blocks(self) -> bool:
-        """Whether blocks of steps are drawn."""
+        """Whether the trace is sampled in blocks of steps."""
         return self.order == "blocks" or (self.order is None and self.in_seconds)
 
     @property
@@ -155,7 +155,7 @@ class Trace(StepTime):
         return len(self._steps()[worker]) if self.in_seconds and self.order == "in_order" else None
 
     def series(self, worker: int, rng: np.random.Generator) -> Callable[[int], Doubles]:
-        """Return what gives the next of a worker's factors, or seconds."""
+        """Return a generator function of a worker's next factors or seconds."""
         own = np.asarray(self._steps()[worker] if self.in_seconds else self.factors)
         if self.in_blocks:
             return self._counted(_Blocks(own, self.block, rng).following)

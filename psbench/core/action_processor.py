@@ -107,7 +107,7 @@ class ActionProcessor:
         }
 
     def install(self, now: Strategy, momentum_scale: Callable[[int, int], float] | None) -> None:
-        """Use this composition from now on; what every update needs of it is looked up once."""
+        """Use this composition from now on, and cache its hooks."""
         self.composition = now
         self._on_commit: Hook = now.aggregation.on_commit
         self._by_share = now.lr_scaling == "by_share"
@@ -185,7 +185,7 @@ class ActionProcessor:
             self.measuring_part = EVALUATION
 
     def mix(self, mix: act.Mix) -> None:
-        """Make workers' models anew from those of some; each then has one more version of its own."""
+        """Replace workers' models by mixtures; each then has one more version of its own."""
         view, now = self.view, self.composition
         for number in mix.rows:
             worker = view.workers[number]
@@ -282,7 +282,7 @@ class ActionProcessor:
         return worker.allowance
 
     def allow_again(self, workers: Sequence[WorkerView]) -> None:
-        """Allow workers that are about to be released anew what they may take of another number of epochs."""
+        """Renew the step allowance of workers that are about to be released."""
         for worker in workers:
             worker.allowance = -1
         for worker in workers if self._decides_own_rounds else ():
@@ -398,7 +398,7 @@ class ActionProcessor:
         self.unanswered.discard(worker)
 
     def cancel(self, cancel: act.Cancel) -> None:
-        """Make void what a worker computes; the same answer must release or hold it."""
+        """Cancel a worker's computation; the same answer must release or hold the worker."""
         worker = self.view.workers[cancel.worker]
         if worker.status != Status.COMPUTING:
             raise ProtocolError(f"worker {cancel.worker} was cancelled, but it does not compute")
@@ -489,7 +489,7 @@ class ActionProcessor:
             self.tell(tell)
 
     def hand_over(self, handover: act.Handover) -> None:
-        """Hand over to the next composition, whose updates and timers are counted from now on."""
+        """Hand over to the next composition, which counts its own updates and timers."""
         self.out.append(handover)
         columns = {"id": handover.to, "steps": handover.origin, "compute_s": handover.cost_s}
         self.record(Kind.HANDOVER, version=self.view.version, text=handover.reason, **columns)

@@ -1,4 +1,4 @@
-"""Actions: what parts return, and what a backend performs in the order given.
+"""Actions: the decisions of parts, which a backend performs in the given order.
 
 `Commit` and `SwitchTo` are performed by the engine and never reach a backend. The engine completes `Release`
 and `Apply`: a part writes `Release(worker)`, the backend receives it with the version to load and a ticket.
@@ -80,14 +80,14 @@ class Hold:
 
 @dataclass(slots=True)
 class Cancel:
-    """Make void what a worker computes; it waits, and must be answered in the same call."""
+    """Cancel a worker's computation; the same answer must release or hold the worker."""
 
     worker: int
 
 
 @dataclass(slots=True)
 class Drop:
-    """Exclude a worker for now: what it computes is void, and it counts as gone until readmitted.
+    """Exclude a worker until it is readmitted: its current work is discarded, and it counts as gone.
 
     Performed after the other actions of the answer, among them a release of that worker. The last worker is
     never dropped. If it leaves, and at a hand-over, dropped workers are readmitted.
@@ -163,7 +163,7 @@ class Note:
 
 @dataclass(slots=True)
 class SwitchTo:
-    """Drain, then change to composition `to`; `drain` says what happens to work under way."""
+    """Drain, then change to composition `to`; `drain` is the treatment of work in progress."""
 
     to: int
     reason: str

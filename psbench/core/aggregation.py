@@ -20,8 +20,6 @@ Exchanging: TypeAlias = Generator[Any, Any, Mapping[str, Vector]]
 
 
 def _needs_of_several_vectors() -> tuple[Need, ...]:
-    """Return the needs of a part whose pushes carry more than one vector."""
-
     def need(domain: str, is_met: Callable[[Any], bool], why: str, remedy: str = "") -> Need:
         return Need(domain, is_met, "{part} has pushes carry several vectors, " + why, remedy, _has_several)
 
@@ -93,7 +91,7 @@ def _sends_several(part: Aggregation) -> bool:
 
 
 class Aggregation(Part):
-    """How pushes become the next model: which make a version and how much each counts, and the arithmetic.
+    """Aggregation of pushes into the next model: which pushes, with which weights, and the arithmetic.
 
     `on_commit` decides, once, from plain data. `update` computes, in every process that holds parameters, on
     the entries that it holds. It uses the fields of the part and what it is handed; private attributes are of
@@ -198,7 +196,7 @@ class Aggregation(Part):
 
     @property
     def exchanges(self) -> bool:
-        """Whether its pushes are added up in several sums, each of which depends on the one before."""
+        """Whether its pushes are summed in several exchanges, each depending on the previous one."""
         return type(self).exchange is not Aggregation.exchange
 
     @property
@@ -219,7 +217,7 @@ class Aggregation(Part):
 
     @property
     def effective_outer_rate(self) -> float | None:
-        """How many times a constant difference moves the model in the long run; None if it varies.
+        """Effective outer rate: the long-run displacement per constant difference; None if it varies.
 
         lr/(1 - beta) of a part with `outer_lr` and perhaps `outer_momentum`: at one outer rate, steps with
         and without a momentum are not equally large, and a comparison of both compares two rates.
@@ -275,7 +273,7 @@ class Aggregation(Part):
     def left_out(
         self, mine: Vector, total: Pushed, state: State, shapes: Shapes, numbers: Mapping[str, float]
     ) -> Vector | None:
-        """Return what a member adds to its next push after an exchange that came to `total`, if anything.
+        """Return the part of a member's vector to add to its next push after an exchange with sum `total`.
 
         The arguments are those of `exchange`, with the state as it was then. What is returned is a new
         vector, (entries,): checkpoints and forks have it, and another composition's first push carries it.

@@ -24,7 +24,7 @@ _POLICY = tuple(name for name, value in vars(WorkerPolicy).items() if inspect.is
 
 
 def has_own_half(communication: Communication) -> bool:
-    """Return whether the part changes what workers make of models and gradients."""
+    """Return whether the part overrides a hook that runs on workers."""
     return any(overrides(communication, hook) for hook in WORKER_HALF)
 
 

@@ -1,4 +1,4 @@
-"""What is checked of a log that comes from a file: nothing is derived from rows that no run writes."""
+"""Validation of a log from a file: only rows that a run can write are accepted."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def check_log(path: Path, log: EventLog, num_workers: int) -> None:
 
 
 def _first(faults: Booleans, what: str, rows: Array | None = None) -> Iterator[tuple[int, str]]:
-    """Yield the first fault, if there is one: its row, and what is wrong."""
+    """Yield the row and description of the first fault, if any."""
     if faults.any():
         at = int(faults.argmax())
         yield at if rows is None else int(rows[at]), what
@@ -147,7 +147,7 @@ def _wrong_columns(log: EventLog, rows: Any, num_workers: int) -> Iterator[tuple
 
 
 def _wrong_pushes(log: EventLog, rows: Any, num_workers: int) -> Iterator[tuple[int, str]]:
-    """Yield a push whose number is none, or that is used before it has come."""
+    """Yield the first push with an invalid number, or one that is used before it arrives."""
     place = np.flatnonzero(rows["kind"] == Kind.PUSH)
     numbers = rows["id"][place]
     resumed = int(np.count_nonzero(rows["kind"] == Kind.RESUME))

@@ -1,4 +1,4 @@
-"""Which parts work together; each says itself what it needs of the others (`Part.needs`)."""
+"""Compatibility of parts; each part declares its requirements (`Part.needs`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Base classes of the family whose workers correct their steps by control variates."""
+"""Base classes of aggregations whose workers correct their steps by control variates."""
 
 from __future__ import annotations
 

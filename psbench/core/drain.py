@@ -41,7 +41,7 @@ class Drain:
         return overlapping or (_empty_buffer(view, composition) if view.pending else [])
 
     def _sweep(self, view: ClusterView, composition: Strategy) -> list[Action]:
-        """End the work under way; who is under way is known once the answer is complete."""
+        """End the work in progress; call this once the answer is complete."""
         self._swept = True
         communication = composition.communication
         # cancelling would lose steps that were not pushed

@@ -1,4 +1,4 @@
-"""The contract of drivers: what performs the engine's answers.
+"""The contract of drivers, which perform the engine's actions.
 
 An engine decides, and has no workers. A driver has workers, links and a model, and decides nothing: the
 simulator, the coordinator of a live run, the driver of MapReduce jobs, and the scripted cluster of the tests
@@ -112,7 +112,7 @@ class Driver(Generic[Done]):
         }
 
     def perform_one(self, action: Action, now: float) -> Done | None:
-        """Perform an action, and return what is to be waited for before the next one."""
+        """Perform an action, and return the operation to wait for before the next one, if any."""
         return self.performers[type(action)](action, now)
 
     def _release_unless_void(self, release: act.Release, now: float) -> Done | None:
@@ -135,7 +135,7 @@ class Driver(Generic[Done]):
         raise self.refusal(release)
 
     def leave_void(self, release: act.Release) -> Done | None:
-        """Do what a release that is void leaves to do: nothing reaches the worker."""
+        """Handle a void release: nothing is sent to the worker."""
         return None
 
     def hold(self, hold: act.Hold, now: float) -> Done | None:
@@ -143,7 +143,7 @@ class Driver(Generic[Done]):
         return None
 
     def void(self, worker: int) -> Done | None:
-        """Make void what a worker computes, and what it has sent that has not arrived; it waits."""
+        """Cancel a worker's computation and its messages in transit; the worker waits."""
         raise NotImplementedError
 
     def forget(self, worker: int) -> None:
@@ -151,11 +151,11 @@ class Driver(Generic[Done]):
         raise NotImplementedError
 
     def cancel(self, cancel: act.Cancel, now: float) -> Done | None:
-        """Make void what the worker computes; a release, or a hold, of it follows."""
+        """Cancel the worker's computation; a release or a hold of the worker follows."""
         return self.void(cancel.worker)
 
     def drop(self, drop: act.Drop, now: float) -> Done | None:
-        """Make void what the worker computes; it counts as gone until it is readmitted."""
+        """Cancel the worker's computation; the worker counts as gone until it is readmitted."""
         return self.void(drop.worker)
 
     def readmit(self, readmit: act.Readmit, now: float) -> Done | None:

@@ -1,4 +1,4 @@
-"""How a run ends, and what of an answer is still performed then."""
+"""The end of a run, and the actions of an answer that are still performed then."""
 
 from __future__ import annotations
 

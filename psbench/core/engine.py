@@ -144,7 +144,7 @@ class Engine:
         return out
 
     def _must_wait(self, event: ev.Event) -> bool:
-        """Whether an event waits for another that completes the answer under way; no evaluation does."""
+        """Return whether an event must wait until the current answer is complete; evaluations need not."""
         evaluation = self._processor.measuring_part == EVALUATION
         return type(event) is not ev.Evaluated and (evaluation or type(event) is not ev.Measured)
 
@@ -172,7 +172,7 @@ class Engine:
         return self._finish()
 
     def pause_for_evaluations(self, due: Callable[[], bool]) -> None:
-        """Stop an answer after an update whose evaluation is `due`, if the switch rule awaits evaluations.
+        """Pause an answer after an update whose evaluation is `due`, if the switch rule uses evaluations.
 
         For a backend whose evaluations take no time of the run: it handles `Evaluated` next, whose answer has
         the rest, so that a switch hands over the version that was evaluated. Other events are queued.
@@ -186,12 +186,12 @@ class Engine:
 
     @property
     def measuring(self) -> bool:
-        """Whether a `Measure` is under way: events are queued, and the state cannot be written."""
+        """Whether a `Measure` is pending: events are queued, and the state cannot be saved."""
         return self._processor.measuring_part is not None
 
     @property
     def hears_pushes(self) -> bool:
-        """Whether a part beside the consistency defines `on_push`, where it may drop a computing worker."""
+        """Whether a part besides the consistency defines `on_push`, where it may drop a computing worker."""
         return bool(self._before_push)
 
     def state_dict(self) -> dict[str, Any]:
@@ -318,7 +318,7 @@ class Engine:
             self._use_rule()
 
     def _is_void(self, message: ev.Push | ev.Vote | ev.Report, kind: str) -> bool:
-        """Whether a message is void because its work was cancelled or its worker left; recorded if it is."""
+        """Return whether a message is void: its work was cancelled, or its worker left. Log it if so."""
         worker = self.view.workers[message.worker]
         if worker.ticket == message.ticket and worker.status is COMPUTING:
             return False
@@ -357,7 +357,7 @@ class Engine:
         return out
 
     def _put_off(self, change: act.Drop | act.Readmit) -> None:
-        """Change who is here when all else of the answer is performed."""
+        """Apply the membership change after the other actions of the answer."""
         self._refuse_what_is_unknown(change)
         self._pending_changes.append(change)
 

@@ -19,7 +19,7 @@ _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def check_import_target(what: str, target: str) -> None:
-    """Refuse what does not name a module and something in it.
+    """Raise unless the target is a module and a name in it.
 
     Raises
     ------
@@ -83,12 +83,12 @@ class Imported(Part):
         return self
 
     def imported(self) -> Any:
-        """Return what the target names; see the function of that name."""
+        """Return the object that the target names; see the function of that name."""
         return imported(f"{self.domain} {self.name!r}", self.target)
 
 
 class ImportedCall(Imported):
-    """Base of parts that call what they import."""
+    """Base of parts that call an imported function."""
 
     arguments: dict[str, Any] = Field(
         default_factory=dict,

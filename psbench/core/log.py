@@ -170,7 +170,7 @@ class EventLog:
         return {name: np.ascontiguousarray(rows[name]) for name in ROW.names or ()}
 
     def extend(self, rows: npt.NDArray[np.void], texts: Iterable[str]) -> None:
-        """Append packed rows of another log, whose new texts are `texts` (a log that grows elsewhere)."""
+        """Append packed rows of another log; `texts` are the texts new in them."""
         for text in texts:
             self.number(text)
         self.append(rows.tobytes())
@@ -215,7 +215,7 @@ class EventLog:
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, npt.ArrayLike], texts: Iterable[str]) -> EventLog:
-        """Build a log from columns and its texts in order (what a stored log consists of)."""
+        """Build a log from its columns and its texts in order, as a stored log has them."""
         log = cls()
         length = len(np.asarray(columns["time_s"]))
         rows = np.zeros(length, dtype=ROW)

@@ -81,11 +81,11 @@ class EngineMembership:
         self._processor.todo.append(act.Release(worker.id))
 
     def any_under_way(self, spared: set[int]) -> bool:
-        """Whether a worker, other than the spared ones, holds a version of the model or overlaps."""
+        """Whether a worker other than the spared ones holds a version of the model or overlaps."""
         return any(w.base_version >= 0 or w.overlapping for w in self._others(spared))
 
     def restart_void_work(self, spared: set[int]) -> None:
-        """Forget what workers hold, other than the spared ones, and restart those that are under way.
+        """Discard the state of workers other than the spared ones, and restart those that compute.
 
         A late worker, whose push would have been dropped, begins with the others: on their fragment.
         """

@@ -70,7 +70,7 @@ class Migration:
         return [(release, kept) for release, kept, _ in releases]
 
     def withholds(self, worker: int, view: ClusterView) -> bool:
-        """Whether the release of that worker, which computes as far as the parts know, is withheld."""
+        """Return whether the release of that worker, which parts regard as computing, is withheld."""
         own, seen = self._releases.get(worker), view.workers[worker]
         return own is not None and own.release.ticket == seen.ticket and seen.status is Status.COMPUTING
 
@@ -88,7 +88,7 @@ class Migration:
         return [act.Tell(w, {"push": True}) for w in view.computing if not self.withholds(w, view)]
 
     def is_quiet(self, view: ClusterView) -> bool:
-        """Whether no message is under way or expected."""
+        """Return whether no message is in transit or expected."""
         return view.num_under_way == len(self.releases(view))
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Who exchanges with whom now, where workers keep models of their own and there is no server."""
+"""The exchange graph of workers with models of their own and no server."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Neighbourhood:
         self.sends_first = sends_before_step(communication)
 
     def senders(self, worker: int) -> list[int]:
-        """Return whose models a worker receives at its next exchange, in the order of the graph."""
+        """Return the workers whose models a worker receives at its next exchange, in graph order."""
         return self._there(worker, self._placement.senders)
 
     def receivers(self, worker: int) -> list[int]:
-        """Return who receives a worker's model at its next exchange, in the order of the graph."""
+        """Return the workers that receive a worker's model at its next exchange, in graph order."""
         return self._there(worker, self._placement.receivers)
 
     def degree(self, worker: int, exchange: int) -> int:

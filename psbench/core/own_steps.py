@@ -10,7 +10,7 @@ from psbench.core.parts import Communication
 
 
 class OwnSteps(Communication):
-    """A worker has a model and an optimizer of its own; what it pushes is as the aggregation part says.
+    """A worker has its own model and optimizer; the aggregation part defines the payload of its pushes.
 
     Its model; what its steps have moved it by since it received one; or, where gradients are exchanged, that
     of the last step, which the answer stands in for.

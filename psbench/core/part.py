@@ -43,7 +43,7 @@ class Part(Specification):
 
     @classmethod
     def error_name(cls) -> str:
-        """Return what errors call it."""
+        """Return the name of the part in error messages."""
         return f"{cls.domain} {cls.name!r}"
 
     @classmethod

@@ -57,7 +57,7 @@ class Consistency(Part):
         return [Release(worker)]
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """React to a worker that has left: decide again who may be released."""
+        """React to a worker that has left: decide again which workers are released."""
         return []
 
     def on_timer(self, key: str, view: ClusterView) -> list[Action]:
@@ -70,7 +70,7 @@ class Consistency(Part):
 
 
 class CodecPart(Part):
-    """How a vector of floats is encoded; `psbench.strategies.codecs` has them.
+    """Encoding of a vector of floats; implementations are in `psbench.strategies.codecs`.
 
     `entrywise`: every entry is encoded by itself, so that models are sent as they are, and not as differences
     from what a worker holds. A ring adds up floats alone: those of codecs 'none' and 'fp16'.
@@ -112,8 +112,6 @@ def codec_field(description: str, name: str = "none") -> Any:
 
 
 def _needs_of_fragments() -> tuple[Need, ...]:
-    """Return the needs of a part whose pushes carry some of the entries."""
-
     def need(domain: str, is_met: Callable[[Any], bool], why: str, remedy: str = "") -> Need:
         return Need(
             domain, is_met, "{part} pushes fragments of the model, and " + why, remedy, _has_fragments
@@ -237,7 +235,7 @@ class Communication(Part):
 
     @property
     def steps_by_itself(self) -> bool:
-        """Whether a worker has a model that an optimizer of its own moves, as under `OwnSteps`."""
+        """Whether a worker steps a model by an optimizer of its own, as under `OwnSteps`."""
         return False
 
     @property
@@ -295,13 +293,13 @@ class Communication(Part):
         """Keep the last step, which is neither pushed nor replaced by an answer."""
 
     def payload(self, w: Vector, state: State, own: WorkerStep) -> Vector:
-        """Return what a push carries, a vector that nothing changes later; by default the mean gradient."""
+        """Return the payload of a push, which must not be changed later; by default the mean gradient."""
         state["samples"] = 0
         gradient: Vector = state["gradient"]
         return gradient
 
     def sent(self, w: Vector, vector: Vector, state: State, own: WorkerStep) -> None:
-        """Take note of what the last push carries, as its receivers decode it; not to be changed."""
+        """Observe the last push as its receivers decode it; `vector` must not be changed."""
 
     def receive(self, w: Vector, answer: Vector, state: State, own: WorkerStep) -> None:
         """Take an answer that is no model; see `Aggregation.reply`."""
@@ -324,7 +322,7 @@ class Communication(Part):
         return []
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """React to a worker that has left; if none is left, what is returned is not done."""
+        """React to a worker that has left; if no worker is left, the actions are ignored."""
         return []
 
     def on_applied(self, view: ClusterView) -> list[Action]:
@@ -387,7 +385,7 @@ class NetworkTimes(Protocol):
 
 
 class Placement(Part):
-    """Where parameters are kept, and so what a message costs; decides nothing about workers.
+    """Location of the parameters, and so the cost of a message; decides nothing about workers.
 
     `collective`: a commit is a collective operation of its pushers; `stateless_workers`: a worker keeps
     nothing between steps; `peer_to_peer`: every worker has a model of its own, and exchanges it with some.
@@ -464,7 +462,7 @@ class Placement(Part):
 
 
 class Switching(Part):
-    """When to switch from one composition to the next; on request, every rule switches.
+    """When to switch from one composition to the next; every rule also switches on request.
 
     A rule knows two compositions, whichever the run has beside them: 0, before its switch, and 1, after it;
     `SwitchTo`, `SwitchRequested` and `view.composition` name them so.

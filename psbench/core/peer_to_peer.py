@@ -42,7 +42,7 @@ class PeerToPeer(Placement):
         raise NotImplementedError(f"{type(self).__name__} must define receivers")
 
     def senders(self, worker: int, exchange: int, num_workers: int) -> list[int]:
-        """Return the workers whose models a worker receives at that exchange of its own."""
+        """Return the workers whose models a worker receives at its given exchange."""
         raise NotImplementedError(f"{type(self).__name__} must define senders")
 
     def bytes_up(self, payload: int, num_workers: int) -> int:

@@ -1,4 +1,4 @@
-"""What a replica of the servers can hold of a run, and what of it is with the workers."""
+"""State of a run that a replica of the servers stores, and state that only the workers hold."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from psbench.errors import ParameterError
 
 
 class Switch(Specification):
-    """When a run changes its composition, and what becomes of the momentum.
+    """When a run changes its composition, and how it treats the momentum.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Switch(Specification):
 
     @property
     def reduces_momentum(self) -> bool:
-        """Whether updates after the switch use less momentum than the optimizer's."""
+        """Whether updates after the switch use less momentum than the optimizer's setting."""
         return self.momentum in self.REDUCED
 
     def momentum_scale(self, updates: int, num_workers: int) -> float:
@@ -211,7 +211,7 @@ class SwitchingStrategy(Switch):
         return tuple(switch.rule for switch in self.switches)
 
     def deciding(self, stage: int) -> int:
-        """Return the number of the switch whose rule decides while composition `stage` is in force.
+        """Return the number of the switch whose rule is active under composition `stage`.
 
         That of the next one; if it comes at a set time, or there is none, that of the one that led there.
         """

@@ -46,7 +46,7 @@ def typed(kind: type[_T], plain: Any, where: str | Path) -> _T:
 
 
 def read_json(path: Path) -> Any:
-    """Return what a JSON file holds.
+    """Return the content of a JSON file.
 
     Raises
     ------

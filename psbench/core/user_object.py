@@ -1,4 +1,4 @@
-"""Parts that stand for an object of Python: its specification says what it was, and does not hold it."""
+"""Parts that refer to a Python object: the specification describes the object, and does not contain it."""
 
 from __future__ import annotations
 

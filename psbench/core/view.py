@@ -14,7 +14,7 @@ from psbench.core.events import Push
 
 
 class Status(IntEnum):
-    """What a worker is doing, as far as the engine knows."""
+    """A worker's status, as far as the engine knows."""
 
     NEW = 0  #: has joined and was never released
     COMPUTING = 1  #: was released and has sent nothing since
@@ -24,15 +24,15 @@ class Status(IntEnum):
 
 
 class WorkerGraph(Protocol):
-    """Who exchanges with whom at a worker's next exchange; `core.neighbourhood` has it."""
+    """The exchange graph at a worker's next exchange; implemented in `core.neighbourhood`."""
 
     sends_first: bool
 
     def senders(self, worker: int) -> list[int]:
-        """Return whose models a worker receives."""
+        """Return the workers whose models a worker receives."""
 
     def receivers(self, worker: int) -> list[int]:
-        """Return who receives a worker's model."""
+        """Return the workers that receive a worker's model."""
 
     def degree(self, worker: int, exchange: int) -> int:
         """Return how many a worker sends to at that exchange."""
@@ -184,7 +184,7 @@ class ClusterView:
         return sorted(self.pending.values(), key=lambda push: push.worker)
 
     def waits(self) -> str:
-        """Return, in words, what every active worker waits for."""
+        """Return a description of the event for which each active worker waits."""
         return "; ".join(
             f"worker {w.id} at clock {w.clock}: {w.hold_reason or w.status.name.lower()}"
             for w in self.workers.values()

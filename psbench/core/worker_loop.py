@@ -147,7 +147,7 @@ class WorkerLoop:
             self._apply_orders(orders)
 
     def stepped(self, samples: int, compute_s: float, loss: float, stats: Mapping[str, float]) -> Directive:
-        """Return what to do after a step of so many samples; `stats` may be computed lazily."""
+        """Return the directive after a step of `samples` samples; `stats` may be computed lazily."""
         if not self._steps:
             self._first_loss = loss
         self._steps += 1

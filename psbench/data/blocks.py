@@ -86,7 +86,7 @@ def is_index_name(name: str) -> bool:
 
 
 def index_places(names: Sequence[str]) -> tuple[int, ...]:
-    """Return the places of the first columns whose names are those of a frame's index.
+    """Return the positions of the leading columns whose names are typical of a frame's index.
 
     >>> index_places(["", "Unnamed: 0", "size", ""])
     (0, 1)
@@ -95,7 +95,7 @@ def index_places(names: Sequence[str]) -> tuple[int, ...]:
 
 
 def warn_of_index(where: str, name: str) -> None:
-    """Warn that a column is left out because its name is that of a frame's index."""
+    """Warn that a column is left out because its name is typical of a frame's index."""
     called = f"column {name.strip()!r}" if name.strip() else "the column without a name"
     warnings.warn(
         f"{where}: {called} is taken for the index of a frame and left out of the inputs; to learn from it, "
@@ -195,7 +195,7 @@ def names_header(row: Sequence[str]) -> bool:
 
 
 def numbers_columns(row: Sequence[str]) -> bool:
-    """Return whether the numbers of a first line, two or more, are those of its columns, from 0.
+    """Return whether a first line consists of the column numbers 0, 1, ..., at least two.
 
     pandas names columns so where they have no names; before them a saved index has no name at all.
 
@@ -302,7 +302,7 @@ def _parts(file: Path, columns: TableColumns, header: bool, block_size: int) -> 
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Let pandas not warn of what is looked at afterwards, nor of how Dask calls it."""
+    """Suppress pandas warnings about conditions that are checked later, and about Dask's calls."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Length of header or names")
         warnings.filterwarnings("ignore", "overflow encountered", RuntimeWarning)
@@ -465,7 +465,7 @@ def parquet_columns(files: Sequence[Path]) -> ParquetColumns:
 
 @contextmanager
 def _reading(file: Path) -> Iterator[None]:
-    """Raise what pyarrow raises of a damaged file as DataError."""
+    """Raise pyarrow's errors about a damaged file as DataError."""
     import pyarrow as pa
 
     try:
@@ -585,7 +585,7 @@ def _parquet_block(where: str, rows: int, batch: Any, columns: TableColumns) -> 
 
 
 def _other(column: Any, known: dict[str, int] | None) -> Array:
-    """Return a column that is no input, as int64 or float64; what is missing as NaN."""
+    """Return a column that is not an input, as int64 or float64; missing values become NaN."""
     if known is None:
         return _numeric(column)
     import pyarrow as pa
@@ -601,7 +601,7 @@ def _other(column: Any, known: dict[str, int] | None) -> Array:
 
 
 def _numeric(column: Any) -> Array:
-    """Return a column of numbers as int64, uint64 or float64; what is missing as NaN."""
+    """Return a column of numbers as int64, uint64 or float64; missing values become NaN."""
     values: Array = column.to_numpy(zero_copy_only=False)
     if column.null_count or values.dtype.kind == "f":
         return np.array(values, dtype=np.float64)

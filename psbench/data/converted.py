@@ -1,4 +1,4 @@
-"""Tables turned, once, into arrays in files that are mapped to memory: what is not looked at is not read."""
+"""Tables converted once into memory-mapped arrays; columns are read lazily."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _EXACT = 2**53
 
 @dataclass(frozen=True)
 class Conversion:
-    """Which files, and what is to be made of them.
+    """The files of a conversion, and its settings.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class Conversion:
 
 
 class _About(BaseModel):
-    """The file beside the arrays: their shapes, and what was done to them."""
+    """The file beside the arrays: their shapes, and the conversion's settings."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -127,7 +127,7 @@ class _About(BaseModel):
 
 @dataclass(frozen=True)
 class Converted:
-    """Arrays that are views of files; what is written to them changes no file.
+    """Memory-mapped arrays; writing to them does not change the files.
 
     Attributes
     ----------

@@ -240,7 +240,7 @@ def _check_size(path: Path, image: Picture) -> None:
 
 
 def _of_bytes(image: Picture) -> Picture:
-    """Return an image whose numbers are bytes: of 16 bits the upper eight, where Pillow makes 255 of most.
+    """Return an image with 8-bit values; of 16 bits the upper eight, where Pillow would clip to 255.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What image data sets have in common: a limit for quick runs, normalisation, augmentation."""
+"""Common features of image data sets: a limit for quick runs, normalisation, augmentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens of a Markov chain, whose entropy is known: so is how far a model is from the best one."""
+"""Tokens of a Markov chain with known entropy, and so a known distance of a model from the best one."""
 
 from __future__ import annotations
 

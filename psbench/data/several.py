@@ -57,7 +57,7 @@ class Several:
         return self.map(lambda part: part.to(device))
 
     def numpy(self) -> np.ndarray:
-        """Return all samples as rows of numbers, (N, numbers), for what goes by distances."""
+        """Return all samples as rows of numbers, (N, numbers), for methods based on distances."""
         rows = [np.asarray(part).reshape(len(self), -1).astype(np.float32) for part in self.parts]
         return np.concatenate(rows, axis=1)
 
@@ -90,7 +90,7 @@ class Several:
         return Several(tuple(parts), self.names, self.lengths, self.padding)
 
     def given_to(self, module: nn.Module) -> Any:
-        """Return what a module answers: by keyword if parts have names, else in their order.
+        """Return the module's output: inputs are passed by name if they have names, else in order.
 
         A module whose `forward` takes one argument is given all of them in it, as a tuple or a dict.
 
@@ -131,7 +131,7 @@ def _arguments(forward: inspect.Signature) -> str:
 
 
 def answer(module: nn.Module, inputs: Any) -> Any:
-    """Return what a module answers to a batch: one tensor, or `Several`."""
+    """Return a module's output for a batch: a tensor, or `Several`."""
     return inputs.trimmed().given_to(module) if isinstance(inputs, Several) else module(inputs)
 
 
@@ -172,7 +172,7 @@ def _as_long(parts: list[Tensor], first: Several, place: int) -> list[Tensor]:
 
 
 def without_lengths(inputs: Any) -> Any:
-    """Return inputs whose padding is never cut off."""
+    """Return inputs with untrimmed padding."""
     return Several(inputs.parts, inputs.names) if isinstance(inputs, Several) else inputs
 
 
@@ -197,7 +197,7 @@ def _of_one(part: Any) -> list[Any]:
 
 
 def zeros(layout: SampleLayout, names: Sequence[str], samples: int) -> Any:
-    """Return inputs of zeros of such a layout: what lazy layers take their shapes from."""
+    """Return zero inputs with such a layout, from which lazy layers infer their shapes."""
     import torch
 
     parts = [

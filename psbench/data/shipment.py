@@ -65,7 +65,7 @@ class PartialTensor:
         return self._values.element_size()
 
     def is_floating_point(self) -> bool:
-        """Whether numbers are floats."""
+        """Whether the numbers are floats."""
         return self._values.is_floating_point()
 
     def min(self) -> Tensor:
@@ -97,7 +97,7 @@ class _Part:
         return cls(each_array(x[where], torch.Tensor.numpy), y[where].numpy(), len(y), held)
 
     def tensors(self) -> tuple[Any, Any]:
-        """Return what a data set has in this part's place."""
+        """Return the arrays of this part for a data set."""
         return each_array(self.x, self._rows), self._rows(self.y)
 
     def _rows(self, array: Array) -> Tensor:

@@ -86,7 +86,7 @@ class Text(DataSource):
         return Dataset(self.name, x[:train], y[:train], x[train:], y[train:], self._names(found))
 
     def vocabulary(self) -> tuple[str, ...]:
-        """Return what tokens 0, 1, ... are: a character each, or a byte as 0x61."""
+        """Return the texts of tokens 0, 1, ...: one character each, or a byte as 0x61."""
         return self._names(np.unique(self._codes()))
 
     def encode(self, text: str) -> Tensor:

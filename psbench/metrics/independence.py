@@ -1,4 +1,4 @@
-"""How much workers do by themselves between two requests for the model."""
+"""Independence of workers: their work between two requests for the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run as tables from which the state at any moment follows: what the rewinding panel reads.
+"""A run as tables that give the state at any moment, for the rewinding panel.
 
 The tables hold intervals and instants, so that "what was at time t" is a search in sorted columns, which the
 page makes (`js/recording.js`). They are plain arrays, and travel to a page or into a file as such.
@@ -45,7 +45,7 @@ _STATES = (*Clocks.BREAKS, Kind.PUSH, Kind.HOLD, Kind.APPLY)
 
 @dataclass(frozen=True)
 class Recording:
-    """What a run did, as tables of equally long columns.
+    """A run's activities, as tables of equally long columns.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class Recording:
         return {name: getattr(self, name) for name in names}
 
     def plain(self) -> dict[str, Any]:
-        """Return what a page needs as plain data; columns are base64 of little-endian numbers."""
+        """Return the recording as plain data for a page; columns are base64 of little-endian numbers."""
         tables = {
             name: {column: packed(values) for column, values in table.items()}
             for name, table in self.tables.items()
@@ -101,7 +101,7 @@ class Recording:
         return named | {"tables": tables}
 
     def between(self, from_s: float, to_s: float) -> Recording:
-        """Return the part of the recording between two times, with what was so when it begins.
+        """Return the part of the recording between two times, with the state at its beginning.
 
         What is under way at its edges is there whole: a wait is as long as it was.
         """
@@ -149,7 +149,7 @@ class Recording:
 
     @cached_property
     def settled_s(self) -> float:
-        """Until when it is all known, if the log goes on: before what was under way at its end."""
+        """Time before which the recording is final, if the log continues; later spans may still grow."""
         spans = self.spans
         under_way = spans["start_s"][spans["end_s"] >= self.end_s]
         return float(under_way.min()) if len(under_way) else self.end_s
@@ -189,7 +189,7 @@ def _newest(table: Table, at_s: float) -> Booleans:
 
 
 class LogPrefix:
-    """State at a row of a log, from which later rows can be read: what was in force, and what was under way.
+    """State at a row of a log, from which later rows can be read.
 
     Parameters
     ----------
@@ -294,7 +294,7 @@ def recording(
 
 
 def _presence(rows: Rows) -> Table:
-    """Return who comes and goes, in rows in which the absent have left."""
+    """Return the workers' arrivals and departures, from rows in which absent workers have left."""
     rows = pick(rows, Kind.JOIN, Kind.LEAVE)
     here = (rows["kind"] == Kind.JOIN).astype(np.int64)
     return _columns(rows, "time_s", "worker") | {"here": here}
@@ -338,7 +338,7 @@ def _with_switches(
 
 
 class _States:
-    """Clocks, leads of those who are held, and what each version is made of, along the rows."""
+    """Clocks, leads of held workers, and the pushes of each version, along the rows."""
 
     def __init__(self, log: EventLog, rows: Rows, since: LogPrefix) -> None:
         self._clocks, self._bounds = copy.deepcopy(since.clocks), since.bounds

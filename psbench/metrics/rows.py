@@ -28,7 +28,7 @@ def positions(rows: Rows, *kinds: Kind) -> Integers:
 
 
 def trained(rows: Rows) -> Rows:
-    """Return the rows whose `samples` are progress: committed pushes, and steps kept after a vote."""
+    """Return the rows whose `samples` count as progress: committed pushes, and steps kept after a vote."""
     return pick(rows, Kind.APPLY, Kind.RELEASE)
 
 
@@ -63,7 +63,7 @@ class Absences:
 
 
 def with_membership(rows: Rows) -> Rows:
-    """Return the rows of a whole log so that all who are absent have left; see `Absences`."""
+    """Return the rows of a whole log, with dropped workers leaving and readmitted workers joining."""
     return Absences().read(rows)
 
 
@@ -91,7 +91,7 @@ def end_of(rows: Rows) -> float:
 
 
 def finite(value: float | None) -> float | None:
-    """Return the number, or None where it is missing or not finite (JSON knows no NaN)."""
+    """Return the number, or None if it is missing or not finite (JSON has no NaN)."""
     return None if value is None or not np.isfinite(value) else float(value)
 
 

@@ -1,4 +1,4 @@
-"""What every worker did at every moment, and why it waited."""
+"""Every worker's activity at every moment, and the reasons for its waits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _UNPUSHED = (
 
 
 def timeline(log: EventLog) -> pd.DataFrame:
-    """Return what every worker did, as spans without gaps or overlaps.
+    """Return every worker's activities as spans without gaps or overlaps.
 
     Returns
     -------
@@ -70,7 +70,7 @@ def timeline(log: EventLog) -> pd.DataFrame:
 
 
 def sends_beside(log: EventLog) -> pd.DataFrame:
-    """Return what workers sent while they computed on (overlap), which `timeline` shows as computing.
+    """Return the sends that overlap with computation, which `timeline` shows as computing.
 
     Returns
     -------
@@ -119,7 +119,7 @@ class Spans(NamedTuple):
 
 
 def spans_of(log: EventLog, rows: Rows, whom: bool = True) -> Spans:
-    """Return the spans of rows with `with_membership` applied, whose texts a log has.
+    """Return the spans of rows with `with_membership` applied; `log` has their texts.
 
     Without `whom` it is not found out whom workers waited for.
     """
@@ -222,7 +222,7 @@ def _collective_s(own: _Own, i: Array) -> Array:
 
 
 def _ended_by(own: _Own, i: Array) -> Array:
-    """Return the worker whose message was being answered where the spans end; -1 if it was no worker's."""
+    """Return the worker whose message ended each span; -1 if no worker's message did."""
     answered = own.answered
     if not len(answered):
         return np.full(len(i), -1)
@@ -233,13 +233,13 @@ def _ended_by(own: _Own, i: Array) -> Array:
 
 
 def _ends_of_collectives(log: EventLog, rows: Rows) -> Array:
-    """Return the places of the pushes with whose arrival a ring or tree ended."""
+    """Return the positions of the pushes that completed a ring or tree."""
     pushes = positions(rows, Kind.PUSH)
     return pushes[np.isin(rows["text"][pushes], _with_word(log, rows[pushes], COLLECTIVE))]
 
 
 def _overlapping(log: EventLog, rows: Rows) -> list[int]:
-    """Return the texts of pushes whose workers went on."""
+    """Return the texts of pushes after which workers continued computing."""
     return _with_word(log, pick(rows, Kind.PUSH), "goes_on")
 
 
@@ -250,7 +250,7 @@ def _with_word(log: EventLog, pushes: Rows, word: str) -> list[int]:
 
 
 def _add_overlaps(own: _Own, spans: _Parts) -> None:
-    """Add what workers did from when they sent a push, and went on, until they sent their next one."""
+    """Add the spans between overlapping pushes: from one push to the worker's next."""
     for first in np.flatnonzero(own.goes_on).tolist():
         last = first  # the row before the next push, which is the release, or the worker's last row
         while own.next[last] not in (Kind.PUSH, Kind.LEAVE, _END):
@@ -260,7 +260,7 @@ def _add_overlaps(own: _Own, spans: _Parts) -> None:
 
 
 def _add_exchange(own: _Own, first: int, last: int, spans: _Parts) -> None:
-    """Add one exchange: computing, then what of the exchange was not over by then."""
+    """Add one exchange: computing, then the rest of the exchange."""
 
     def add(phase: int, start: float, stop: float, reason: int = _NONE, place: int = first) -> None:
         other = _ended_by(own, np.array([place])) if phase == _WAIT else -1
@@ -321,7 +321,7 @@ def _handover_cost(rows: Rows, place: Array, released: Array) -> Array:
 
 
 def continuing(log: EventLog, rows: Rows) -> tuple[Rows, dict[int, float]]:
-    """Return what of a log's beginning its continuation needs so that spans across the cut are whole.
+    """Return the rows before a cut that spans across the cut need.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def table(values: Any, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return what `pandas.DataFrame` makes of columns by name, or of rows.
+    """Return a `pandas.DataFrame` of columns by name, or of rows.
 
     The processes of a run read its log too, and importing pandas takes a third as long as importing torch.
     """

@@ -50,7 +50,7 @@ class _Seconds:
 
 
 class SpanTotals:
-    """For how long each worker did what, and waited for which reason.
+    """Total time of each worker's activities, and of its waits by reason.
 
     Attributes
     ----------
@@ -141,13 +141,13 @@ class SpanTotals:
 
 
 def _added(first: _Sums, second: _Sums, factor: float = 1.0) -> _Sums:
-    """Return the sum of both, without what is nothing but rounding."""
+    """Return the sum of both, without entries that are only rounding errors."""
     found = {key: first.get(key, 0.0) + factor * second.get(key, 0.0) for key in {**first, **second}}
     return {key: seconds for key, seconds in found.items() if seconds > 1e-12}
 
 
 class PushTotals:
-    """Whose pushes were applied, how stale they were, how far workers led, and what was sent.
+    """Totals of pushes: applied pushes by worker, staleness, clock lead, and bytes.
 
     Attributes
     ----------

@@ -11,7 +11,7 @@ from psbench.metrics.rows import kept_steps, pick
 
 
 def local_steps_ratio(log: EventLog) -> dict[str, Any] | None:
-    """Return what became of the steps that were voted on; None without votes.
+    """Return the outcomes of the steps that were voted on; None without votes.
 
     Returns
     -------

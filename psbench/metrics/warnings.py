@@ -1,4 +1,4 @@
-"""What a reader of a run should be warned of, derived from its log and its record."""
+"""Warnings for readers of a run, derived from its log and its record."""
 
 from __future__ import annotations
 

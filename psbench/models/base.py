@@ -155,7 +155,7 @@ class ForeignModel(Model):
     tasks: ClassVar[tuple[str, ...]] = ()
 
     def maker(self, num_outputs: int) -> tuple[str, Callable[[], Any]]:
-        """Return what messages call the network, and what makes it."""
+        """Return the network's name in messages, and the function that creates it."""
         raise NotImplementedError(f"{type(self).__name__} must define maker")
 
     def build(
@@ -166,7 +166,7 @@ class ForeignModel(Model):
         example: Tensor | Several | None = None,
         check_size: Callable[[int], None] = _any_size,
     ) -> nn.Module:
-        """Return what is made; see `Model.build`."""
+        """Return the created network; see `Model.build`."""
         from psbench.models.construction import built, count
 
         check_size(self.known_size)
@@ -176,5 +176,5 @@ class ForeignModel(Model):
 
     @property
     def known_size(self) -> int:
-        """How many numbers are known before it is built: none."""
+        """Number of parameters known before the network is built: 0."""
         return 0

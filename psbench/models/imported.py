@@ -23,7 +23,7 @@ class ImportedModel(ImportedCall, ForeignModel):
     name: ClassVar[str] = "import"
 
     def maker(self, num_outputs: int) -> tuple[str, Callable[[], Any]]:
-        """Return what calls the target."""
+        """Return the target's name and a function that calls it."""
         return f"model {self.target!r}", partial(self.imported(), **self.arguments)
 
 

@@ -51,7 +51,7 @@ class FeedForward(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Attention and feed-forward, each normalised before and added to what came in."""
+    """Attention and feed-forward, each with pre-normalisation and a residual connection."""
 
     def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Decoder(nn.Module):
 
 @torch.no_grad()
 def initialise(network: Decoder, generator: Generator) -> None:
-    """Draw weights as GPT-2 does: normal, and smaller where a layer's output is added to what came in."""
+    """Initialise weights as GPT-2 does: normal, with smaller deviation in layers before a residual sum."""
     into_sum = _DEVIATION / math.sqrt(2 * len(network.blocks))
     for name, layer in network.named_modules():
         if isinstance(layer, (nn.Linear, nn.Embedding)):

@@ -1,4 +1,4 @@
-"""Whether a higher or a lower value of what is evaluated is the better one."""
+"""Direction of evaluated values: whether a higher or a lower one is better."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LARS(Optimizer):
-    """SGD whose rate is, in each tensor, in proportion to the norm of its weights over that of its gradient.
+    """SGD with a per-tensor rate proportional to the ratio of weight norm to gradient norm.
 
     d = lambda (g + wd w) with lambda = trust |w| / (|g| + wd |w| + 1e-8), or 1 where |w| or |g| is 0;
     u <- momentum u + d; w <- w - lr u.
@@ -42,7 +42,7 @@ class LARS(Optimizer):
 
 
 class LAMB(Optimizer):
-    """Adam whose step is, in each tensor, as long as its weights.
+    """Adam with a per-tensor step as long as the tensor's weights.
 
     m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; u = m / (sqrt(v) + epsilon) + wd w;
     w <- w - lr |w|/|u| u, where the ratio is 1 if |w| or |u| is 0.

@@ -17,7 +17,7 @@ IGNORED = -100
 
 
 class Loss(Part):
-    """What is minimised: a number from the outputs for a batch and its targets.
+    """The minimised loss: a number computed from the outputs for a batch and its targets.
 
     Shapes
     ------
@@ -200,7 +200,7 @@ def as_vector(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def logits_of(outputs: Any) -> Any:
-    """Return the logits among outputs that have some by this name, as those of Hugging Face's models.
+    """Return the logits of outputs that contain `logits`, as those of Hugging Face models do.
 
     Not those of a tuple: torchvision's GoogLeNet gives one whose other outputs have losses, too.
     """

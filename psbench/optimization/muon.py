@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Muon(Optimizer):
-    """Steps along the momentum with all singular values 1, in each matrix; those of AdamW elsewhere.
+    """In each matrix, steps along the orthogonalised momentum (all singular values 1); elsewhere AdamW.
 
     Both are torch's. A tensor of more than two dimensions is a matrix of as many rows as its first size. The
     rate of matrices is adjusted so that their steps are as large as AdamW's (`match_rms_adamw`), which lets

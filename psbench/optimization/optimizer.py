@@ -58,12 +58,12 @@ class Optimizer(Part):
 
     @property
     def is_grouped(self) -> bool:
-        """Whether some entries decay and others do not."""
+        """Whether some entries have weight decay and others none."""
         return self.decay == "matrices" and self.weight_decay > 0
 
     @property
     def moves_without_gradient(self) -> bool:
-        """Whether its step moves an entry, or changes its state, where the gradient is 0."""
+        """Whether a step changes an entry or its state even if the gradient is 0."""
         return True
 
     def beside_the_rate(self, usual: Optimizer) -> str:
@@ -164,7 +164,7 @@ class Optimizer(Part):
         raise NotImplementedError(f"{type(self).__name__} must define build")
 
     def update(self, parameters: torch.Tensor) -> OptimizerSteps:
-        """Return what takes this optimizer's steps on one flat tensor, which it changes in place."""
+        """Return an object that takes this optimizer's steps on one flat tensor, in place."""
         from psbench.optimization.update import TorchUpdate
 
         return TorchUpdate(parameters, self.build(parameters), self.decays_of(parameters))

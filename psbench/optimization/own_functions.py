@@ -39,7 +39,6 @@ class OwnLoss(Own, Loss):
     """A function that was passed: (outputs, targets) -> the mean over the batch."""
 
     def mean(self, outputs: Any, targets: Tensor) -> Tensor:
-        """Return what the function returns."""
         value: Tensor = self.object(outputs, targets)
         return value
 
@@ -56,7 +55,6 @@ class ImportedLoss(_ImportedFunction, Loss):
     name = "import"
 
     def mean(self, outputs: Any, targets: Tensor) -> Tensor:
-        """Return what the function returns."""
         value: Tensor = self.function(outputs, targets)
         return value
 
@@ -66,7 +64,7 @@ class ImportedLoss(_ImportedFunction, Loss):
 
 
 class _Declared(Metric):
-    """Base of metrics whose direction is declared, or not known."""
+    """Base of metrics whose direction is declared, or unknown."""
 
     of_all = True
 
@@ -74,7 +72,7 @@ class _Declared(Metric):
 
     @property
     def lower_is_better(self) -> bool | None:  # pyrefly: ignore[bad-override]
-        """Whether the smaller value is the better one; None if that is not declared."""
+        """Whether smaller values are better; None if undeclared."""
         return None if self.better is None else self.better == "lower"
 
 
@@ -87,7 +85,6 @@ class OwnMetric(Own, _Declared):
         return "metrics"
 
     def value(self, outputs: Any, targets: Tensor) -> float:
-        """Return what the function returns."""
         return float(self.object(outputs, targets))
 
 
@@ -97,7 +94,6 @@ class ImportedMetric(_ImportedFunction, _Declared):
     name = "import"
 
     def value(self, outputs: Any, targets: Tensor) -> float:
-        """Return what the function returns."""
         return float(self.function(outputs, targets))
 
 

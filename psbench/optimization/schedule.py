@@ -1,4 +1,4 @@
-"""Schedules: what the learning rate is multiplied by as training goes on, by epoch."""
+"""Schedules: the factor on the learning rate, by epoch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RateSchedule(Part):
     domain = "schedule"
 
     def factor(self, epoch: float) -> float:
-        """Return what the rate is multiplied by at that epoch, 0 or more."""
+        """Return the factor on the learning rate at that epoch, 0 or more."""
         raise NotImplementedError(f"{type(self).__name__} must define factor")
 
 
@@ -52,7 +52,7 @@ class _Decay(RateSchedule):
         return self.floor + (1 - self.floor) * self.left(done)
 
     def left(self, done: float) -> float:
-        """Return what is left, 1 to 0, when that share of the decay is done."""
+        """Return the remaining factor, from 1 to 0, after that share of the decay."""
         raise NotImplementedError(f"{type(self).__name__} must define left")
 
 
@@ -138,7 +138,7 @@ class OwnSchedule(Own, RateSchedule):
     """A function that was passed: epoch -> factor."""
 
     def factor(self, epoch: float) -> float:
-        """Return what the function returns.
+        """Return the function's value, checked.
 
         Raises
         ------
@@ -155,7 +155,7 @@ class OwnSchedule(Own, RateSchedule):
 
     @property
     def argument(self) -> str:
-        """Where such an object is passed."""
+        """The name of the argument that takes such an object."""
         return "optimizer"
 
 

@@ -52,7 +52,7 @@ def check_optimizers(
 
 
 def blind_to_absence(strategy: AnyStrategy, optimizer: Optimizer) -> str:
-    """Return what takes a parameter without a gradient for one with a gradient of zeros, and so moves it.
+    """Return the component that treats a missing gradient as zeros, and so moves the parameter.
 
     Empty if nothing does: see `psbench.optimization.absent`.
     """
@@ -69,7 +69,7 @@ def blind_to_absence(strategy: AnyStrategy, optimizer: Optimizer) -> str:
 
 
 def check_shares(strategy: AnyStrategy, optimizer: Optimizer, comes_or_goes: Sequence[str]) -> None:
-    """Refuse what workers that hold a share of the model each cannot do, or cannot do without.
+    """Reject settings that workers with a share of the model each do not support, or lack.
 
     `comes_or_goes` names the settings by which a worker comes, goes or is dropped.
     """
@@ -101,7 +101,7 @@ def check_inner_schedule(inner: Optimizer | None) -> None:
 def check_plateau(
     strategy: AnyStrategy, evaluate_every: float, epochs: float | None, timing_only: bool
 ) -> None:
-    """Refuse a plateau of the servers' rate that no evaluation reaches, or of which some do not hear.
+    """Reject a plateau schedule without evaluations, or one whose events do not reach all workers.
 
     Both times are in epochs.
     """

@@ -1,4 +1,4 @@
-"""Any of torch's optimizers by its class, for what is not written out in `optimizer`."""
+"""Any optimizer class of torch, for those that `optimizer` does not implement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of several strategies side by side: their numbers, and what to know before believing them."""
+"""Runs of several strategies side by side: results, and caveats."""
 
 from __future__ import annotations
 
@@ -77,31 +77,31 @@ class Compared(ShownTable):
 
     @cached_property
     def differences(self) -> dict[str, dict[str, str]]:
-        """What is not the same in all groups, beside the strategy: field -> label -> value in words."""
+        """Differences between the groups besides the strategy: field -> label -> value as text."""
         return differences(self.groups)
 
     @property
     def budget(self) -> str:
-        """What every run was given, in words; says so if the budgets differ."""
+        """Description of every run's budget; it says so if the budgets differ."""
         return self.equal or budgets(self.groups)
 
     @property
     def no_speed_up(self) -> dict[str, str]:
-        """Why there is no speed-up of a group, by label; see `budget.no_speed_up`."""
+        """Reasons for missing speed-ups, by label; see `budget.no_speed_up`."""
         base = self.groups[self.baseline]
         found = {label: no_speed_up(runs, base, self.equal) for label, runs in self.groups.items()}
         return {label: reason for label, reason in found.items() if reason}
 
     @property
     def no_test(self) -> dict[str, str]:
-        """Why a group is not tested against the baseline, by label; see `budget.unequal_epochs`."""
+        """Reasons for missing tests against the baseline, by label; see `budget.unequal_epochs`."""
         base = self.groups[self.baseline]
         found = {label: unequal_epochs(runs, base, self.equal) for label, runs in self.groups.items()}
         return {label: reason for label, reason in found.items() if reason}
 
     @property
     def warnings(self) -> list[str]:
-        """What a reader must know before believing a difference."""
+        """Caveats to read before trusting a difference."""
         found = [f"{self.budget}: compare with care"] if "unequal" in self.budget else []
         found += self.early
         if task := [name for name in _TASK if name in self.differences]:
@@ -119,7 +119,7 @@ class Compared(ShownTable):
 
     @property
     def remarks(self) -> list[str]:
-        """What the table's numbers mean, and the warnings."""
+        """The meaning of the table's numbers, and the warnings."""
         said = "unequal" in self.budget  # by a warning
         lines = [*([] if said else [self.budget]), *self._differing(), *self._clocks()]
         if len(self.groups) > 1:
@@ -160,7 +160,7 @@ class Compared(ShownTable):
         return lines
 
     def _speed_ups(self) -> list[str]:
-        """Say what speed-ups refer to, and why some, or all, are missing."""
+        """Return remarks on the baseline of speed-ups, and on missing ones."""
         missing = self.no_speed_up
         others = [label for label in self.groups if label != self.baseline]
         lines = [] if all(label in missing for label in others) else [f"speed-up against {self.baseline}"]

@@ -1,4 +1,4 @@
-"""Tables as CSV, whose cells no spreadsheet program takes for formulas."""
+"""Tables as CSV, with cells escaped that spreadsheet programs would treat as formulas."""
 
 from __future__ import annotations
 

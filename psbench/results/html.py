@@ -1,4 +1,4 @@
-"""Pieces of HTML: tables, and a page whose charts are drawn with no internet.
+"""Pieces of HTML: tables, and a page whose charts need no internet.
 
 Vega, Vega-Lite and vega-embed are written into the page once, the charts as specifications. A content
 security policy in the page forbids it to load anything from anywhere.
@@ -47,7 +47,7 @@ def _templates() -> Environment:
 
 
 def _macro(name: str, *values: Any) -> Markup:
-    """Return what a macro of `macros.html` makes of values."""
+    """Return the result of a macro of `macros.html`."""
     found: Markup = getattr(_templates().get_template("macros.html").module, name)(*values)
     return found
 
@@ -78,7 +78,7 @@ class FigureList:
         return Markup('<div class="grid">{}</div>').format(Markup("").join(map(self.place, figures)))
 
     def scripts(self) -> Markup:
-        """Return Vega (once), the specifications, and what draws them."""
+        """Return Vega (once), the chart specifications, and the script that renders them."""
         import vl_convert
 
         data = {"light": charts.theme(), "dark": charts.theme(dark=True), "specs": self.specs}

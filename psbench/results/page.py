@@ -74,7 +74,7 @@ def _title(comparison: Compared) -> str:
 
 
 def _facts(comparison: Compared) -> dict[str, str]:
-    """Return what the runs are of: one value, or all that occur."""
+    """Return facts about the runs: a single value, or all that occur."""
     of_each = [_facts_of(runs[0]) for runs in comparison.groups.values()]
     facts = {name: _joined(facts[name] for facts in of_each) for name in of_each[0]}
     return facts | {
@@ -110,7 +110,7 @@ def _without_folded(
 
 
 def _findings(comparison: Compared) -> list[Markup]:
-    """Return in sentences what the table says, each with its numbers."""
+    """Return the table's findings as sentences with numbers."""
     records = {record["strategy"]: record for record in comparison.table().to_dict("records")}
     baseline = records.pop(comparison.baseline)
     found = [
@@ -123,7 +123,7 @@ def _findings(comparison: Compared) -> list[Markup]:
 
 
 def _speed_sentence(record: dict[Any, Any], other: dict[Any, Any], missing: str) -> Markup:
-    """Say how long a strategy took, and what it reached in that time: speed alone is no merit."""
+    """Return a sentence about a strategy's time and the result it reached in that time."""
     ratio, baseline = record["speed_up"], other["strategy"]
     if missing:
         than = f"not compared with {baseline}, {missing}"
@@ -138,7 +138,7 @@ def _speed_sentence(record: dict[Any, Any], other: dict[Any, Any], missing: str)
 
 
 def _reached(record: dict[Any, Any], other: dict[Any, Any]) -> str:
-    """Return what two rows reached, in accuracy, else in loss; nothing if they were not evaluated."""
+    """Return a phrase with both rows' accuracy, or else loss; empty if they were not evaluated."""
     for name, what in (("val_accuracy", "an accuracy"), ("val_loss", "a validation loss")):
         if all(row.get(name) is not None and row[name] == row[name] for row in (record, other)):
             own, others = (as_text(row, name, deviation=False) for row in (record, other))
@@ -198,7 +198,7 @@ def _digests(comparison: Compared) -> tuple[list[str], list[list[str]]]:
 
 
 def _provenance(runs: Sequence[Run]) -> list[str]:
-    """Return what repeats, by backend, and the versions of the libraries, a line for each set of them."""
+    """Return the repeatability of each backend, and the sets of library versions, one line each."""
     backends = dict.fromkeys(run.experiment.backend for run in runs)
     versions = (
         ", ".join(f"{name} {version}" for name, version in run.meta.get("versions", {}).items())

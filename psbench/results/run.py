@@ -1,4 +1,4 @@
-"""What a run leaves: its log, its model, its summary, in memory and on disk."""
+"""The result of a run: log, model and summary, in memory and on disk."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FILES = ("run.json", "log", "experiment.yaml")
 
 @dataclass(repr=False)
 class Run:
-    """What a run leaves.
+    """The result of a run: log, model and summary.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Run:
         return summarise(self.log, self._specified() | self.meta)
 
     def _specified(self) -> dict[str, Any]:
-        """Return what warnings need of the specification."""
+        """Return the parts of the specification that warnings depend on."""
         experiment = self.experiment
         found: dict[str, Any] = {"whole_rate": [each.whole_rate for each in experiment.strategy.compositions]}
         rules = [rule.model_dump(mode="json") for rule in experiment.rules]
@@ -166,7 +166,7 @@ class Run:
 
     @staticmethod
     def prepare_to_save() -> None:
-        """Import the modules that `save` uses, so that a run that is told to end does not wait for them."""
+        """Import the modules of `save` early, so that a terminated run need not wait for them."""
         import pandas as pd  # noqa: F401
 
         write_log_to(BytesIO(), ".parquet", EventLog(), None)

@@ -52,7 +52,7 @@ def write_log_to(file: BinaryIO, suffix: str, log: EventLog, run_id: str | None)
 
 
 def read_log(path: Path) -> StoredLog:
-    """Read a log written by `write_log`. Whether its rows are those of a run is checked by `check_log`.
+    """Read a log written by `write_log`; `check_log` validates its rows.
 
     Raises
     ------

@@ -38,11 +38,11 @@ def table_text(
 
 
 class ShownTable:
-    """Base of what shows itself as a table with remarks below it, in a terminal and in a notebook."""
+    """Base of objects that display themselves as a table with remarks, in a terminal and in a notebook."""
 
     @property
     def remarks(self) -> list[str]:
-        """What the table's numbers mean."""
+        """The meaning of the table's numbers."""
         raise NotImplementedError
 
     def cells(self) -> tuple[list[str], list[list[str]]]:

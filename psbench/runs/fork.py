@@ -1,4 +1,4 @@
-"""What if: another future of a run, from one of its moments on."""
+"""Forks: an alternative continuation of a run from a given moment."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Fork:
     momentum: Literal["keep", "zero"] = "keep"
 
     def words(self) -> str:
-        """Say what is different, and at a change of the strategy what becomes of the momentum.
+        """Return a description of the change, including the momentum after a change of strategy.
 
         >>> Fork(1.5, worker=3, kill=True).words(), Fork(0.25, strategy="asp").words()
         ('worker 3 lost at 1.5 s', 'asp from 0.25 s on, momentum kept')
@@ -89,7 +89,7 @@ _MOMENTUM = {"keep": "kept", "zero": "reset"}
 
 
 def fork(origin: Run | Experiment, change: Fork) -> Experiment:
-    """Return the experiment whose run is the same until a moment, and differs in one thing from then on.
+    """Return the experiment that repeats a run until a moment, and differs in one thing from then on.
 
     The beginning is simulated again from the same seed: every row of the log before that moment is the same,
     byte for byte. Running the experiment compares that, and a run whose beginning differs is refused

@@ -22,7 +22,7 @@ Divider: TypeAlias = Callable[[Any, int, np.random.Generator], Sequence[Any]]
 
 
 class _ByFunction(Sharding):
-    """Base of shardings by a function; it checks what the function returns."""
+    """Base of shardings by a function; checks the function's result."""
 
     travels = True  # the function is called once, here: a second call need not return the same
 
@@ -30,7 +30,7 @@ class _ByFunction(Sharding):
         raise NotImplementedError(f"{type(self).__name__} must define divider")
 
     def of_data(self, data: ShardedData, num_workers: int, rng: Rng) -> Division:
-        """Return what the function makes of the data set, checked.
+        """Return the function's division of the data set, checked.
 
         Raises
         ------
@@ -74,7 +74,7 @@ class OwnSharding(Own, _ByFunction):
         return hash(self.fingerprint)
 
     def bare(self) -> Sharding:
-        """Return what a specification that was read from a file has in its place."""
+        """Return the part that a specification read from a file would contain."""
         return OwnSharding(**{name: getattr(self, name) for name in type(self).model_fields})
 
     def divider(self) -> Divider:

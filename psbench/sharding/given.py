@@ -1,4 +1,4 @@
-"""Sharding that the data says: it is divided already, or a column says what belongs together."""
+"""Shardings given by the data: divided already, or grouped by a column."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Column(Sharding):
 
     @property
     def remedy(self) -> str:
-        """What to try when a worker is left without samples."""
+        """Advice for a worker left without samples."""
         return f"column {self.column!r} has too few different values; use fewer workers, or another column"
 
     def labels_of(self, data: ShardedData) -> Integers:

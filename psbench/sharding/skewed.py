@@ -15,7 +15,7 @@ MAX_DRAWS = 100
 
 
 class _Drawn(Sharding):
-    """Base of shardings by a Dirichlet distribution, whose shards have at least `min_size` samples."""
+    """Base of shardings by a Dirichlet distribution, with at least `min_size` samples per shard."""
 
     alpha: float = parameter(0.5, "concentration: small is skewed, large is even", gt=0)
     min_size: int = parameter(10, "smallest shard", unit="samples", ge=1)

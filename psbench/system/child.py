@@ -34,7 +34,7 @@ class Child:
         other.close()
 
     def end(self, at_once: bool = False) -> None:
-        """End the process after what it computes, or at once; it is killed if that takes seconds."""
+        """End the process after its current computation, or at once; kill it if it does not end in time."""
         self.pipe.close()
         if at_once and self.process.is_alive():
             self.process.kill()

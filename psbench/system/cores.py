@@ -1,4 +1,4 @@
-"""How many cores this process may use: of the machine, of the container, and as a variable says."""
+"""Number of cores for this process, limited by machine, container and environment variable."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def _locked(claim: Path) -> int | None:
 
 
 def check_new_file(path: Path) -> None:
-    """Check that a file can be written, before what goes into it is computed; leave nothing there.
+    """Check that a file can be written, before its content is computed; leave no file behind.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""How much memory and disk there is, and errors for what would need more: before it is begun."""
+"""Available memory and disk space, and errors before a computation would exceed them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def machine_memory() -> tuple[str, int]:
 
 
 def _left_in_container(folder: Path, limit: str, used: str) -> int | None:
-    """Return what a control group leaves to this process; None without a limit."""
+    """Return the memory that a control group leaves to this process; None without a limit."""
     try:
         most, now = (int((folder / name).read_text()) for name in (limit, used))
         lines = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
@@ -56,7 +56,7 @@ def free_disk(folder: Path) -> int:
 
 
 def check_memory(needed: int, what: str, remedy: str) -> None:
-    """Refuse what would need more memory than there is.
+    """Raise if a computation would exceed the available memory.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def check_memory(needed: int, what: str, remedy: str) -> None:
 
 
 def check_disk(folder: Path, needed: int, what: str, remedy: str) -> None:
-    """Refuse what would need more of the disk than is free; see `check_memory`.
+    """Raise if a computation would exceed the free disk space; see `check_memory`.
 
     Raises
     ------

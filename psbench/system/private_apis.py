@@ -1,4 +1,4 @@
-"""Everything that reaches into another library's inside, and what it needs there.
+"""All uses of private APIs of other libraries, with their reasons.
 
 No library promises these, so a new version of one may end them: `tests/system/test_insides.py` has a test for
 each, which fails then and names what was needed. Each imports its library when it is called, so that the

@@ -1,4 +1,4 @@
-"""How far each process of a live run has come while it starts, and how long that took."""
+"""Progress of each process of a live run during its start, with durations."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class StartProgress:
         self._tell()
 
     def see(self, addresses: Iterable[str]) -> None:
-        """Take note of the processes that are up, whose roles are not known yet."""
+        """Record the started processes, whose roles are not known yet."""
         now = self._now()
         with self._lock:
             before = len(self._up)
@@ -63,7 +63,7 @@ class StartProgress:
             self._tell()
 
     def place(self, placed: Mapping[str, str]) -> None:
-        """Take note of which process is to be what."""
+        """Record the role of each process."""
         now = self._now()
         with self._lock:
             for role, address in placed.items():

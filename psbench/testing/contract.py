@@ -1,4 +1,4 @@
-"""A checker of the contract of strategies: what every backend relies on, whatever a strategy decides.
+"""Checks the contract of strategies, on which every backend relies.
 
 The checks need an engine and scripted clusters only. A message says what was seen, and its likely cause.
 """
@@ -309,7 +309,7 @@ def _check_arithmetics(strategies: Sequence[AnyStrategy], seed: int, events: int
 
 
 def _check_arithmetic(strategy: AnyStrategy, seed: int, events: int, is_half: bool) -> None:
-    """Try what the user's own parts compute; that of psbench's is tested, and takes torch to try."""
+    """Test the arithmetic of the user's own parts; psbench's own is tested elsewhere, and needs torch."""
     if isinstance(strategy, SwitchingStrategy):
         return
     updates, works = _is_own(strategy.aggregation), _is_own(strategy.communication)
@@ -386,7 +386,7 @@ def _played(strategy: AnyStrategy, seed: int, events: int, **options: Any) -> Sc
 
 
 def _decisions(cluster: ScriptedCluster) -> list[Any]:
-    """Return the log without what pushes carry for the log alone."""
+    """Return the log without the statistics of pushes that do not affect decisions."""
     rows = cluster.log.rows().copy()
     pushes = rows["kind"] == Kind.PUSH
     for name in ("compute_s", "send_s", "loss"):

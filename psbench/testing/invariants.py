@@ -13,7 +13,7 @@ _TEXT = (ROW.names or ()).index("text")
 
 
 class BrokenContract(ProtocolError):
-    """A strategy does not keep the contract; the message says what was seen and the likely cause."""
+    """A strategy violates the contract; the message states the observation and the likely cause."""
 
 
 class MisfitOrBroken(BrokenContract):
@@ -186,7 +186,7 @@ class Invariants:
         self._pushed.clear()
 
     def _close_commit(self) -> None:
-        """Check a complete commit against what the part declares."""
+        """Check a complete commit against the part's declarations."""
         if not self._commit:
             return
         workers, self._commit = self._commit, []

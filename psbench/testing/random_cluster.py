@@ -1,4 +1,4 @@
-"""Scripted clusters whose size, step times, failures and joins are drawn at random."""
+"""Scripted clusters with random size, step times, failures and joins."""
 
 from __future__ import annotations
 

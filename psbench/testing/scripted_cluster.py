@@ -276,7 +276,7 @@ class ScriptedCluster(PromptDriver):
         return ev.Push(next(self._ids), step.worker, step.ticket, step.version, step.samples, bytes=_BYTES)
 
     def void(self, worker: int) -> None:
-        """Make void what a worker computes; with `deliver_void` its push arrives all the same."""
+        """Cancel a worker's computation; with `deliver_void` its push still arrives."""
         self._busy.pop(worker, None)
         own = self._workers.get(worker)
         if own is not None:

@@ -1,4 +1,4 @@
-"""A workload whose engine, server and trainer tell a witness what they are asked for.
+"""A workload whose engine, server and trainer report their calls to a witness.
 
 Its arithmetic is that of names: each entry of the model is the number of its version, and each entry of a
 gradient the number of its step, so that whoever holds one knows which it is.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class WatchedServer(Server):
-    """A server whose model is the number of its version; see `Server`."""
+    """A server whose model is its version number; see `Server`."""
 
     def __init__(self, witness: Witness, *given: Any, **options: Any) -> None:
         self._witness, self._uses = witness, 0
@@ -82,7 +82,7 @@ class WatchedWorkload(Workload):
         return self.witness
 
     def engine(self, log: EventLog | None, make: Any = Engine) -> Engine:
-        """Return an engine that is watched, unless it writes no log: such a one only tries what would be."""
+        """Return a watched engine; an engine without a log, used for trials, is not watched."""
         return super().engine(log, make if log is None else partial(WatchedEngine, self._watcher))
 
     def server(self, make: Any = Server) -> Server:

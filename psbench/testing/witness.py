@@ -1,4 +1,4 @@
-"""The witness of a run: compares what a driver does with what it is answered, by `psbench.core.driver`."""
+"""The witness of a run: compares a driver's operations with the answers of the engine."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Witness:
             check(self, event, view)
 
     def answer(self, actions: Sequence[Action], view: ClusterView) -> None:
-        """Take note of what is to come of an answer."""
+        """Record the operations that an answer requires."""
         for action in actions:
             if note := _NOTES.get(type(action)):
                 note(self, action, view)
@@ -116,7 +116,7 @@ class Witness:
     # ---------------------------------------------------------------- what is performed
 
     def computed(self, worker: int, version: int, mark: Mark) -> None:
-        """Take note that a worker pushes what it has computed from the model of a version."""
+        """Record a worker's computation from the model of a version."""
         self._computed.setdefault(worker, deque()).append((version, mark))
 
     def made(self, version: int, marks: Iterable[Mark]) -> None:
@@ -193,7 +193,7 @@ class Witness:
         return release
 
     def _has_left(self, worker: int) -> bool:
-        """Return whether a worker is away as of now, and the engine was not told."""
+        """Return whether a worker is away now although the engine was not notified."""
         assert self.leaves is not None
         who, left_s, back_s = self.leaves
         return worker == who and not self._is_away and left_s + _ROUNDING_S < self.now < back_s
@@ -310,7 +310,7 @@ def _load(release: act.Release) -> str:
 
 
 class WatchedEngine(Engine):
-    """An engine that tells a witness what it is handed and what it answers; see `Engine`."""
+    """An engine that reports its events and answers to a witness; see `Engine`."""
 
     def __init__(self, witness: Witness, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)

@@ -1,4 +1,4 @@
-"""How many answers of a model are right, where its outputs say which class is meant."""
+"""Number of correct predictions of a classifier."""
 
 from __future__ import annotations
 

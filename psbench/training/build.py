@@ -149,7 +149,7 @@ class Workload:
 
     @property
     def entry_bytes(self) -> int:
-        """Bytes of one entry of the model on a server: the parameter, and what updates keep of it."""
+        """Bytes per entry of the model on a server: the parameter, and the state of its updates."""
         aggregation = self.experiment.strategy.compositions[0].aggregation
         return 4 * (1 + self.experiment.optimizer.tensors + kept_vectors(aggregation))
 
@@ -197,7 +197,7 @@ class Workload:
 
     @cached_property
     def optimizers(self) -> tuple[Optimizer, Optimizer]:
-        """The servers' optimizer, and that of workers which step by themselves."""
+        """The servers' optimizer, and the optimizer of workers that take local steps."""
         outer = self.experiment.optimizer
         inner = self.experiment.inner_optimizer or outer
         return self._of_model(outer), self._of_model(inner)
@@ -220,7 +220,7 @@ class Workload:
 
     @cached_property
     def computing(self) -> FlatModel:
-        """The model where gradients are computed; what it holds changes as it does.
+        """The model on the device for gradients; its values change during computation.
 
         Raises
         ------
@@ -234,7 +234,7 @@ class Workload:
 
     @property
     def blind(self) -> str:
-        """What would take a parameter without a gradient for one with zeros; empty: nothing."""
+        """The component that would treat a missing gradient as zeros; empty if there is none."""
         return blind_to_absence(self.experiment.strategy, self.experiment.optimizer)
 
     def trainer(self, make: Callable[..., Trainer] = Trainer) -> Trainer:
@@ -248,7 +248,7 @@ class Workload:
         return Evaluator(model, self.data, self.streams, loss=loss, metrics=metrics)
 
     def _servers(self) -> list[dict[str, Any]]:
-        """Return what each server holds, for each composition with more than one."""
+        """Return the contents of each server, for each composition with more than one."""
         return [
             {"composition": composition.name, **composition.placement.balance(self.model.layout)}
             for composition in self.experiment.strategy.compositions

@@ -49,7 +49,7 @@ _ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Backward]]
 
 
 class DenseGradient:
-    """Computes what autograd would, for a chain of linear layers and activations.
+    """Computes the gradient as autograd does, for a chain of linear layers and activations.
 
     Parameters
     ----------

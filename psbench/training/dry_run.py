@@ -1,4 +1,4 @@
-"""One step on a few samples before the run: what cannot work is said in one line, and nothing is changed."""
+"""A trial step on a few samples before the run: errors are reported early, and no state changes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MOST_SAMPLES = 16
 
 @dataclass(frozen=True)
 class Trial:
-    """What a step on a few samples has shown.
+    """Result of a trial step on a few samples.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ def check_parameters(what: str, module: nn.Module) -> None:
 
 
 class TrialOptions(NamedTuple):
-    """How a step is tried.
+    """Options of a trial step.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ class _Kept:
         _put_back(self._module, {name: buffer.clone() for name, buffer in self.buffers.items()})
 
     def put_back(self) -> None:
-        """Put back buffers and attributes; what a container in an attribute holds stays as it is."""
+        """Restore buffers and attributes; the content of containers in attributes is not restored."""
         for now, before in self._attributes:
             now.clear()
             now.update(before)
@@ -376,7 +376,7 @@ def _tensors(outputs: Any) -> Iterator[Tensor]:
 
 
 def _mapped(outputs: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Return outputs of the same form with each tensor changed; what else they hold stays."""
+    """Return the outputs with each tensor changed; other content is kept."""
     if isinstance(outputs, Tensor):
         return change(outputs)
     if isinstance(outputs, MutableMapping):

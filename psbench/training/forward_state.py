@@ -1,4 +1,4 @@
-"""What a forward leaves behind in a module: only buffers travel with a model, so only they may remember."""
+"""State that a forward pass keeps in a module: only buffers travel with a model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def changed(before: Values, after: Values) -> str | None:
 
 
 def changed_parameter(module: nn.Module, before: Mapping[str, Tensor]) -> str | None:
-    """Return the first parameter whose values are not those from before, trained or not; None if all are."""
+    """Return the first parameter whose values have changed, trained or not; None if there is none."""
     now = dict(module.named_parameters())
     return next((n for n, t in before.items() if n not in now or not torch.equal(now[n], t)), None)
 
@@ -61,7 +61,7 @@ def _scripted(layer: torch.jit.ScriptModule) -> Iterator[tuple[str, object]]:
 
 
 def comparable(value: Any, seen: Set[int] = frozenset()) -> object:
-    """Return what is equal for equal values: tensors as bytes, containers and objects by what they hold."""
+    """Return a comparable value: tensors as bytes, containers and objects by their content."""
     if value is None or isinstance(value, (bool, int, str, bytes)):
         return value
     if isinstance(value, (float, complex)):

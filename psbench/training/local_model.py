@@ -35,7 +35,7 @@ EPOCH = "epoch"
 
 
 class LocalModel:
-    """A worker's vectors: what the worker's half of a communication part computes with.
+    """A worker's vectors: arguments of the worker methods of a communication part.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class LocalModel:
         self._part.receive(self.parameters, answer, self.state, self._own)
 
     def stepped(self, step: StepResult, samples: int, epoch: float) -> None:
-        """Add the result of a step, whose rate is that at an epoch of the schedule."""
+        """Add the result of a step, with the learning rate of that epoch."""
         self.buffers, self._own.samples, self._own.epoch = step.buffers, samples, epoch
         self._part.step(self.parameters, step.gradient, self.state, self._own)
 
@@ -118,7 +118,7 @@ class LocalModel:
         return payload
 
     def sent(self, vector: Tensor) -> None:
-        """Show the worker's half what its last push carries, as receivers decode it."""
+        """Pass the last push, as decoded by its receivers, to the worker methods."""
         self._part.sent(self.parameters, vector, self.state, self._own)
 
     def _end_to_end(self, found: Any) -> Tensor:
@@ -156,7 +156,7 @@ class LocalModel:
         return {name: tensor.clone() for name, tensor in found.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state that `state_dict` returned."""
         self.buffers, self._own.epoch = state["buffers"].clone(), float(state.get(EPOCH, 0.0))
         if not len(state["parameters"]):
             return  # it has not been sent a model yet
@@ -193,7 +193,7 @@ def kept_by_worker(composition: Strategy) -> int:
 
 
 def numbers_of(payload: Tensor | None, reads: Collection[str]) -> dict[str, float]:
-    """Return the statistics of what is pushed that some part reads.
+    """Return the statistics of a payload that some part reads.
 
     >>> numbers_of(torch.tensor([3.0, 4.0]), ["loss", "push_norm"])
     {'push_norm': 5.0}
@@ -275,7 +275,7 @@ class StepStatistics(Mapping[str, float]):
 
     @property
     def evaluated_samples(self) -> int:
-        """Samples that a loss was taken over, beside those of the step; 0 without one."""
+        """Number of samples evaluated for a loss, besides the step's samples; 0 if none is evaluated."""
         asked = self._measured is not None
         return self._evaluator.sample_size("test", self._model.test_samples) if asked else 0
 

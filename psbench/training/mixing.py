@@ -17,7 +17,7 @@ CONSENSUS = "consensus_distance"
 
 
 class Mixer:
-    """Computes what an aggregation part says of models that are mixed; it has a state for each worker."""
+    """Mixes models by the arithmetic of an aggregation part; keeps a state for each worker."""
 
     def __init__(self, aggregation: Aggregation, global_batch: int) -> None:
         self._part, self._global_batch = aggregation, global_batch

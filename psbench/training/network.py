@@ -24,7 +24,7 @@ from psbench.training.model import FlatModel
 
 
 class BuiltNetwork(NamedTuple):
-    """A model at its start, what is minimised, and what a step on a few samples has shown."""
+    """A model at its start, its loss, and the result of a trial step."""
 
     model: FlatModel
     loss: Loss
@@ -78,7 +78,7 @@ def _check_inputs(model: Model, data: Dataset) -> None:
 
 
 def _shrinks(experiment: Experiment) -> str:
-    """Return what may have a worker compute a step on one sample; empty if nothing does."""
+    """Return the component that may give a worker a step of one sample; empty if there is none."""
     shares = set(largest_remainder(experiment.batch_size, [1.0] * experiment.num_workers))
     for each in experiment.strategy.compositions:
         if each.stragglers.varies_batch and each.stragglers.smallest_batch == 1:

@@ -62,7 +62,7 @@ class Product(NamedTuple):
 
 
 def product_of(name: str, layout: Layout, part: str, pending: Mapping[int, Push]) -> Product:
-    """Return what `dot:<left>:<right>`, or `dot:<left>:<right>:<tensor>`, asks for; see `Measure`."""
+    """Return the product named by `dot:<left>:<right>` or `dot:<left>:<right>:<tensor>`; see `Measure`."""
     _, left, right, *tensor = name.split(":")
     sizes = [size for _, size in layout]
     first, last = (int(tensor[0]), int(tensor[0]) + 1) if tensor else (0, len(sizes))

@@ -30,7 +30,7 @@ _PLAIN = Apply((), ())
 
 
 class How(Protocol):
-    """How a version is made, its pushes aside; see `Apply`."""
+    """Settings of an update, except its pushes; see `Apply`."""
 
     numbers: dict[str, float]
     lr_scale: float
@@ -40,7 +40,7 @@ class How(Protocol):
 
 
 class Server:
-    """A flat parameter vector, the model's buffers, and what makes their next version.
+    """A flat parameter vector, the model's buffers, and the update of both.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ class Server:
             self.movement = _movement(before, self.parameters)
 
     def sent_model(self) -> Tensor:
-        """Return what workers are sent: the parameters, and behind them the state that the part `sends`.
+        """Return the model as workers receive it: the parameters, then the state that the part `sends`.
 
         The parameters themselves, not a copy, where it sends none.
         """
@@ -129,7 +129,7 @@ class Server:
         return torch.cat([self.parameters, *(self.state.get(name, zeros) for name in self.aggregation.sends)])
 
     def _checked(self, answer: Tensor | None) -> Tensor | None:
-        """Return what workers are sent in the place of the model, as the part has declared it."""
+        """Return the answer that replaces the model, if the part has declared one."""
         part = self.aggregation
         if answer is None and part.reply != "model":
             raise ProtocolError(
@@ -165,7 +165,7 @@ class Server:
         return found
 
     def left_out(self, mine: Tensor, total: Pushed, numbers: Mapping[str, float]) -> Tensor | None:
-        """Return what a member of an exchange adds to its next push; asked before the version is made."""
+        """Return a member's compression error for its next push; call this before the update."""
         return self.aggregation.left_out(mine, total, self.state, self.shapes, numbers)
 
     def _tensors(self, fragment: int) -> list[tuple[int, int]]:
@@ -197,7 +197,7 @@ class Server:
         self._momentum_scale = scale
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return by name what the next update goes on from: the model, the optimizer's state, the part's.
+        """Return the state of the next update by name: the model, the optimizer's state, the part's.
 
         Not copied. The part's numbers are tensors of no dimension.
         """
@@ -207,7 +207,7 @@ class Server:
         return found | {prefix + name: tensor for name, tensor in self.state.tensors().items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from copies of what `tensors` returned; what is missing of the states starts afresh."""
+        """Restore copies of the tensors that `tensors` returned; missing states start afresh."""
         self.parameters.copy_(tensors["parameters"])
         self.buffers.copy_(tensors["buffers"])
         self.load_states(tensors)
@@ -252,7 +252,7 @@ def added_up(
 
 
 def copies_under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies of the tensors whose names begin so, by the rest of the name."""
+    """Return copies of the tensors whose names begin with `prefix`, without the prefix."""
     return {name.removeprefix(prefix): t.clone() for name, t in tensors.items() if name.startswith(prefix)}
 
 

@@ -67,7 +67,7 @@ def _check_layout(found: Sequence[tuple[str, int]], wanted: Sequence[Sequence[An
 
 @torch.no_grad()
 def with_own_storage(module: nn.Module) -> nn.Module:
-    """Return a module whose tensors are no longer views of one vector."""
+    """Return the module with tensors that are no longer views of one vector."""
     for tensor in (*module.parameters(), *module.buffers()):
         tensor.data = tensor.data.clone()
     return module

@@ -162,7 +162,7 @@ class Trainer:
         return self._augmented(job, self.data.train_x[where], self.data.train_y[where])
 
     def scan(self, job: StepTask) -> Batch:
-        """Read the worker's whole shard, and keep the samples of the batch; gives what `read` gives.
+        """Read the worker's whole shard, and keep the samples of the batch; returns the same as `read`.
 
         It is what a MapReduce task does, which has no index: `read` takes the time of the batch, `scan` that
         of the shard, however small the batch is.

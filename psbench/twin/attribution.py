@@ -1,4 +1,4 @@
-"""Who waited for whom at the meetings of a trace, and who makes others wait for more than chance explains."""
+"""Who waited for whom at the meetings of a trace, and significant stragglers."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Culprit(NamedTuple):
 
 @dataclass(frozen=True)
 class Blame:
-    """What a trace says.
+    """Result of the analysis of a trace.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ class Blame:
 
 
 def blame(meetings: Meetings) -> Blame:
-    """Find out who waited for whom, and the culprits, one after another.
+    """Find out who waited for whom, and the significant stragglers one after another.
 
     A step is lost to its last worker by as long as it is later than the last but one. Were workers alike, a
     step could as well have been lost to any of them: the largest sum is compared with those of steps that

@@ -1,4 +1,4 @@
-"""By how much a run deviates from its twin, beyond the luck of a seed: what bands have to hold beside it."""
+"""Deviation of runs from their twins beyond the variation over seeds, which bands must include."""
 
 from __future__ import annotations
 

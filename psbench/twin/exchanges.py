@@ -1,4 +1,4 @@
-"""What a run's log says of its exchanges: from a release over the step to the push, and back."""
+"""The exchanges in a run's log: from a release over the step to the push, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A prediction as a picture: bands against what was varied, or of each strategy, and a page with both."""
+"""A chart of predictions: bands by setting or by strategy, and a page with both."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROW = 34
 
 
 def prediction_table(found: Predictions) -> pd.DataFrame:
-    """Return a row for each prediction: `label`, `x` (what was varied, or the strategy), and seconds.
+    """Return a row for each prediction: `label`, `x` (the setting's value or the strategy), and seconds.
 
     `value`, `low` and `high`: to the target, or of an epoch; missing where a seed does not reach the target.
     `idle`: 0 to 1.

@@ -1,4 +1,4 @@
-"""What messages cost each other that are under way at once, where the rate of their link is not known."""
+"""Contention between concurrent messages on a link with unknown rate."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _LIKE_SIZE, _LIKE_RATE = 1.5, 1.15
 
 
 class SizeClasses(NamedTuple):
-    """What a link takes: latency + bytes / rate of the class.
+    """Times of a link: latency + bytes / rate of the size class.
 
     `rates` are (bytes from which on, Mbit/s), the smallest first, and `between` the limits of each with
     90 %; `unknown` says of which sizes the rate is not identified, with its bound.

@@ -1,4 +1,4 @@
-"""What the stamps of live runs say: clocks, queues, and how many cores the steps had among them."""
+"""Findings from the stamps of live runs: clocks, queues, and cores per step."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def _words_s(stamps: Stamps) -> Doubles:
 
 
 def _served(name: str, runs: Sequence[Mapping[str, Doubles]]) -> list[str]:
-    """Return what a server's time went into, and what its queue was."""
+    """Return remarks on a server's use of time, and on its queue."""
     serving, updating, waiting = (
         np.concatenate([each[of] for each in runs]) for of in ("serving", "updating", "waiting")
     )
@@ -244,7 +244,7 @@ def _served(name: str, runs: Sequence[Mapping[str, Doubles]]) -> list[str]:
 
 
 def in_words(stamps: Sequence[Stamps], cost_s: float) -> list[str]:
-    """Return what stamps say beside the fit: queues at the coordinator, clocks, and their own cost."""
+    """Return remarks from stamps: queues at the coordinator, clocks, and the stamps' own cost."""
     waiting = np.concatenate([each.pushes["waiting"] for each in stamps])
     queue = np.concatenate([each.pushes["dequeued_s"] - each.pushes["received_s"] for each in stamps])
     steps = np.concatenate([_spans(each)[1] - _spans(each)[0] + _spans(each)[3] for each in stamps])

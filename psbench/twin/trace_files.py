@@ -1,4 +1,4 @@
-"""When workers were ready to meet: of torch profiler's traces, Flight Recorder dumps, CSV, psbench runs."""
+"""Readers for traces: torch profiler, Flight Recorder dumps, CSV, psbench runs."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _rank_of(given: Any, path: Path) -> str:
 
 
 def _mappings(plain: Mapping[str, Any], name: str, path: Path) -> list[dict[str, Any]]:
-    """Return the mappings in a list of a trace; what else is in it says nothing of steps."""
+    """Return the mappings in a list of a trace; other elements do not concern steps."""
     if not isinstance(plain[name], list):
         raise DataError(f"{path}: {name} is no list")
     return [each for each in plain[name] if isinstance(each, dict)]
@@ -250,7 +250,7 @@ def _whole(spans: StepSpans, where: str) -> Meetings:
 
 
 def cluster_of(meetings: Meetings, path: str | Path) -> None:
-    """Write a trace's workers as a cluster whose steps take what they took; its links are not known."""
+    """Write a trace's workers as a cluster with their measured step times; its links are unknown."""
     seconds = [kept(np.maximum(own, SHORTEST_S)) for own in meetings.end - meetings.begin]
     steps = {"name": "trace", "order": "blocks", "seconds": seconds}
     plain = {"cluster": {"workers": len(seconds), "step_time": steps}}

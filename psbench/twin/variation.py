@@ -1,4 +1,4 @@
-"""How measured times vary: as a correlated, shifted log-normal where a test allows it, or as they are."""
+"""Variation of measured times: a correlated, shifted log-normal if a test accepts it, else resampled."""
 
 from __future__ import annotations
 

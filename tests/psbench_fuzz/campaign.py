@@ -1,4 +1,4 @@
-"""Many schedules, on all cores: what was covered, how fast, and what failed."""
+"""Many schedules on all cores: coverage, speed and failures."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Finding:
 
 @dataclass
 class Campaign:
-    """What a number of schedules covered and found.
+    """Coverage and failures of a number of schedules.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class Campaign:
         return self.schedules / self.seconds if self.seconds else 0.0
 
     def add(self, other: Campaign) -> None:
-        """Add what another part of the campaign did, but for its time."""
+        """Add the results of another part of the campaign, except its time."""
         self.schedules += other.schedules
         self.events += other.events
         self.kinds += other.kinds
@@ -246,7 +246,7 @@ def run_campaign(
     processes: int | None = None,
     progress: Callable[[Campaign], None] | None = None,
 ) -> Campaign:
-    """Play so many schedules (rounded up to whole blocks), and return what they covered and found.
+    """Play `schedules` schedules (rounded up to whole blocks), and return their coverage and failures.
 
     Parameters
     ----------

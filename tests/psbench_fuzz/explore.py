@@ -107,7 +107,7 @@ class Explorer:
         return self._of_worker() or self._from_outside() or self._anything()
 
     def _pusher_dies(self) -> Choice | None:
-        """Return that a worker dies whose push waits, or that the one which has just died comes back."""
+        """Return the death of a worker with a pending push, or the return of the one that has just died."""
         soon, self._returns = self._returns, None
         pending = self._player.view.pending
         if soon is None and pending and "d" in self._soon and self._rng.random() < _PUSHER_DIES:
@@ -165,7 +165,7 @@ class Explorer:
         return self._rng.choice(known) if known else number
 
     def _anything(self) -> Choice | None:
-        """Return what still can happen: without it nothing ever will."""
+        """Return any possible event; without one the schedule is stuck."""
         number = int(self._rng.random() * len(self._player.workers))
         for choice in (Choice("m"), Choice("t"), Choice("j", number), Choice("e")):
             if self._player.can(choice):

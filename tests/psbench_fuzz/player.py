@@ -1,4 +1,4 @@
-"""Plays the choices of a schedule: what a worker, a network, a clock or the user may do next."""
+"""Plays the choices of a schedule: the next event of a worker, a network, a clock or the user."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Player(FuzzedCluster):
     _reads: tuple[str, ...] = ()
 
     def can(self, choice: Choice) -> bool:
-        """Whether a choice makes sense now."""
+        """Whether a choice is possible now."""
         kind, number = choice
         if kind in "sadjrv":
             return number < len(self.workers) and self._worker_can(kind, self.workers[number])

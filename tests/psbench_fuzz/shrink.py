@@ -45,7 +45,7 @@ def shrink(schedule: Schedule, fails: Callable[[Schedule], bool], most_tries: in
 
 
 def form(error: BaseException) -> str:
-    """Return what failures of one kind have in common: the class, and the text but for numbers.
+    """Return the signature of a failure: its class, and its text without numbers.
 
     >>> form(ValueError("worker 3 at 0.5 s")) == form(ValueError("worker 12 at 7 s"))
     True

@@ -63,7 +63,7 @@ def can_carry(strategy: AnyStrategy) -> bool:
 
 
 class WorkerVectors:
-    """A worker's vectors: those of the package, and those that the model expects."""
+    """A worker's vectors: those of the package, and the model's expectations."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class WorkerVectors:
         self.has_model = False
 
     def renew(self, release: act.Release, vectors: tuple[Tensor, ...], exchanging: bool) -> None:
-        """Take what came with a release to step; see `backends.local_steps.renew`."""
+        """Take the vectors of a release that orders a step; see `backends.local_steps.renew`."""
         self._epoch, self._epochs_per_step = release.epoch, release.epochs_per_step
         self._unpushed = self._unpushed if exchanging else 0
         self._wire.received(self._number)
@@ -128,7 +128,7 @@ class WorkerVectors:
         return None if fragment < 0 else self._fragments[fragment].places.numpy()
 
     def payload(self, push: ev.Push) -> Tensor:
-        """Return what a push carries, as it arrives."""
+        """Return the payload of a push as it arrives."""
         self._epoch += self._unpushed * self._epochs_per_step
         self._unpushed = 0
         payload = self.real.payload(push.fragment)
@@ -313,7 +313,7 @@ class Vectors:
             )
 
     def product(self, one: int, other: int) -> float:
-        """Return the scalar product of what two pushes carry."""
+        """Return the scalar product of two pushes' payloads."""
         return float(torch.dot(self.payloads[one], self.payloads[other]))
 
     def distance_sq(self, base: int) -> float:

@@ -80,14 +80,14 @@ class FuzzedWorker:
         self.loop = self.half = None
 
     def release(self, release: act.Release, vectors: tuple[Tensor, ...]) -> None:
-        """Do what a release says, at once or after the step under way."""
+        """Execute a release, at once or after the current step."""
         if self.computing:
             self.answer = release, vectors
         else:
             self._do(self._answered(release, vectors))
 
     def end_step(self, names: tuple[str, ...], seed: int) -> None:
-        """Take the result of the step under way, and say what the worker loop says."""
+        """Take the result of the current step, and execute the worker loop's directive."""
         assert self.loop is not None
         self.computing, self._reads_send_s = False, "send_s" in names
         self.steps += 1

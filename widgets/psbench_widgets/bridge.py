@@ -69,7 +69,7 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will come of it."""
+        """Whether the job is finished."""
         return self.status not in ("queued", "running")
 
     def note(self, log: EventLog) -> None:
@@ -102,7 +102,7 @@ def perform(job: Job) -> Run:
 
 
 class Listener(Protocol):
-    """What the pump calls; never from two threads at once."""
+    """Callbacks of the pump; never called from two threads at once."""
 
     def on_rows(self, job: Job, log: EventLog, start: int, stop: int) -> None:
         """Receive rows `start` to `stop` of the job's log, which are new."""
@@ -152,7 +152,7 @@ class Bridge:
 
     @property
     def current(self) -> Job | None:
-        """The job that runs; none while what a stopped one had begun to start is still being ended."""
+        """The running job; None while a stopped job is being cleaned up."""
         job = self._current
         return None if job is None or job.is_over else job
 
@@ -218,14 +218,14 @@ class Bridge:
         self._wake.set()
 
     def stop_all(self) -> None:
-        """Cancel what is queued and stop what runs."""
+        """Cancel the queued jobs and stop the running one."""
         for job in self.queued:
             self.stop(job)
         self.stop()
 
     @property
     def is_busy(self) -> bool:
-        """Whether a job runs or waits."""
+        """Whether a job is running or queued."""
         return self._current is not None or bool(self._queue)
 
     def switch(self, to: int | None = None) -> None:
@@ -235,7 +235,7 @@ class Bridge:
             job.control.switch(to)
 
     def close(self, timeout_s: float = 30.0) -> bool:
-        """Cancel what is queued, stop what runs, and wait until both threads are gone."""
+        """Cancel the queued jobs, stop the running one, and wait until both threads have ended."""
         with self._lock:
             self._closed = True
         self.stop_all()

@@ -30,7 +30,7 @@ MANY, GROUPS = 25, 10
 
 @dataclass
 class Shown:
-    """What is shown of a run, which may still be under way: its label, its facts, and its tables."""
+    """The displayed run, which may still be running: its label, its facts, and its tables."""
 
     label: str
     log: EventLog
@@ -69,7 +69,7 @@ class FigureSpec:
 
     @property
     def title(self) -> str:
-        """What stands above the chart."""
+        """The title of the chart."""
         return charts.TITLES[self.key]
 
 
@@ -169,7 +169,7 @@ class Figures:
             beside.tables.end()
 
     def open_with(self, trade: Columns) -> None:
-        """Draw what waiting costs and buys in the recorded run that a panel opens with."""
+        """Draw the cost and benefit of waiting in the recorded run that a panel opens with."""
         chart = self.charts["trade"]
         chart.spec, chart.note = self._spec(TRADE, []), f"whole run; {SWEPT}; {TRADE.note}"
         chart.replace(trade)
@@ -255,7 +255,7 @@ class Figures:
         self._say_span("whole run" if final else "so far")
 
     def until(self, at_s: float | None, since_s: float | None = None) -> None:
-        """Draw what is a sum or a count up to a moment of the run (None: its end), or between two.
+        """Draw sums and counts up to a moment of the run (None: its end), or between two moments.
 
         Curves stay as they are: the page marks the moment, or the span of time, in them.
         """
@@ -374,7 +374,7 @@ def shares_in_groups(columns: Columns) -> Columns:
 
 
 def of_some(columns: Columns) -> Columns:
-    """Return the rows of all workers, or, of many workers, those of some that are evenly picked."""
+    """Return the rows of all workers, or of an even sample if there are many."""
     workers = list(dict.fromkeys(columns.get("worker", ())))
     kept = set(workers[:: -(-len(workers) // MANY)] if workers else ())
     here = [worker in kept for worker in columns.get("worker", ())]
@@ -386,7 +386,7 @@ def _tenth(number: int) -> str:
 
 
 def with_sweep(own: Columns, swept: Columns) -> Columns:
-    """Return the point of a run, called so, and those of the bounds behind it."""
+    """Return a run's point, labelled "this run", and the points of the bounds behind it."""
     named = {**own, "label": ["this run"], "order": [None]}
     return {name: [*swept.get(name, ()), *values] for name, values in named.items()}
 

@@ -41,7 +41,7 @@ def frontend_bundle() -> FrontendBundle:
 
 
 class FrontendWidget(anywidget.AnyWidget):
-    """Base of the widgets that the bundle's script draws; `kind` names what it draws."""
+    """Base of widgets that the bundle's script renders; `kind` names the view."""
 
     _esm = STATIC / "stub.js"
 

@@ -1,4 +1,4 @@
-"""A chart whose rows arrive while it is looked at."""
+"""A chart whose rows arrive while it is displayed."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class _Table:
                 del column[:count]
 
     def since(self, source: str, era: int, number: int) -> dict[str, Any]:
-        """Return the rows that a page lacks which has those of `era` up to `number`."""
+        """Return the rows missing on a page that has the rows of `era` up to `number`."""
         known = era == self.era and self.start <= number <= self.next
         return self.part(source, number if known else self.start)
 
@@ -157,7 +157,7 @@ class _Table:
 
 
 def plain_value(value: Any) -> Any:
-    """Return a value that JSON knows: NumPy scalars unpacked, NaN and infinity as None."""
+    """Return a value for JSON: NumPy scalars unpacked, NaN and infinity as None."""
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):

@@ -1,4 +1,4 @@
-"""Objects of Python in the panel: models and data of one's own, which the page knows by name only."""
+"""Python objects in the panel: the user's models and data, which the page knows by name only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def options(own: Mapping[str, Own]) -> dict[str, dict[str, Any]]:
 
 
 def title(part: Part) -> str:
-    """Return what a part is called: its name, or of an object what it is.
+    """Return the title of a part: its name, or the type of an object.
 
     >>> title(Own(type="__main__.Net")), title(Own(type="(X, y)"))
     ('Net', '(X, y)')
@@ -41,7 +41,7 @@ def title(part: Part) -> str:
 
 
 def titles_of(experiment: Experiment, *fields: str) -> list[str]:
-    """Return what parts of an experiment are called."""
+    """Return the titles of an experiment's parts."""
     return [title(getattr(experiment, name)) for name in fields]
 
 

@@ -1,4 +1,4 @@
-"""How fast a simulated run goes on while a user watches it: slowly enough to see, and to press Switch now."""
+"""Pace of a simulated run while a user watches: slow enough to see, and to press Switch now."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAP_S = 0.05
 
 
 def check_pace(pace: str) -> str:
-    """Return a pace, or refuse what is none."""
+    """Return the pace, or raise if it is unknown."""
     if pace not in PACES:
         raise ParameterError(f"pace: {pace!r} is none of {', '.join(PACES)}")
     return pace

@@ -1,4 +1,4 @@
-"""What the panel's page shows, as traits that travel to it."""
+"""Content of the panel's page, as synchronised traits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PanelPage(FrontendWidget):
         self.status = self.status | {"trouble": text}
 
     def show_status(self, running: dict[str, Any], queued: list[int]) -> None:
-        """Show what the run under way does (empty if there is none), and which runs wait."""
+        """Show the running run's status (empty if there is none), and the queued runs."""
         idle = {"running": None, "words": "", "trouble": self._error, "queued": queued}
         status = idle | running
         if status != self.status:

@@ -1,4 +1,4 @@
-"""What the page needs to show any moment of a run: its recording, and what the log does not hold."""
+"""Data for showing any moment of a run: its recording, and facts that the log does not hold."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def bounds_of(experiment: Experiment) -> list[int | None]:
 
 
 def about(experiment: Experiment, label: str, key: str, workers: Sequence[int]) -> dict[str, Any]:
-    """Return what the page says of a run beside its recording."""
+    """Return a run's facts beside its recording."""
     strategy = experiment.strategy
     return {
         "label": label,
@@ -75,7 +75,7 @@ def about(experiment: Experiment, label: str, key: str, workers: Sequence[int]) 
 
 
 def title_of(experiment: Experiment, label: str) -> str:
-    """Return what stands above a run that is shown: its name, strategy, cluster and seed."""
+    """Return the title of a displayed run: its name, strategy, cluster and seed."""
     strategy = str(experiment.strategy.name)
     said = (strategy, *(composition.name for composition in experiment.strategy.compositions))
     named = [label] if any(name in label for name in said) else [label, strategy]

@@ -15,7 +15,7 @@ _SHORT = {"epochs": 20}
 
 @dataclass(frozen=True)
 class Preset:
-    """A situation: its name, what the button says, what one should look for, and what differs in it."""
+    """A situation: its name, the button's label, a hint, and its settings."""
 
     name: str
     title: str
@@ -27,7 +27,7 @@ class Preset:
         return Experiment(**usual | self.values)
 
     def plain(self) -> dict[str, str]:
-        """Return what the page draws."""
+        """Return the data that the page draws."""
         return {"name": self.name, "title": self.title, "about": self.about}
 
 

@@ -38,12 +38,12 @@ class RunEntry:
 
     @property
     def label(self) -> str:
-        """The name that the user gave it, or else what tells it apart."""
+        """The user's name for the run, or else its differences from others."""
         return self.name or self.own_name or self.experiment.title
 
     @property
     def name_parts(self) -> tuple[str, ...]:
-        """Its name; of a fork the name of its origin, and what each fork changed."""
+        """The run's name; for a fork its origin's name, and the change of each fork."""
         return self.forked if self.forked and self.name == fork_name(*self.forked) else (self.label,)
 
     def plain(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class RunTable:
         return entry
 
     def _name_all(self) -> None:
-        """Call every run by what differs among those of its strategy."""
+        """Name every run by its differences from others of its strategy."""
         # a fork is called after the run that it is a fork of, which is not called by what the fork changes
         entries = [entry for entry in self._entries.values() if not entry.name]
         names = names_of([entry.experiment for entry in entries])

@@ -1,4 +1,4 @@
-"""The runs of a panel, and what its page shows of them."""
+"""The runs of a panel, and their display on its page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from psbench_widgets.view_lease import ViewLease
 
 
 class Runner:
-    """Runs what a panel asks for: receives what the pump reports, and shows it on the page."""
+    """Executes the panel's requests: receives the pump's reports, and shows them on the page."""
 
     def __init__(self, page: PanelPage, figures: Figures, questions: Questions, renderer: str) -> None:
         self._page, self._figures, self.questions = page, figures, questions
@@ -66,7 +66,7 @@ class Runner:
         return self.bridge.submit(experiment, fork_name(*forked), (number, other.at_s), forked)
 
     def press(self, other: Fork) -> str:
-        """Change one thing of the run under way, and return in words what follows; see `Lab.press`."""
+        """Change the running run, and return a sentence about the consequence; see `Lab.press`."""
         job = self.bridge.current
         if job is None:
             raise ParameterError("press: no run is under way")
@@ -82,7 +82,7 @@ class Runner:
         self.view.read_rows(job, log, start, stop)
 
     def on_status(self, job: Job, status: JobStatus) -> None:
-        """Show what became of a run, and what follows from it."""
+        """Show a run's new status, and its consequences."""
         self.table.update(job, status)
         self.view.finish(job)
         self._judge(job)
@@ -94,7 +94,7 @@ class Runner:
             self.sweep_bounds()
 
     def on_tick(self) -> None:
-        """Bring the page up to what the run under way has written; end it if no page is left."""
+        """Update the page from the running run; stop the run if no page is left."""
         self.view.refresh()
         self._publish_status()
         self._show_said()
@@ -119,7 +119,7 @@ class Runner:
             self._sweep.ask(lambda: figures.show_sweep(sweep(machines), machines))
 
     def _judge(self, job: Job) -> None:
-        """Compare a run that has ended with what was expected of it; show a fork beside its origin."""
+        """Compare a finished run with its predictions; show a fork beside its origin."""
         table = self.table
         entry = table[job.number]
         if entry.run is None:
@@ -148,7 +148,7 @@ class Runner:
             self.picture.update(entry.run, f"Run {job.number}: {entry.label}")
 
     def _show_said(self) -> None:
-        """Show what a live run says of a press, or of a process that was lost."""
+        """Show a live run's message about an injected fault, or about a lost process."""
         job = self.bridge.current
         if job is not None and job.control.said:
             said, job.control.said = job.control.said, ""

@@ -60,7 +60,7 @@ def submissions_in(path: Path) -> list[Path]:
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[Path]:
-    """Yield the folder of a submission; that of a zip file for the time of the block.
+    """Yield the folder of a submission; a zip file is unpacked for the duration of the block.
 
     Raises
     ------

@@ -43,7 +43,7 @@ class Grade:
         return wrong
 
     def results(self) -> dict[str, Any]:
-        """Return what Gradescope reads as `results.json`, of the checks that were carried out."""
+        """Return the content of Gradescope's `results.json`, for the completed checks."""
         tests = [test for _, test in sorted(self._tests.items())]
         output = f"assignment {self.submission.assignment} of {self.submission.student}"
         if self.submission.assignment == 0:

@@ -1,4 +1,4 @@
-"""What a student hands in: an experiment of their own, predictions that are kept, runs and answers."""
+"""A student's submission: an experiment of their own, fixed predictions, runs and answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DESIGN_WORKERS, _UNSEEN = 6, 3
 
 
 def own_of(student: str) -> dict[str, Any]:
-    """Return what is the student's own: seed, slow worker and its speed, budgets of staleness and of time.
+    """Return the student's own parameters: seed, slow worker and its speed, budgets of staleness and time.
 
     >>> sorted(own_of("ada"))
     ['budget', 'seed', 'share', 'slow', 'speed']
@@ -70,12 +70,12 @@ def _on_digits(speed: list[float], lr: float, **fields: Any) -> Experiment:
 
 
 def bounded(bound: Any) -> dict[str, Any]:
-    """Return what changes an experiment to SSP with that bound."""
+    """Return the change of an experiment to SSP with that bound."""
     return {"strategy": {"name": "ssp", "staleness_bound": bound}}
 
 
 def switching(epochs: Any) -> dict[str, Any]:
-    """Return what changes an experiment to All-Reduce for so many of 10 epochs, and ASP from then on.
+    """Return the change of an experiment to All-Reduce for `epochs` of 10 epochs, then ASP.
 
     Raises
     ------
@@ -130,7 +130,7 @@ class Submission:
 
     @cached_property
     def own(self) -> dict[str, Any]:
-        """What is the student's own; see `own_of`."""
+        """The student's own parameters; see `own_of`."""
         return own_of(self.student)
 
     @cached_property
@@ -154,7 +154,7 @@ class Submission:
         return Markdown(shown(self.student))
 
     def predict(self, **values: Any) -> None:
-        """Write down what is expected, once, before anything is run.
+        """Store the predictions, once, before anything is run.
 
         Raises
         ------
@@ -186,7 +186,7 @@ class Submission:
         return found
 
     def predictions_digest(self) -> str:
-        """Return a digest of the predictions, which each run records: later ones are not those of the run."""
+        """Return a digest of the predictions, which each run records: later changes are detected."""
         text = json.dumps(self.read("predictions"), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

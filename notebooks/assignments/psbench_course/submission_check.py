@@ -102,7 +102,7 @@ class Handed:
         return answers[name]
 
     def near(self, name: str, expected: float) -> str:
-        """Return what is wrong with an answer that is a number."""
+        """Return the error in a numeric answer; empty if it is close enough."""
         value = self.answer(name)
         margin = _NEAR * abs(expected)
         # in this order NaN is not near, and no whole number is too large for a float

@@ -1,4 +1,4 @@
-"""The runs that a paper needs at a scale: which, with which seeds, and at what cost."""
+"""The runs that a paper needs at a scale, with their seeds and costs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class PaperCell:
 
     @property
     def key(self) -> str:
-        """What a stored record is found by: a digest of all that determines the run and its measures."""
+        """The key of a stored record: a digest of everything that determines the run and its measures."""
         content = json.dumps([self.spec, self.target_of, self.target])
         return hashlib.sha256(content.encode()).hexdigest()[:24]
 
@@ -164,7 +164,7 @@ def sensitivity(paper: Paper, scale: Scale, table: str | None = None) -> list[Pa
 
 
 def _drawn(paper: Paper, name: str, scale: Scale, number: int) -> dict[str, float]:
-    """Return the factors of a draw, by the field that each is of; a strategy may lack that of another."""
+    """Return the factors of a draw by field; a strategy may lack some of the fields."""
     factors = {}
     spec = experiment_of(paper, name, scale, 0).spec()
     guesses = [guess for guess in paper.guesses if paper.experiments[name].setup in guess.setups]
@@ -258,7 +258,7 @@ def _cell(
 
 
 def _deciding(experiment: Experiment) -> dict[str, Any]:
-    """Return the specification without what is of live runs alone: a new limit there changes no record."""
+    """Return the specification without live-run settings, whose changes affect no record."""
     return {name: value for name, value in experiment.spec().items() if name not in LIVE}
 
 
@@ -286,7 +286,7 @@ def _slug(name: str) -> str:
 
 
 def lines(cells: Sequence[PaperCell]) -> Iterator[str]:
-    """Yield what is to be run in words, a line for each role."""
+    """Yield a description of the planned runs, one line per role."""
     words: dict[Role, str] = {
         "result": "results",
         "tuning": "trials of rates",
@@ -297,7 +297,7 @@ def lines(cells: Sequence[PaperCell]) -> Iterator[str]:
 
 
 def sources(cells: Sequence[PaperCell]) -> Iterator[str]:
-    """Yield what a forecast was computed from, a line for each of its products, with the number of runs."""
+    """Yield the sources of a forecast, one line per product, with the number of runs."""
     for source, count in Counter(cell.source for cell in cells if cell.source).items():
         yield f"  {count} run{'s' if count > 1 else ''}: {source}"
 

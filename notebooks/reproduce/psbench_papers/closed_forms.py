@@ -47,7 +47,7 @@ def k_bsp_round(n: float, k: float) -> float:
 
 
 def ring_over_server(n: float) -> float:
-    """Return what a ring sends for each worker and update over what a worker and its server exchange.
+    """Return a ring's traffic per worker and update relative to the exchange with a server.
 
     2 (n - 1) / n vectors against 2, one up and one down.
 

@@ -204,7 +204,7 @@ def _look_for_data(data: Path | None) -> None:
 
 
 def _stored_papers(names: Sequence[str], table: str | None, scale: Scale, seeds: int | None) -> Sequence[str]:
-    """Return those of several papers that have stored runs of a scale; of one, that one."""
+    """Return the given papers that have stored runs of a scale; a single paper is returned as is."""
     if table is not None or seeds is not None:
         raise SpecError("--stored judges all stored runs of a paper: leave out the table and --seeds")
     return _with_runs(names, scale) or names[:1]
@@ -237,7 +237,7 @@ def _stored(name: str, out: Path | None, scale: Scale) -> list[PaperRecord]:
 
 
 def _progress(name: str) -> Callable[[Progress], None]:
-    """Return what prints a line whenever a run has ended."""
+    """Return a function that prints a line whenever a run has ended."""
     from psbench.progress import time_left
 
     ended = -1

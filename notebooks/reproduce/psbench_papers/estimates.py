@@ -185,7 +185,7 @@ class MeanEstimate(Estimate):
 
     @property
     def _tells_nothing(self) -> bool:
-        """Whether there is no spread to judge by: one seed has none, and two may be alike by chance."""
+        """Whether the spread is unusable: one seed has none, and two seeds may agree by chance."""
         return self.seeds < 2 or (self.seeds == 2 and self.error == 0)
 
     def with_seeds(self, seeds: int) -> MeanEstimate:
@@ -270,7 +270,7 @@ class SpreadEstimate(Estimate):
 
 
 def estimate(form: Form, runs: Sequence[RunMeasure], baseline: Sequence[RunMeasure] = ()) -> Estimate | None:
-    """Return our number from the runs of an experiment and those of its baseline.
+    """Return our estimate from the runs of an experiment and of its baseline.
 
     Parameters
     ----------
@@ -364,6 +364,6 @@ def _restricted(
 
 
 def _log_rank(times: Doubles, others: Doubles, end: float) -> float:
-    """Return the one-sided p-value of "`times` are longer"; what comes to `end` is censored."""
+    """Return the one-sided p-value of "`times` are longer"; values of `end` are censored."""
     groups = [stats.CensoredData.right_censored(group, group >= end) for group in (times, others)]
     return float(stats.logrank(*groups, alternative="less").pvalue)

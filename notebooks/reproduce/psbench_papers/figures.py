@@ -35,7 +35,7 @@ _TITLES = {
 
 
 def figures(found: Reproduction) -> list[Figure]:
-    """Return the figures whose runs are there."""
+    """Return the figures for which runs exist."""
     drawn = (_DRAWN[drawing.kind](found, drawing) for drawing in found.paper.drawings)
     return [figure for figure in drawn if figure is not None]
 
@@ -195,7 +195,7 @@ def _figure(drawing: Drawing, chart: alt.LayerChart | alt.FacetChart, table: pd.
 
 
 def _labels(found: Reproduction, drawing: Drawing) -> dict[str, str]:
-    """Return what each experiment is called in a figure."""
+    """Return the label of each experiment in a figure."""
     names = list(drawing.experiments)
     strategies = [_strategy(found, name) for name in names]
     usual = strategies if len({*strategies}) == len(names) else [name.replace("_", " ") for name in names]

@@ -77,7 +77,7 @@ def _read(folder: Path) -> Paper:
 
 
 def parse(name: str, content: dict[str, Any], table: str) -> Paper:
-    """Return a paper from what its three files hold.
+    """Return a paper from the content of its three files.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What of a run is compared with a published number."""
+"""Measures of a run for comparison with published numbers."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _sent(summary: Mapping[str, Any]) -> float:
 
 
 def _computing(run: Run) -> float:
-    """Return the seconds that all workers computed for what they pushed or voted on."""
+    """Return the total computing seconds of all workers' pushes and votes."""
     rows = pick(run.log.rows(), Kind.PUSH, Kind.VOTE)
     return float(rows["compute_s"].sum(dtype=np.float64))
 

@@ -1,4 +1,4 @@
-"""Ours beside theirs: every row with our estimate, every claim with its verdict, and what to know of it."""
+"""Comparison with a paper: every row with our estimate, every claim with its verdict and caveats."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class RowOutcome:
 
 @dataclass(frozen=True)
 class ClaimOutcome:
-    """A claim and what became of it.
+    """A claim with its verdict.
 
     Attributes
     ----------
@@ -176,7 +176,7 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A paper at a scale: records, and what follows from them.
+    """A paper at a scale: its records and results.
 
     Attributes
     ----------
@@ -295,7 +295,7 @@ class Reproduction:
 
     @cached_property
     def edges(self) -> frozenset[str]:
-        """The tuned experiments whose best factor of the rate is the least or the greatest tried."""
+        """The tuned experiments whose best rate factor is the smallest or largest tried."""
         tried: dict[str, list[float]] = {}
         for record in self.records.values():
             if record.role == "tuning":
@@ -352,7 +352,7 @@ class Reproduction:
         return None if found is None else found.mean
 
     def _flags(self, row: PublishedNumber, ours: Estimate) -> Iterable[str]:
-        """Yield what a reader has to know about a row."""
+        """Yield the caveats of a row."""
         runs = [run for name in row.experiments for run in self.runs(name)]
         if diverged := sum(record.status == "diverged" for record in runs):
             yield f"{diverged} of {len(runs)} runs diverged"
@@ -393,7 +393,7 @@ class Reproduction:
 
     @cached_property
     def sensitivities(self) -> list[Sensitivity]:
-        """How rows move when all assumed numbers are drawn together, where every draw gives a number."""
+        """Sensitivity of rows to all assumed numbers, if every draw has a result."""
         return [
             _moved(outcome.published, outcome.ours, [each.mean for each in outcome.draws if each is not None])
             for outcome in self.outcomes
@@ -450,7 +450,7 @@ def _with_power(found: ClaimOutcome, test: ClaimTest, verdict: Verdict, level: f
 
 
 def _settled(found: ClaimOutcome, scale: Scale) -> ClaimOutcome:
-    """Return a claim with what keeps its tests from deciding: the set-up, or a rate at the edge of a grid."""
+    """Return a claim, marked undecidable if its set-up or a rate at the grid's edge prevents a test."""
     if found.test is None:
         return found
     verdict, said = found.verdict, []

@@ -1,4 +1,4 @@
-"""Running cells side by side with `psbench.runs.sweeps`; what was run before is not run again."""
+"""Running cells in parallel with `psbench.runs.sweeps`; stored runs are reused."""
 
 from __future__ import annotations
 

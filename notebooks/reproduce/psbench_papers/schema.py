@@ -1,4 +1,4 @@
-"""What the files of a paper hold but for claims (`claim`), validated."""
+"""Schema of a paper's files except its claims (`claim`)."""
 
 from __future__ import annotations
 
@@ -102,12 +102,12 @@ class PublishedNumber(_Data):
 
     @property
     def factor(self) -> float:
-        """What our numbers are multiplied by to have the unit of theirs."""
+        """Factor that converts our numbers to the paper's unit."""
         return 1.0 if self.form in ("speed_up", "ratio", "sd_ratio") else UNITS[self.unit]
 
     @property
     def comparison(self) -> Hashable:
-        """What is compared with what; the same for a ratio and its inverse."""
+        """The compared experiments; a ratio and its inverse have the same."""
         pair = (self.experiment, self.baseline)
         turned = self.form in ("speed_up", "ratio", "difference", "sd_ratio") and pair != tuple(sorted(pair))
         form = "ratio" if self.form == "speed_up" else self.form
@@ -115,7 +115,7 @@ class PublishedNumber(_Data):
 
     @property
     def rounding(self) -> float:
-        """Half a unit of the last printed digit; 0 for a statement, whose value is exact."""
+        """Half a unit of the last printed digit; 0 for an exact statement."""
         exponent = self.value.as_tuple().exponent
         return 0.5 * 10.0**exponent if self.relation == "=" and isinstance(exponent, int) else 0.0
 
@@ -145,7 +145,7 @@ class Guess(_Data):
 
 
 class _Settings(_Data):
-    """Fields of an experiment, and what is set by dotted paths at each scale."""
+    """Fields of an experiment, and settings by dotted path at each scale."""
 
     spec: dict[str, Any] = Field(default_factory=dict)
     smoke: dict[str, Any] = Field(default_factory=dict)
@@ -155,7 +155,7 @@ class _Settings(_Data):
 
 
 class SetUp(_Settings):
-    """What the experiments of a group have in common.
+    """Common settings of a group of experiments.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ class SetUp(_Settings):
 
 
 class Planned(_Settings):
-    """An experiment: a set-up, and what is its own."""
+    """An experiment: a set-up with changes."""
 
     setup: str
     #: the scales at which it makes sense, of those of its set-up
@@ -236,7 +236,7 @@ class Drawing(_Data):
 
 
 class Paper(_Data):
-    """A paper: how its experiments are repeated, and what was printed.
+    """A paper: the repetition of its experiments, and its printed numbers.
 
     Raises
     ------

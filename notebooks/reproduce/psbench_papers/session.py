@@ -1,4 +1,4 @@
-"""Repeating a paper: plan, cost, runs, and what follows from them."""
+"""Reproduction of a paper: plan, cost, runs and results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from psbench_papers.schema import Paper
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be run of a paper, fixed before the first run.
+    """The planned runs of a paper, fixed before the first run.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class Plan:
 
 
 def plan(paper: Paper, scale: Scale, seeds: int | None = None, table: str | None = None) -> Plan:
-    """Return what is to be run.
+    """Return the planned runs.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def reproduce(
     processes: int | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Reproduction:
-    """Run what is planned and not stored yet, and return the reproduction.
+    """Execute the planned runs that are not stored yet, and return the reproduction.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def stored_records(name: str, scale: Scale = "quick") -> list[PaperRecord]:
 
 
 def stored_reproduction(name: str, scale: Scale = "quick") -> Reproduction:
-    """Return what the runs of a paper came to that come with psbench.
+    """Return the reproduction from the stored runs that come with psbench.
 
     Raises
     ------

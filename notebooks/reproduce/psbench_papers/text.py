@@ -35,7 +35,7 @@ def claim_cells(claims: Sequence[ClaimOutcome]) -> list[list[str]]:
 
 
 def claim_lines(claims: Sequence[ClaimOutcome]) -> list[str]:
-    """Return lines for each claim: verdict and claim, theirs and ours, and what else makes the verdict."""
+    """Return lines for each claim: verdict and claim, both results, and caveats."""
     return [
         line
         for each, (says, printed, here, verdict) in zip(claims, claim_cells(claims), strict=True)
@@ -48,7 +48,7 @@ def claim_lines(claims: Sequence[ClaimOutcome]) -> list[str]:
 
 
 def sentence(found: ClaimOutcome) -> str:
-    """Return what a claim says, and what it supposes."""
+    """Return a claim's sentence with its condition."""
     return f"Given {found.claim.given}: {found.claim.says}" if found.claim.given else found.claim.says
 
 
@@ -82,7 +82,7 @@ def _theory(outcome: RowOutcome) -> str:
 
 
 def theirs(outcome: RowOutcome) -> str:
-    """Return what was printed; of a statement in words, such as "more than 1 x".
+    """Return the printed number; for a statement in words, a text such as "more than 1 x".
 
     What a number from a figure may have been misread by is said in words, so that it is no interval.
     """
@@ -125,7 +125,7 @@ def counts_line(found: Sequence[Reproduction], kind: ClaimKind = "claim") -> str
 
 
 def summary(found: Reproduction) -> str:
-    """Return in one line what became of a paper's claims, and of what is counted apart."""
+    """Return one line with the verdicts of a paper's claims, and of other rows."""
     kinds: tuple[tuple[ClaimKind, str], ...] = (
         ("conditional", "conditional"),
         ("check", "checks of our own"),
@@ -137,7 +137,7 @@ def summary(found: Reproduction) -> str:
 
 
 def remarks(found: Reproduction) -> list[str]:
-    """Return what differs from the paper, and each thing to be known about rows with the rows it is about."""
+    """Return the differences from the paper, and the caveats with their rows."""
     setups = dict.fromkeys(found.paper.experiments[r.experiment].setup for r in found.records.values())
     differs = [
         f"{found.paper.setups[name].called or name}: {found.paper.setups[name].differs[found.scale]}"
@@ -159,7 +159,7 @@ def remarks(found: Reproduction) -> list[str]:
 
 
 def how_to_run(found: Reproduction) -> list[str]:
-    """Return what to do about rows that could have been run and were not."""
+    """Return instructions for running the missing rows."""
     paper, lines = found.paper, []
     again = f"psbench reproduce {paper.name} --scale {found.scale} --data DIR"
     if found.missing:

@@ -1,4 +1,4 @@
-"""Whether a claim holds here: pure functions of the printed numbers and of ours.
+"""Verdicts on claims: pure functions of the printed numbers and of ours.
 
 The rules are fixed beforehand and the same for every claim; no verdict is written by hand.
 """

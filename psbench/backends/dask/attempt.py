@@ -169,7 +169,6 @@ class Attempt:
     def _submit(
         self, role: str, name: str, data: Future | None, task: Callable[..., None], *arguments: Any
     ) -> None:
-        """Submit the task of a role whose Dask worker has its key and its data."""
         self._futures[role] = self.client.submit(
             task,
             self._experiment,
@@ -184,7 +183,7 @@ class Attempt:
         )
 
     def _start_servers(self) -> None:
-        """Start the coordinator; the other processes import meanwhile what they need."""
+        """Start the coordinator; the other processes import their modules meanwhile."""
         others = [role for role in self.placed if role != COORDINATOR]
         self._start(
             COORDINATOR, tasks.coordinate, self._largest, self._topic, [*others, CLIENT], self.record.start
@@ -268,7 +267,7 @@ class Attempt:
     # ---------------------------------------------------------------- following the run
 
     def _follow(self, coordinator: ClientSocket) -> Outcome:
-        """Take what the coordinator sends until the run is over."""
+        """Receive the coordinator's messages until the run is over."""
         heard = said = time.monotonic()
         while True:
             message = coordinator.receive(_LOOK_S)
@@ -356,7 +355,7 @@ class Attempt:
             self._search.end_asking()
 
     def _take_room(self, coordinator: ClientSocket, room: Room, now: float) -> None:
-        """Take what the cluster has room for, and which Dask workers are gone."""
+        """Record the free threads of the cluster and the Dask workers that have left."""
         self._room, self._there = room, room.threads
         for role, (address, _, pending) in [*self._hand_overs.items()]:
             if not self._there or address in self._there:
@@ -419,7 +418,7 @@ class Attempt:
     # ---------------------------------------------------------------- failing and ending
 
     def _raise_failure(self, role: str) -> None:
-        """Raise what ended a task, as our own error with the task's traceback, or say that it was lost."""
+        """Raise a task's error as a psbench error with the task's traceback, or report the task as lost."""
         error = self._error_of(role)
         if isinstance(error, PeerFailed):
             raise self._of_peer(error) from None
@@ -437,7 +436,6 @@ class Attempt:
         raise BackendError(f"{role} failed: {error!r}") from error
 
     def _is_gone(self, role: str) -> bool:
-        """Whether the scheduler knows the Dask worker of a role no more."""
         try:
             return self.placed[role] not in self._ask_scheduler("nthreads", is_needed=False)
         except BackendError:
@@ -449,7 +447,7 @@ class Attempt:
         return error if isinstance(error, PsbenchError) else BackendError(str(failed))
 
     def _error_of(self, role: str) -> BaseException | None:
-        """Return what a task that has ended, or is about to, has raised; None if it has not."""
+        """Return the error that a task raised; None if it raised none."""
         future = self._futures[role]
         self._unfinished([role])
         if future.status != "error":
@@ -458,7 +456,7 @@ class Attempt:
         return error
 
     def _unfinished(self, roles: Iterable[str]) -> list[str]:
-        """Wait for tasks; return those that do not end. Those of Dask workers that are gone never do."""
+        """Wait for tasks; return those that do not end, such as the tasks of lost Dask workers."""
         left, began, next_look = list(roles), time.monotonic(), 0.0
         while left and (now := time.monotonic()) < began + self._limits.settle_within_s:
             if now >= next_look and self.client.status == "running":

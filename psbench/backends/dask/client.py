@@ -119,7 +119,7 @@ def _placed(
     is_own: bool,
     leaving: Collection[str],
 ) -> Attempt:
-    """Return an attempt whose tasks are under way, on Dask workers that are free and stay."""
+    """Return an attempt with submitted tasks, on Dask workers that are free and not retiring."""
     control.check()
     experiment = workload.experiment
     roles, least = first_roles(experiment)

@@ -96,7 +96,7 @@ def _usable(client: Client) -> Client:
 
 
 def _security(connection: ConnectionSettings) -> Security:
-    """Return the TLS files that are given, beside what Dask's configuration has."""
+    """Return the given TLS files; Dask's configuration supplies the others."""
     if connection.tls_ca_file is None:
         return Security()
     for name in ("tls_ca_file", "tls_cert", "tls_key"):

@@ -1,4 +1,4 @@
-"""A page on Dask's own dashboard, `/psbench`: how far each run is, and who waits for whom."""
+"""A page on Dask's dashboard, `/psbench`: the progress of each run, and which workers wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Dask cluster is like for runs: software, links, steps; and what would go wrong on it."""
+"""Diagnosis of a Dask cluster before a run: software, links, speed, and the problems to expect."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class MeasuredSteps(NamedTuple):
 
 @dataclass
 class Diagnosis:
-    """What was found; `problems` in words. Links are by (from, to), steps by Dask worker.
+    """Result of a diagnosis; `problems` are sentences. Links by (from, to), steps by Dask worker.
 
     `links` were timed one after another; `at_once` are those to the first worker, all at the same time.
     """
@@ -294,7 +294,7 @@ def _echo(experiment: Experiment, topic: str, idle_s: float) -> None:
 
 
 def _time_link(address: Address) -> Link | None:
-    """Return what a connection to that address is like; None if there is none."""
+    """Return the latency and bandwidth of a connection to that address; None if it cannot be reached."""
     with ClientSocket(address, take_key(), f"doctor {secrets.token_hex(4)}") as socket:
 
         def seconds(message: Message, times: int) -> float:

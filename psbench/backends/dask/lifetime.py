@@ -1,4 +1,4 @@
-"""How roles end with their Dask worker: not with its scheduler, but before it closes when it is asked to."""
+"""Lifetime of roles: they end before their Dask worker closes, but outlive its scheduler."""
 
 from __future__ import annotations
 

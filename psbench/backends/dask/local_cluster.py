@@ -185,7 +185,7 @@ def _children() -> list[psutil.Process]:
 
 @contextmanager
 def _settings() -> Iterator[None]:
-    """Set what the processes of a local cluster inherit; the last to leave restores what was.
+    """Set the environment of a local cluster's processes; the last context to exit restores it.
 
     Processes are started side by side, and one that is lost is started again at any time.
     """

@@ -1,4 +1,4 @@
-"""Whether the machines of a Dask cluster hold the processes that are placed there."""
+"""Check that the machines of a Dask cluster have memory for the processes placed on them."""
 
 from __future__ import annotations
 

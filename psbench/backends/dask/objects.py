@@ -35,7 +35,7 @@ def check_objects(experiment: Experiment) -> None:
 
 
 def sent(client: Client, experiment: Experiment, addresses: Collection[str]) -> Any:
-    """Return what tasks take for the experiment: itself, or a future, if it has objects that may be large.
+    """Return the experiment as an argument for tasks: itself, or a future if it may hold large objects.
 
     Those are sent once to each of these Dask workers, and not with every task through the scheduler.
     """
@@ -47,7 +47,7 @@ def sent(client: Client, experiment: Experiment, addresses: Collection[str]) -> 
 
 
 class _Parcel:
-    """An experiment on its way; what arrives is the experiment.
+    """An experiment in transit; unpickling it yields the experiment.
 
     Classes and functions from the user's own files are sent with their code, as those of a notebook are:
     other machines need not have the files.

@@ -21,7 +21,7 @@ _EVERY_S = 0.5
 
 
 class PlaceSearch:
-    """Looks what a cluster has room for, and asks Dask workers that are free whether they answer.
+    """Finds the free room of a cluster, and asks free Dask workers whether they respond.
 
     All of them are asked at once, so one that is frozen keeps no role from the others.
 
@@ -39,7 +39,7 @@ class PlaceSearch:
         self._asked: dict[str, concurrent.futures.Future[Any]] = {}
 
     def look(self, without: Collection[str], now: float) -> Room | None:
-        """Return what there is room for if a look has ended since the last call; else begin one now and then.
+        """Return the free room if a search has ended since the last call; else start one from time to time.
 
         The room is empty if the scheduler has not answered.
         """
@@ -90,13 +90,13 @@ class PlaceSearch:
         self._asked.pop(address, None)
 
     def end_asking(self) -> None:
-        """Forget who has answered: no role is sought."""
+        """Forget which Dask workers responded; call this when no role needs a place."""
         for asked in self._asked.values():
             asked.cancel()
         self._asked.clear()
 
     def end(self) -> None:
-        """Cancel what is under way."""
+        """Cancel the requests in progress."""
         self.end_asking()
         if self._look is not None:
             self._look.cancel()

@@ -1,4 +1,4 @@
-"""Which Dask worker does what: a run is placed on those that are free, and waits for them if need be."""
+"""Placement of roles on free Dask workers; waits for workers if necessary."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CLIENT_SILENCE_S = 60.0
 
 
 class Room(NamedTuple):
-    """What a Dask cluster has room for.
+    """Free threads of a Dask cluster.
 
     Attributes
     ----------
@@ -55,7 +55,6 @@ class Room(NamedTuple):
     able: dict[str, int] | None = None
 
     def has(self, roles: Sequence[str]) -> bool:
-        """Whether there is room for these roles."""
         enough = sum(self.free.values()) >= len(roles)
         return enough and (self.able is None or sum(self.able.values()) >= _training(roles))
 
@@ -82,7 +81,7 @@ def _training(roles: Sequence[str]) -> int:
 
 
 def _free_resources() -> Callable[[Scheduler], dict[str, dict[str, float]]]:
-    """Return a function for a scheduler: what each Dask worker has of resources that no task uses."""
+    """Return a function for the scheduler that returns each Dask worker's unused resources."""
 
     # in here it is sent whole: a scheduler need not have psbench
     def free(dask_scheduler: Scheduler) -> dict[str, dict[str, float]]:
@@ -102,7 +101,7 @@ def room_on(
     without: Collection[str] = (),
     go_on: Callable[[], None] = lambda: None,
 ) -> Room:
-    """Return what a cluster has room for now, but for some of its workers; see `look_for_room`.
+    """Return the free room of a cluster, without some of its workers; see `look_for_room`.
 
     Raises
     ------
@@ -114,7 +113,7 @@ def room_on(
 
 
 async def look_for_room(client: Client, limits: ConnectionSettings, without: Collection[str]) -> Room:
-    """Return what a cluster has room for now, but for some of its workers, in Dask's event loop.
+    """Return the free room of a cluster, without some of its workers; for Dask's event loop.
 
     `limits` also says what each training worker uses of a Dask worker's resources.
     """
@@ -137,7 +136,7 @@ async def look_for_room(client: Client, limits: ConnectionSettings, without: Col
 
 
 def _holder(key: str) -> str:
-    """Return whose task it is.
+    """Return the owner of a task.
 
     >>> _holder("psbench-ssp-0123456789abcdef-worker-0"), _holder("sum-4f1e")
     ("psbench run 'ssp'", 'other work')

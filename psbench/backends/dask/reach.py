@@ -1,4 +1,4 @@
-"""Whether the client can connect to Dask workers: a run's messages do not pass through the scheduler."""
+"""Check that the client can connect to the Dask workers directly, without the scheduler."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def unreachable(client: Client, addresses: Collection[str], limits: ConnectionSe
 
 
 def check_reach(client: Client, addresses: Collection[str], limits: ConnectionSettings) -> dict[str, str]:
-    """Return what `unreachable` does; refuse a cluster of whose Dask workers none can be connected to.
+    """Return the result of `unreachable`; raise if no Dask worker can be reached.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""How a run that waits for Dask workers asks an adaptive Dask cluster to grow."""
+"""Requests to an adaptive Dask cluster to scale up, for a run that waits for Dask workers."""
 
 from __future__ import annotations
 

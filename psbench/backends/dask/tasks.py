@@ -1,4 +1,4 @@
-"""What runs inside the Dask tasks: one function a role, each with sockets of its own."""
+"""The functions that run inside Dask tasks: one per role, each with its own sockets."""
 
 from __future__ import annotations
 
@@ -224,12 +224,10 @@ def _announce(topic: str, name: str, socket: ServerSocket) -> None:
 
 
 def _reporter(topic: str, name: str) -> Callable[[Stage], None]:
-    """Return what tells the client how far a role has come."""
     dask_worker = get_worker()
     return lambda stage: dask_worker.log_event(topic, {"name": name, "stage": stage})
 
 
 def warm_up(topic: str, names: list[str]) -> None:
-    """Report that this process has imported what its roles need: it imported this module."""
     for name in names:
         _reporter(topic, name)("torch loaded")

@@ -187,7 +187,7 @@ def diagnose_command(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Say of a trace who waited for whom, and which worker a collective hides that makes the others wait.
+    """Show who waits for whom in a trace, and which straggler each collective operation hides.
 
     A CSV has the columns worker, step, begin, end (seconds; end: ready to meet the others). Of torch: traces
     of its profiler with a `schedule` and `profiler.step()`, or Flight Recorder's dumps as JSON.

@@ -1,4 +1,4 @@
-"""What the user's data is once it has been read: arrays, whatever object they came in."""
+"""The user's data after reading: arrays, whatever object held them."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class ImportedData(ImportedCall, DataSource):
     name: ClassVar[str] = "import"
 
     def load(self, streams: Streams) -> Dataset:
-        """Return what the target returns, as a data set."""
+        """Return the target's return value as a data set."""
         make = self.imported()
         try:
             found = make(**self.arguments)

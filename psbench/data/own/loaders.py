@@ -122,7 +122,7 @@ def _check_numbers(numbers: Integers, count: int) -> None:
 
 
 def _order(sampler: Any, batched: bool, most: int) -> _Order:
-    """Return what a sampler draws in a pass; `batched` if it draws the samples of a batch at a time."""
+    """Return the samples that a sampler draws in a pass; `batched` if it draws whole batches."""
     from torch.utils.data import (
         BatchSampler,
         RandomSampler,
@@ -159,7 +159,7 @@ def _order(sampler: Any, batched: bool, most: int) -> _Order:
 
 
 def _tried(sampler: Iterable[Any], batched: bool, most: int) -> _Order:
-    """Return what an unknown sampler draws, if it draws the same samples in every pass."""
+    """Return the samples that an unknown sampler draws, if every pass draws the same samples."""
     what = f"data: the {type(sampler).__name__} of the DataLoader"
     with _random_state_kept():
         first, *others = (_one_pass(sampler, batched, most, what) for _ in range(_PASSES))

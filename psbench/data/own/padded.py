@@ -78,7 +78,7 @@ class PaddedRows:
 
     @property
     def is_scalar(self) -> bool:
-        """Whether a row is one number."""
+        """Whether a row is a single number."""
         return not self._first
 
     @property
@@ -146,7 +146,7 @@ def put_together(found: Mapping[str, PaddedRows], named: bool, padding: Padding)
 
 
 def with_lengths_of_mask(inputs: Several) -> Several:
-    """Return inputs that came padded, with the lengths that their mask tells: up to its last 1."""
+    """Return padded inputs with the lengths given by their mask: up to its last 1."""
     if MASK not in inputs.names:
         return inputs
     mask = np.asarray(inputs.parts[inputs.names.index(MASK)])

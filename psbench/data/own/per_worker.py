@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class PerWorker(DataSource):
-    """A list of data sets, the first for worker 0, and so on: what a list as `data` means.
+    """A list of data sets, one per worker: the meaning of a list as `data`.
 
     Nothing is divided: the sharding is "given". The validation sets are put together, in this order; classes
     are those that occur anywhere, by name.
@@ -47,7 +47,7 @@ class PerWorker(DataSource):
 
     @property
     def num_shards(self) -> int:
-        """How many workers the data is for."""
+        """Number of workers for which the data is divided."""
         return len(self.data)
 
     @property

@@ -1,4 +1,4 @@
-"""Reads what the user's data may come in: pairs of arrays, torch Datasets, frames, Hugging Face datasets."""
+"""Readers of the user's data: pairs of arrays, torch Datasets, frames, Hugging Face datasets."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Read:
 
 @dataclass(frozen=True)
 class ColumnRoles:
-    """Which columns are what: the target, the inputs (None: all others), and those that are kept."""
+    """Roles of columns: the target, the inputs (None: all others), and columns to keep."""
 
     target: str | None = None
     features: tuple[str, ...] | None = None
@@ -83,7 +83,7 @@ class ColumnRoles:
 
 
 def is_array(value: Any) -> bool:
-    """Whether it is an array or a tensor; tables and mappings of splits have a shape too."""
+    """Whether a value is an array or a tensor; tables and mappings of splits have a shape too."""
     return (hasattr(value, "shape") or hasattr(value, "__array__")) and not (
         hasattr(value, "columns") or is_hugging_face(value) or isinstance(value, Mapping)
     )
@@ -93,7 +93,7 @@ def is_array(value: Any) -> bool:
 
 
 def is_frame(value: Any) -> bool:
-    """Whether it is a table with named columns that Arrow can read: of pandas, polars, pyarrow."""
+    """Whether a value is a table with named columns that Arrow can read: pandas, polars, pyarrow."""
     return hasattr(value, "__arrow_c_stream__") and hasattr(value, "columns")
 
 
@@ -166,7 +166,7 @@ def target_of(given: str | None, names: Sequence[str], how: str) -> str:
 
 
 def is_hugging_face(value: Any) -> bool:
-    """Whether it has the columns and features of a Hugging Face dataset."""
+    """Whether a value has the columns and features of a Hugging Face dataset."""
     return all(hasattr(value, name) for name in ("features", "column_names", "__getitem__", "__len__"))
 
 
@@ -198,7 +198,7 @@ def splits_of(value: Any) -> tuple[Any, Any | None] | None:
 
 
 def read_hugging_face(dataset: Any, columns: ColumnRoles, padding: Padding = None) -> Read:
-    """Read a Hugging Face dataset, whose library is not needed for it.
+    """Read a Hugging Face dataset, without importing its library.
 
     Raises
     ------

@@ -71,7 +71,7 @@ def read_dataset(dataset: Any, columns: ColumnRoles, padding: Padding = None) ->
 
 
 def _root(dataset: Any) -> tuple[Any, Integers | None]:
-    """Return what a Subset, or a Subset of one, is a part of, and its samples there; None: all."""
+    """Return the dataset below nested Subsets, and the indices of their samples in it (None: all)."""
     from torch.utils.data import Subset
 
     numbers = None

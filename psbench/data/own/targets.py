@@ -79,7 +79,7 @@ def encode_targets(
 
 
 def _targets(value: object, what: str) -> Array:
-    """Return targets in an array whose texts, if it has any, are texts."""
+    """Return targets in an array; texts are strings."""
     array = as_array(value, what)
     if array.ndim == 0:
         raise DataError(f"data: {what} is {value!r}; expected one target a sample")
@@ -178,7 +178,7 @@ def _classes(
 
 
 def _check_marks(found: Array, values: Sequence[Array]) -> None:
-    """Refuse what other libraries mark samples without a label by; -1 and 1 are two classes."""
+    """Reject the values by which other libraries mark unlabelled samples; -1 and 1 are two classes."""
     marks = [mark for mark in _NO_LABEL if mark in found]
     if not marks or found.tolist() == [-1, 1]:
         return

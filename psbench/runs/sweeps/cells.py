@@ -51,7 +51,7 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """What the cell is called while it runs, and in errors."""
+        """The title of the cell in progress bars and errors."""
         return f"{self.setting or self.experiment.title}, seed {self.experiment.seed}"
 
     @property
@@ -81,7 +81,7 @@ class Cell:
 
 @dataclass(frozen=True, eq=False)
 class CellOutcome:
-    """What came of a cell: a run, in memory or in its folder, or the error that ended it.
+    """Outcome of a cell: a run, in memory or in its folder, or an error.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class CellOutcome:
 
     @property
     def status(self) -> str:
-        """How it ended: "finished", "diverged", "failed" or "not run"."""
+        """The status: "finished", "diverged", "failed" or "not run"."""
         if not self.was_run:
             return "not run"
         return "failed" if self.error else str(self.summary["status"])

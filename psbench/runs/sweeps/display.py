@@ -1,4 +1,4 @@
-"""How many runs are done, and how long the rest takes: a bar, lines, or a line in a notebook."""
+"""Progress of many runs and the remaining time: a bar, lines, or a line in a notebook."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def words(progress: Progress) -> str:
 
 
 def _in_notebook() -> bool:
-    """Return whether a Jupyter kernel shows what is displayed."""
+    """Return whether output is displayed by a Jupyter kernel."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     return getattr(shell, "kernel", None) is not None
 

@@ -16,7 +16,7 @@ from psbench.system.cores import cores
 
 @dataclass(frozen=True)
 class Progress:
-    """How far many runs have come.
+    """Progress of many runs.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ def run_cells(
     folder: Path | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> list[CellOutcome]:
-    """Run cells, and return what came of each, in their order.
+    """Run cells, and return their outcomes in order.
 
     A cell that fails ends no other. Ctrl-C ends what is under way and keeps what is done; the other cells
     are "not run". Live runs (`backend: dask`) go one after another in this process, when the others have
@@ -116,7 +116,7 @@ def _check(cells: Sequence[Cell], processes: Any, client: Any) -> None:
 def _answers(
     cells: Sequence[Cell], missing: Sequence[int], processes: int | None, client: Any, folder: Path | None
 ) -> Generator[tuple[int, Any], None, None]:
-    """Yield what is heard of the missing cells: the place of a cell, and an answer as in `worker`."""
+    """Yield answers about the missing cells: the index of a cell, and an answer as in `worker`."""
     from psbench.runs.sweeps.pool import in_processes
     from psbench.runs.sweeps.worker import packed
 

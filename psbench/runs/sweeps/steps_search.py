@@ -26,7 +26,7 @@ _EVALUATIONS = 20
 
 @dataclass(frozen=True)
 class StepsSearch:
-    """What a search for the initial period has found.
+    """Result of a search for the initial period.
 
     Attributes
     ----------

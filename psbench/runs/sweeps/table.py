@@ -175,7 +175,7 @@ def _seeds(record: Mapping[Any, Any]) -> str:
 
 
 def title_of(name: str) -> str:
-    """Return what charts and tables call a result."""
+    """Return the title of a result in charts and tables."""
     return SHOWN.get(name, (name.replace("_", " "),))[0]
 
 

@@ -26,7 +26,7 @@ Gram = list[list[float]]
 
 
 class _ByProducts(Aggregation):
-    """Measure the pushes' scalar products, and weigh each by them; what holds NaN or infinity is left out."""
+    """Weigh pushes by their scalar products; pushes with NaN or infinite entries are left out."""
 
     measures = ("dot",)
     linear = True
@@ -116,7 +116,7 @@ class Krum(_ByProducts):
 
 
 class GeometricMedian(_ByProducts):
-    """Step along the point whose distances to the pushes have the smallest sum, by Weiszfeld's algorithm.
+    """Step along the geometric median of the pushes, by Weiszfeld's algorithm.
 
     Notes
     -----
@@ -179,7 +179,7 @@ class ClippedMean(_ByProducts):
     norm: float = parameter(0.0, "largest norm of a push; 0: the median norm", source="our choice", ge=0)
 
     def weights(self, pushes: Sequence[Push], gram: Gram) -> list[float]:
-        """Weigh each push by its share of the samples, times what shortens it."""
+        """Weigh each push by its share of the samples, times the factor that clips its norm."""
         norms = [math.sqrt(max(0.0, row[i])) for i, row in enumerate(gram)]
         most = self.norm or median(norms)
         factors = [1.0 if norm <= most else most / norm for norm in norms]
@@ -197,7 +197,7 @@ def _product(facts: dict[str, Any], one: int, other: int) -> float:
 
 
 def _distance_sq(gram: Gram, i: int, j: int) -> float:
-    """Return what is nearest to the squared distance by these products: equal pushes have none."""
+    """Return the squared distance from scalar products, at least 0; equal pushes have distance 0."""
     return max(0.0, math.fsum((gram[i][i], gram[j][j], -gram[i][j], -gram[i][j])))
 
 

@@ -1,4 +1,4 @@
-"""What SelSync's workers exchange when they synchronise: their models, or their gradients."""
+"""SelSync's exchange at a synchronisation: models, or gradients."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Exchange(MovesToMean):
 
     @property
     def payload(self) -> PayloadKind:  # pyrefly: ignore[bad-override]
-        """What is averaged."""
+        """The averaged vectors: models or gradients."""
         return self.aggregate
 
     @property

@@ -1,4 +1,4 @@
-"""The server's half of EF21: a step along the mean of what it knows of the workers' gradients."""
+"""The server's half of EF21: a step along the mean of its estimates of the workers' gradients."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class GradientEstimates(EstimatedGradients):
         return [Apply(pushes, sample_shares(pushes), {f"knows {worker}": 1.0 for worker in known})]
 
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
-        """Add what the workers have sent to their estimates, and step along the mean of these."""
+        """Add the workers' messages to their estimates, and step along the mean of the estimates."""
         names = [f"estimate {push.worker}" for push in pushes]
         for name in {*state} - {*names}:
             del state[name]

@@ -1,4 +1,4 @@
-"""A table with the gradients of every worker, whose mean is stepped along at each version."""
+"""A table with the gradients of every worker, whose mean is the step of each version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is mixed at an exchange without a server: a worker's model and those of its neighbours."""
+"""Mixing without a server: a worker's model with its neighbours' models."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class PushSum(NeighbourMixing):
     _parts: dict[int, dict[int, float]] = PrivateAttr(default_factory=dict)
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Add up the parts of those that send to the worker, and what it keeps itself."""
+        """Sum the shares of the worker's senders and its own remaining share."""
         (push,) = pushes
         graph, worker = view.graph, push.worker
         version = view.workers[worker].version
@@ -74,7 +74,7 @@ class PushSum(NeighbourMixing):
         return [mix, Apply(pushes, [1.0])]
 
     def _part(self, view: ClusterView, worker: int, version: int) -> float:
-        """Return what each part weighs that a worker shares out at a version, fixed when first asked for."""
+        """Return the weight of each share that a worker sends at a version, fixed at its first use."""
         known = self._parts.setdefault(worker, {})
         if version not in known:
             known[version] = view.workers[worker].push_weight / (1 + view.graph.degree(worker, version))

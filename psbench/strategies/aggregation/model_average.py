@@ -60,7 +60,7 @@ def average(pushes: list[Push], view: ClusterView) -> Apply:
 
 
 def _share_of_all(pushes: list[Push], view: ClusterView) -> float:
-    """Return the share of the active workers whose pushes a commit takes; 1 if no other has work to push."""
+    """Return the share of the active workers in a commit; 1 if no other worker has work to push."""
     if not view.num_under_way:  # newcomers, who wait for their first model, have no work to contribute
         pushers = {push.worker for push in pushes}
         if all(w.id in pushers for w in view.workers.values() if w.status is Status.PUSHED):

@@ -135,7 +135,7 @@ class PowerSGD(Mean):
     def left_out(
         self, mine: Vector, total: Pushed, state: State, shapes: Shapes, numbers: Mapping[str, float]
     ) -> Vector | None:
-        """Return e_i = M_i - out; 0 for what travels whole."""
+        """Return e_i = M_i - out; 0 for tensors that are sent uncompressed."""
         matrices = self._matrices(shapes, int(numbers["version"]))
         if not (self.error_feedback and matrices):
             return None
@@ -190,7 +190,7 @@ class PowerSGD(Mean):
 
 
 def _beside(matrices: Sequence[_Matrix], vector: Vector) -> list[Vector]:
-    """Return what of a vector is not of these matrices, as views."""
+    """Return the parts of a vector outside these matrices, as views."""
     found, start = [], 0
     for each in matrices:
         found.append(vector[start : each.start])

@@ -1,4 +1,4 @@
-"""Robust aggregation, entry by entry: what few workers send cannot take the model anywhere alone."""
+"""Robust aggregation by entry: a few faulty workers cannot move the model arbitrarily."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SOURCE = "Yin et al. 2018"
 
 
 class _Robust(Aggregation):
-    """Step along what `centre` makes of the rows; every push counts alike."""
+    """Step along the `centre` of the rows; every push has the same weight."""
 
     weighs_samples = False
     withstands_nan = True

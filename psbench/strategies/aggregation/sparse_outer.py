@@ -1,4 +1,4 @@
-"""The server's half of SparseLoCo: a step along the mean of what was sent of each entry."""
+"""The server's half of SparseLoCo: a step along the mean of the values sent for each entry."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ class SparseOuter(Aggregation):
         return [Measure("aggregation", {f"dot:{number}:{number}": None for number in self._asked})]
 
     def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
-        """Weigh each push by what makes it no longer than the median."""
+        """Weigh each push so that none is longer than the median."""
         norms = [facts[f"dot:{number}:{number}"] ** 0.5 for number in self._asked]
         longest = median_low(norms)
         weights = [longest / norm if norm > longest else 1.0 for norm in norms]
         return [Apply([view.pending[number] for number in self._asked], weights)]
 
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
-        """Step along the mean of what was sent."""
+        """Step along the mean of the sent values."""
         total = step.sum(pushes)
         if self.combine == "mean":
             x.sub_(total, alpha=self.outer_lr / len(pushes))

@@ -1,4 +1,4 @@
-"""What entries of the catalogue have in common."""
+"""Common base of catalogue entries."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ Packed: TypeAlias = npt.NDArray[np.uint8]
 
 
 class Codec(parts.CodecPart):
-    """How a vector of floats is encoded; a subclass defines `num_bits`, `_encode` and `_decode`.
+    """Encoding of a vector of floats; a subclass defines `num_bits`, `_encode` and `_decode`.
 
     A codec has no state: it draws random numbers from the generator that it is given, and the residual of
     error feedback belongs to the sender (`Channel`).
@@ -106,5 +106,5 @@ class Lossy(Codec):
 
     @property
     def has_memory(self) -> bool:  # pyrefly: ignore[bad-override]
-        """Whether the sender adds what one message lost to the next."""
+        """Whether the sender adds a message's loss to the next message."""
         return self.error_feedback

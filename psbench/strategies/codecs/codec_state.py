@@ -1,4 +1,4 @@
-"""What senders and receivers remember: residuals of error feedback, and the models that workers hold.
+"""Memory of senders and receivers: residuals of error feedback, and the models that workers hold.
 
 A `Channel` encodes a sequence of vectors, with error feedback: what one message loses is part of the sender's
 next one. A worker has a channel to each server, for its pushes, and a server has one to all workers, for

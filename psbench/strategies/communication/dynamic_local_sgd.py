@@ -1,4 +1,4 @@
-"""Local SGD whose workers take as many steps as they have time for while the fastest takes its own."""
+"""Local SGD with more steps for faster workers: as many as fit into the fastest worker's time."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class DynamicLocalSGD(Local):
         return []
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
-        """Order the steps until the next push, by the worker's speed beside that of the fastest."""
+        """Order the number of steps until the next push, from the worker's relative speed."""
         own = self._step_s.get(str(worker), 0.0)
         if view.workers[worker].status is Status.NEW or own <= 0:
             return {"local_steps": self.local_steps}

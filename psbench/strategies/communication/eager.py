@@ -101,7 +101,7 @@ class Eager(OwnSteps):
         state.vector("x", model)
 
     def payload(self, w: Vector, state: State, own: WorkerStep) -> Vector:
-        """Return the own difference, and step on with what is known of the others'."""
+        """Return the worker's difference, and step along the known mean with it."""
         difference: Vector = state["x"] - w
         if "mean" in state:
             known = state["mean"] + (difference - state["share"]) / own.orders["workers"]

@@ -149,7 +149,6 @@ class Fragments(OwnSteps):
 
     @property
     def overlaps(self) -> bool:  # pyrefly: ignore[bad-override]
-        """Whether a worker computes while its push is under way."""
         return self.overlap > 0
 
     def fragments(self, layout: Layout) -> list[FragmentRanges]:
@@ -189,7 +188,7 @@ class Fragments(OwnSteps):
         return Streaming(overlap=self.overlap)
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Note who has pushed."""
+        """Record the pushing worker."""
         self._pushed.append(push.worker)
         return []
 
@@ -228,7 +227,7 @@ class Fragments(OwnSteps):
             state["sent"] = 0
 
     def payload(self, w: Vector, state: State, own: WorkerStep) -> Vector:
-        """Return how far the own steps have moved the fragment from what all have agreed on."""
+        """Return the displacement of the fragment from its last agreed value."""
         if self.takes == "change":
             state.vector("pushed").copy_(w)
             state["sent"] = 1

@@ -37,5 +37,5 @@ class GradientDifferences(SentDifferences):
         return difference
 
     def sent(self, w: Vector, vector: Vector, state: State, own: WorkerStep) -> None:
-        """Add to the estimate what the server adds."""
+        """Add the sent difference to the estimate, as the server does."""
         state["estimate"].add_(vector)

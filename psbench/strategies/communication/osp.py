@@ -73,7 +73,7 @@ class OSP(Communication):
         return Overlapping(local_steps=self.local_steps)
 
     def begin(self, w: Vector, model: Vector, state: State, own: WorkerStep) -> None:
-        """Step from the answer along what no push has carried: w <- w_answer - lr a."""
+        """Step from the answer along the gradients not pushed yet: w <- w_answer - lr a."""
         unpushed = state.get("gradient")
         w.copy_(model if unpushed is None else model - own.lr * unpushed)
 

@@ -60,7 +60,7 @@ class EarlyEpochStop(Consistency):
         return self._end(view) or [Hold(worker, "end of the epoch")]
 
     def _end(self, view: ClusterView) -> list[Action]:
-        """Return what ends the epoch; nothing while too few have done their share."""
+        """Return the actions that end the epoch; none while too few workers are done."""
         done = [worker for worker in view.active if self._is_done(worker, view)]
         if len(done) < ceil(self.fraction * view.num_active):
             return []

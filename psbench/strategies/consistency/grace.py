@@ -42,7 +42,7 @@ class Grace(Consistency):
         return [*begins, Hold(push.worker, "grace period")]
 
     def on_timer(self, key: str, view: ClusterView) -> list[Action]:
-        """Commit what is there in the order of arrival, and release all who wait."""
+        """Commit the pending pushes in order of arrival, and release all waiting workers."""
         if key != _KEY:
             return []
         self._waiting = False

@@ -57,10 +57,9 @@ class _FirstPushes(Consistency):
 
 
 class _FirstWorkers(_FirstPushes):
-    """Base of rules whose pushes are of different workers: one that has pushed waits for the commit."""
+    """Base of rules over pushes of different workers: a worker that has pushed waits for the commit."""
 
     def on_join(self, worker: int, view: ClusterView) -> list[Action]:
-        """Hold a returning worker whose push is still pending: k *different* workers are needed."""
         return hold_if_pending(worker, view)
 
     def _wait(self, push: Push) -> list[Action]:

@@ -1,4 +1,4 @@
-"""Quorum: the first K pushes and those of a grace period make a version; later ones are dropped."""
+"""Quorum: commit the first K pushes and those within a grace period; drop later ones."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Quorum(Consistency):
         return [*done, *(Tell(worker, {ASKED: True}) for worker in asked), Hold(push.worker, reason)]
 
     def on_timer(self, key: str, view: ClusterView) -> list[Action]:
-        """Commit what is there at the end of the grace."""
+        """Commit the pending pushes at the end of the grace period."""
         return self._open(view) if key == f"{GRACE} {view.version}" and view.pending else []
 
     def on_join(self, worker: int, view: ClusterView) -> list[Action]:

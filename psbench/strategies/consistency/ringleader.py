@@ -61,7 +61,7 @@ class Ringleader(Consistency):
         return [] if self._unserved else self._begin_round(view)
 
     def _begin_round(self, view: ClusterView, served: int = -1) -> list[Action]:
-        """Commit what was kept if every worker has pushed; one that has just come is served with that."""
+        """Commit the stored pushes if every worker has pushed; release a worker that has just joined."""
         active = view.active
         if not active or not {push.worker for push in view.pending.values()}.issuperset(active):
             return []

@@ -29,7 +29,7 @@ class ClockBound(Consistency):
         return actions
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """Ask again who may go on: the slowest may have gone."""
+        """Release workers within the bound: the slowest worker may have left."""
         return [Release(w) for w in view.waiting if self._within(w, view)]
 
     def _within(self, worker: int, view: ClusterView) -> bool:

@@ -72,13 +72,13 @@ class Gossip(PeerToPeer):
         return self
 
     def receivers(self, worker: int, exchange: int, num_workers: int) -> list[int]:
-        """Return whom a worker sends its model to at that exchange of its own."""
+        """Return the receivers of a worker's model at its given exchange."""
         if (group := self._group(worker, exchange, num_workers)) is not None:
             return [other for other in group if other != worker]
         return receivers(self.graph, worker, exchange, num_workers, self.graph_seed)
 
     def senders(self, worker: int, exchange: int, num_workers: int) -> list[int]:
-        """Return whose models a worker receives at that exchange of its own."""
+        """Return the workers whose models a worker receives at its given exchange."""
         if self.graph in _GROUPS:
             return self.receivers(worker, exchange, num_workers)
         return senders(self.graph, worker, exchange, num_workers, self.graph_seed)

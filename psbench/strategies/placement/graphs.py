@@ -1,4 +1,4 @@
-"""Graphs of workers that exchange without a server: who sends to whom at which exchange.
+"""Exchange graphs of workers without a server: the receivers at each exchange.
 
 Pure functions of the worker, the number of its exchange and the number of workers, so that every process
 finds the same neighbours without asking.

@@ -1,4 +1,4 @@
-"""Whether, and when, parameters move from a busy server to an idle one."""
+"""Reassignment of parameters from a busy server to an idle one."""
 
 from __future__ import annotations
 

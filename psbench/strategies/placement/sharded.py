@@ -49,7 +49,7 @@ class Sharded(Shares, AllReduce):
 
     @property
     def gathers(self) -> int:  # pyrefly: ignore[bad-override]
-        """How often parameters are gathered for a step."""
+        """Number of times that parameters are gathered for a step."""
         return 2 if self.stage == 3 else 1
 
     def reduce_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:

@@ -233,7 +233,7 @@ def _nearest_batch(samples: Callable[[int], int], most: int, below: bool) -> Siz
 
 
 def _closest(samples: Callable[[int], int], step_s: float, passes: int, target_s: float, most: int) -> Size:
-    """Return what comes closest to the target, though all of it is too much, or all that there is too little.
+    """Return the feasible size whose time is closest to the target, even if none meets it.
 
     A chunk takes at least a step, and as many samples as that passes over take no longer than one.
     """

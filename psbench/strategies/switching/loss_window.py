@@ -1,4 +1,4 @@
-"""What rules share that decide by the validation losses of the last epochs."""
+"""Base of rules that decide by the validation losses of the last epochs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LossWindow(SwitchOnce):
 
     @property
     def awaits_evaluation(self) -> bool:  # pyrefly: ignore[bad-override]
-        """Whether the next evaluation may lead to a switch."""
+        """Whether the next evaluation may cause a switch."""
         return not self._done
 
     @property
@@ -66,7 +66,7 @@ class LossWindow(SwitchOnce):
         return self.nearest(numbers) if numbers else "the validation loss was not a number"
 
     def value_and_threshold(self, losses: list[float], epochs: int) -> tuple[float, float]:
-        """Return what is compared, for losses that span so many epochs."""
+        """Return the rule's value and its threshold, for losses that span `epochs` epochs."""
         raise NotImplementedError
 
     def is_settled(self, value: float, threshold: float) -> bool:

@@ -1,4 +1,4 @@
-"""What rules share that switch once, and what those share that ask for the number of epochs."""
+"""Base of rules that switch once, and of rules that need the number of epochs."""
 
 from __future__ import annotations
 

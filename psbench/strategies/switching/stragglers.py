@@ -74,7 +74,7 @@ class OnStragglers(Switching):
 
     @property
     def drops(self) -> bool:  # pyrefly: ignore[bad-override]
-        """Whether the run goes on without stragglers."""
+        """Whether the run continues without stragglers."""
         return self.policy == "elastic"
 
     def start(self, view: ClusterView) -> list[Action]:
@@ -84,7 +84,7 @@ class OnStragglers(Switching):
         return self._once_spent(view)
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Note what the worker did in how many seconds."""
+        """Record the worker's samples and seconds."""
         assert push.stats is not None  # the backend sends what `reads` declares
         seconds = push.stats["compute_s"]
         if self.seconds == "compute_and_send":
@@ -178,7 +178,7 @@ class OnStragglers(Switching):
 
 
 def line(speeds: Mapping[str, float]) -> float:
-    """Return the mean of the speeds less their standard deviation (that of all, not of a sample)."""
+    """Return the mean speed minus the (population) standard deviation."""
     return fmean(speeds.values()) - pstdev(speeds.values())
 
 

@@ -1,4 +1,4 @@
-"""The model's account of what is sent: versions, releases, and what is kept back while parameters move."""
+"""The model's record of versions, releases, and releases withheld while parameters move."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RULE_MODULES = (aggregation, communication, consistency, gossip, placement, stra
 
 
 class Account:
-    """Who holds which version, and what each release and update must say.
+    """Versions held by workers, and the expected content of each release and update.
 
     Parameters
     ----------
@@ -102,14 +102,14 @@ class Account:
             self.switches.show(c)
 
     def start_parts(self) -> list[Action]:
-        """Return what the parts begin with."""
+        """Return the parts' initial actions."""
         parts = (self.consistency, self.aggregation, self.communication, self.stragglers, self.placement)
         begun = self.switches.start(self.cluster) if self.switches is not None else []
         begun += [action for part in parts for action in part.start(self.cluster)]
         return begun + list(self.consistency.on_start(self.cluster))
 
     def make_version(self, apply: act.Apply) -> list[Action]:
-        """Make a version; return the parts' answers to it, those of the part asked last first."""
+        """Make a version; return the parts' answers, in reverse order of the parts."""
         c, now = self.cluster, self.composition
         epoch = self.communication.rate_epoch(c)
         c.version += 1
@@ -337,7 +337,7 @@ class Account:
                 self.move_parameters()
 
     def is_kept_back(self, worker: int) -> bool:
-        """Return whether a worker computes only as far as the parts know."""
+        """Return whether a worker's release is withheld while the parts regard it as computing."""
         member = self.cluster.workers[worker]
         own = self.kept_back.get(worker) if self.move is not None else None
         return own is not None and own[0].ticket == member.ticket and member.status is Status.COMPUTING
@@ -392,7 +392,7 @@ class Account:
 
 
 def momentum_scale(strategy: AnyStrategy, composition: int, updates: int, n: int) -> float:
-    """Return the factor of the optimizer's momentum: below 1 only after a switch whose policy says so.
+    """Return the factor on the optimizer's momentum: below 1 only after a switch with such a policy.
 
     scaled: 1/n. ramped: 1/n, 2/n, 4/n, ... one value for `ramp_updates` updates. ramped_additive: 1/n, 2/n,
     3/n, ... (Sync-Switch).

@@ -1,4 +1,4 @@
-"""How much each push counts for, as the sources say; see the docstrings of the parts for these."""
+"""Weights of pushes as the sources define them; see the docstrings of the parts."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def gradient_table(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
 
 @rule("aggregation", "gradient_estimates")
 class _GradientEstimates(Rule):
-    """EF21: servers know a worker's g_i while each push of it is of the release after its last one's."""
+    """EF21: servers keep a worker's g_i while its pushes belong to consecutive releases."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
@@ -98,7 +98,7 @@ class _GradientEstimates(Rule):
 
 @weighs("accumulated")
 def accumulated(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
-    """Weigh a worker's sum by its samples a step, not by those of all its steps."""
+    """Weigh a worker's sum by its samples per step instead of by all its samples."""
     batches = [push.samples / push.steps for push in pushes]
     return [batch / math.fsum(batches) for batch in batches], {}
 
@@ -392,7 +392,7 @@ class _RadialOuter(Rule):
 
 @rule("aggregation", "two_levels")
 class _TwoLevels(Rule):
-    """HALoS: what arrives between servers by the time of a push, then the push, and perhaps an update.
+    """HALoS: messages between servers that arrive before a push, then the push, and perhaps an update.
 
     From utnslab/halos 4b5bf73, src/halos/simulation/exec_halos.py: a push counts one model version, and the
     K-th since the version that was merged last sends (lines 76-79); merging sets that version (line 89). The

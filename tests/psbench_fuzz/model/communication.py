@@ -1,4 +1,4 @@
-"""When workers synchronise and what their orders are, as the sources state it."""
+"""Synchronisation and orders of workers, as in the sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares what the engine answers and shows with what the model expects."""
+"""Comparison of the engine's answers and view with the model's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When pushes are committed and who goes on, as the sources state it."""
+"""Commits and releases, as in the sources."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class _FirstPushes(Rule):
 
 @rule("consistency", "k_asp")
 class _KASP(Rule):
-    """A version takes k pushes of different workers, however stale; who contributed waits for the commit."""
+    """A version takes k pushes of different workers, however stale; the contributors wait for the commit."""
 
     def on_push(self, push: Push, c: ModelCluster) -> Decisions:
         return self._commit(c) or [Hold(push.worker, "k pushes")]
@@ -242,7 +242,7 @@ class _DSSP(_SSP):
         return int(self.own.lower)
 
     def on_join(self, worker: int, c: ModelCluster) -> Decisions:
-        """Forget what was granted to it before it left."""
+        """Forget the steps granted before the worker left."""
         self.extra[worker] = 0
         return [Release(worker)]
 
@@ -297,7 +297,7 @@ class _PSP(Rule):
         return [Commit([push]), *map(Release, released), *held]
 
     def on_join(self, worker: int, c: ModelCluster) -> Decisions:
-        """Forget what it drew before it left."""
+        """Forget the workers drawn before the worker left."""
         self.drawn[worker] = []
         return [Release(worker)]
 
@@ -431,7 +431,7 @@ class _EarlyEpochStop(Rule):
 
 @rule("consistency", "grace")
 class _Grace(Rule):
-    """Async Local-SGD: the first push begins a period, at whose end all that have come are applied."""
+    """Async Local-SGD: the first push starts a period; at its end all pending pushes are applied."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)

@@ -12,12 +12,12 @@ from psbench_fuzz.model.view import ModelCluster
 
 
 def senders(worker: int, exchange: int, c: ModelCluster) -> list[int]:
-    """Return whose models a worker takes at that exchange: neighbours that are there and took part in it."""
+    """Return the active senders of a worker's exchange that took part in it."""
     return _there(c.graph.senders(worker, exchange, c.num_workers), exchange, c)
 
 
 def receivers(worker: int, exchange: int, c: ModelCluster) -> list[int]:
-    """Return who takes a worker's model at that exchange."""
+    """Return the active receivers of a worker's exchange."""
     return _there(c.graph.receivers(worker, exchange, c.num_workers), exchange, c)
 
 

@@ -17,7 +17,7 @@ Reaction: TypeAlias = Generator[None, dict[str, float], None]
 
 
 class Interpreter(Account):
-    """What the engine must answer to each event; parameters as of `Account`."""
+    """The engine's expected answer to each event; parameters as of `Account`."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -50,7 +50,7 @@ class Interpreter(Account):
         return self.out
 
     def resume(self, epochs: float | None) -> list[Action]:
-        """Return the answer to a restart from a checkpoint: what is under way is void and begun again."""
+        """Return the answer to a restart from a checkpoint: work in progress is void and starts again."""
         self.out, self.log.rows = [], []
         c = self.cluster
         holding = any(each.base_version >= 0 or each.overlapping for each in c.present)
@@ -119,7 +119,7 @@ class Interpreter(Account):
                 return
 
     def react(self, event: ev.Event) -> Reaction:
-        """Do what an event says."""
+        """Process an event."""
         if isinstance(event, (ev.Push, ev.Vote, ev.Report)):
             member = self.cluster.workers[event.worker]
             if event.ticket != member.ticket or member.status is not Status.COMPUTING:
@@ -296,7 +296,7 @@ class Interpreter(Account):
         yield from self.perform_all(self.admit(readmit.worker))
 
     def drain(self) -> tuple[list[Action], bool]:
-        """Return what ends the work under way, and whether there is none left."""
+        """Return the actions that end the work in progress, and whether none is left."""
         assert self.switch is not None
         c = self.cluster
         if not self.swept:

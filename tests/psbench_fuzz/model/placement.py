@@ -1,4 +1,4 @@
-"""When parameters move between servers; the rule is ours (docstrings of `by_load` and `ParameterServer`)."""
+"""Moves of parameters between servers; the rule is ours (docstrings of `by_load` and `ParameterServer`)."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ class _ParameterServer(Rule):
 
 
 def ranges(c: ModelCluster) -> list[list[tuple[int, ...]]]:
-    """Return what each server holds."""
+    """Return the entries of each server."""
     return [[tuple(one) for one in own] for own in c.ranges]

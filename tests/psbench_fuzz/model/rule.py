@@ -1,4 +1,4 @@
-"""What the rules of the model have in common: hooks that decide nothing unless a rule says otherwise."""
+"""Base of the model's rules: hooks that decide nothing by default."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Rule:
         return [Release(worker)]
 
     def on_drained(self, c: ModelCluster) -> Decisions:
-        """Commit what is left before a switch."""
+        """Commit the pending pushes before a switch."""
         return [Commit(c.buffered())] if c.pending else []
 
     def on_commit(self, pushes: list[ev.Push], c: ModelCluster) -> Decisions:

@@ -1,4 +1,4 @@
-"""How much work each worker gets, as the sources state it."""
+"""The amount of work for each worker, as in the sources."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ class _FlexRR(Rule):
 
 @rule("stragglers", "drop_stragglers")
 class _DropStragglers(Rule):
-    """Ours: a worker whose step time is above factor times the median so many pushes in a row is dropped."""
+    """Ours: drop a worker whose step time exceeds factor times the median for several pushes in a row."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
@@ -220,7 +220,7 @@ class _DropStragglers(Rule):
 
 @rule("stragglers", "dual_binary_search")
 class _DualBinarySearch(Rule):
-    """Hermes: a worker whose time is outside of the fences gets the chunk that takes the median time."""
+    """Hermes: a worker whose time is outside of the fences gets a chunk that takes the median time."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)

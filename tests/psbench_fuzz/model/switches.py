@@ -1,4 +1,4 @@
-"""The switches of a run, in a row: which rule decides, and what a request leads to."""
+"""The switches of a run in order: the active rule, and the answer to a request."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Switches:
     def request(
         self, event: SwitchRequested, c: ModelCluster, draining: SwitchTo | None
     ) -> tuple[list[Action], SwitchTo | None]:
-        """Return what a request leads to, and the switch that drains from then on."""
+        """Return the actions after a request, and the switch that drains from then on."""
         last, to = len(self.strategy.compositions) - 1, event.to
         if to is not None and (to < 0 or to > last):
             return [Note(f"asked to switch to {to}, but there are only 0 to {last}")], draining

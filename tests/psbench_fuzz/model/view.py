@@ -1,4 +1,4 @@
-"""The model's account of a run: what each worker does and holds; everything else is counted anew."""
+"""The model's record of a run: each worker's activity and version; everything else is recounted."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class ModelCluster:
 
     @property
     def voted(self) -> list[int]:
-        """The workers whose vote is open, in order."""
+        """The workers with an open vote, in order."""
         return self.in_status(Status.VOTED)
 
     @property
@@ -94,17 +94,17 @@ class ModelCluster:
 
     @property
     def num_voted(self) -> int:
-        """Workers whose vote is open."""
+        """Number of workers with an open vote."""
         return len(self.voted)
 
     @property
     def num_under_way(self) -> int:
-        """Workers that compute or whose vote is open."""
+        """Number of workers that compute or have an open vote."""
         return len(self.computing) + len(self.voted)
 
     @property
     def epoch(self) -> float:
-        """Samples trained on over those of the training set."""
+        """Samples trained on divided by the size of the training set."""
         return self.samples / self.dataset_size
 
     @property
@@ -122,7 +122,7 @@ class ModelCluster:
         return self.workers[worker].clock - min(each.clock for each in self.present)
 
     def look_at_clocks(self) -> None:
-        """Find the slowest clock; while no worker is there it stays what it was."""
+        """Update the slowest clock; it stays unchanged while no worker is active."""
         slowest = min((each.clock for each in self.present), default=self.min_clock)
         self.min_clock_rose = self.min_clock_rose or slowest > self.min_clock
         self.min_clock = slowest

@@ -84,7 +84,7 @@ def run_map_reduce(
 
 
 def check(experiment: Experiment) -> None:
-    """Refuse what a driver cannot do."""
+    """Reject an experiment that the MapReduce driver cannot run."""
     if len(experiment.strategy.compositions) > 1:
         raise ParameterError(
             f"strategy {experiment.strategy.name!r}: the dask backend cannot switch to or from 'map_reduce', "
@@ -212,7 +212,7 @@ class MapReduceDriver(PromptDriver):
         return self._places.result(future, what, within_s)
 
     def _heed(self) -> None:
-        """Give up what is waited for if the run is to stop, but for what belongs to its end."""
+        """Stop waiting if the run is being stopped, except for tasks of its end."""
         if not self._training:
             self.control.check()
         elif self.control.stopping and not self.ending:

@@ -1,4 +1,4 @@
-"""The Dask workers of a MapReduce run: waits for what they compute, and finds out which of them are lost."""
+"""The Dask workers of a MapReduce run: awaits their results, and detects lost ones."""
 
 from __future__ import annotations
 

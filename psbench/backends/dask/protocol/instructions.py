@@ -1,4 +1,4 @@
-"""What goes into a live run, and what comes out: inputs, and instructions for the process that it is in.
+"""Inputs and outputs of a live run's coordinator: events, and instructions for its process.
 
 Both are plain data, so a test can write the ones and compare the others, with `==`.
 """
@@ -19,7 +19,7 @@ FIRST_SERVER = server_name(0)
 
 # -------------------------------------------------------------------- inputs
 class Refused(NamedTuple):
-    """A peer has sent what cannot be decoded; its connection is closed."""
+    """A peer has sent a message that cannot be decoded; its connection is closed."""
 
     sender: str
 
@@ -49,7 +49,7 @@ class Send:
 
 @dataclass(slots=True)
 class Answer:
-    """Send a worker its release, with the first server's slice of what it is sent."""
+    """Send a worker its release, with the first server's slice of the answer."""
 
     to: str
     message: ReleaseMessage
@@ -71,7 +71,7 @@ class Look:
 
 @dataclass(slots=True)
 class End:
-    """The run is over; `error` is what the coordinator's task raises."""
+    """The run is over; the coordinator's task raises `error`, if any."""
 
     error: BaseException | None = None
 

@@ -30,7 +30,7 @@ EntryRanges: TypeAlias = list[list[tuple[int, int]]]
 
 
 class Update(Struct, array_like=True, forbid_unknown_fields=True):
-    """How a version is made, its pushes aside; part of messages, see `Server.apply`."""
+    """Settings of an update, except its pushes; part of messages, see `Server.apply`."""
 
     lr_scale: float
     epoch: float
@@ -56,7 +56,7 @@ class Ping(Message, kind=5):
 
 
 class Ready(Message, kind=10):
-    """A role has loaded what it needs; a worker says where it listens for pieces of rings."""
+    """A role is ready; a worker adds the address on which it listens for pieces of rings."""
 
     ring: Address | None = None
 
@@ -68,14 +68,14 @@ class Failed(Message, kind=11):
 
 
 class PeerRefused(Message, kind=12):
-    """A server or worker cannot decode what that peer sent, and has dropped the connection."""
+    """A server or worker could not decode a message of that peer, and has closed the connection."""
 
     name: str
     reason: str
 
 
 class ClosedStrangers(Message, kind=16):
-    """How many unknown connections a server, a worker or the replica has closed so far."""
+    """Number of unknown connections that a server, a worker or the replica has closed so far."""
 
     count: int
 
@@ -142,13 +142,13 @@ class RoleGone(Message, kind=29):
 
 
 class Incident(Message, kind=28):
-    """What has gone wrong, in words; sent at once, as the coordinator may be lost too."""
+    """Description of a fault; sent at once, because the coordinator may be lost too."""
 
     text: str
 
 
 class Waiting(Message, kind=19):
-    """Whom the run has been waiting for, for some time, in words."""
+    """Description of the peers for which the run has been waiting for some time."""
 
     text: str
 
@@ -160,7 +160,7 @@ class RunMoves(Message, kind=27):
 
 
 class RunOutcome(Message, kind=23):
-    """What the run leaves beside its log; see `base.Outcome`."""
+    """The run's results besides its log; see `base.Outcome`."""
 
     status: str
     reason: str
@@ -209,7 +209,7 @@ class NewOrders(Message, kind=33):
 
 
 class Halt(Message, kind=34):
-    """What the worker computes is void, and so is its state under this composition."""
+    """Discard the worker's computation and its state under this composition."""
 
 
 class ChangeComposition(Message, kind=35):
@@ -254,7 +254,7 @@ class WorkerState(Message, kind=39):
 
 
 class ResumeWorker(Message, kind=40):
-    """Where a worker goes on from a checkpoint; without a `state` it begins with the composition."""
+    """State from which a worker resumes; without a `state` it starts with the composition."""
 
     composition: int
     ranges: EntryRanges | None
@@ -263,7 +263,7 @@ class ResumeWorker(Message, kind=40):
 
 
 class UsageReport(Message, kind=41):
-    """What a worker's time went into; see `Usage`."""
+    """Use of a worker's time; see `Usage`."""
 
     worker: int
     steps: int
@@ -274,7 +274,7 @@ class UsageReport(Message, kind=41):
 
 
 class StampsReport(Message, kind=49):
-    """When a worker's messages were received, created and sent, and its clock's differences; see `stamps`."""
+    """Times of a worker's messages, and the offsets of its clock; see `stamps`."""
 
     rows: str
     said: str
@@ -314,7 +314,7 @@ class AbortRing(Message, kind=51):
 
 
 class RingVerdict(Message, kind=52):
-    """Whether a member has the sum: sent when it has, and by survivors of a loss when they are asked."""
+    """Whether a member has the sum: sent on completion, and by the survivors of a loss on request."""
 
     ring: int
     finished: bool
@@ -372,7 +372,7 @@ class GiveModel(Message, kind=58):
 
 
 class NeighbourLost(Message, kind=46):
-    """Do not wait for what orders of before this one have a worker send: it is dead."""
+    """Stop waiting for the messages of that worker that earlier orders announced: it is dead."""
 
     worker: int
     number: int
@@ -414,7 +414,7 @@ class SendState(Message, kind=60):
 
 
 class SendPayload(Message, kind=61):
-    """Asks for what a push carries; a worker is asked for what it adds to the next ring."""
+    """Request for the payload of a push; a worker sends its contribution to the next ring."""
 
     tag: int
     key: PushKey
@@ -435,7 +435,7 @@ class MeasureDistance(Message, kind=63):
 
 
 class MeasureMovement(Message, kind=79):
-    """Asks the only server how far the last update moved the model; it measures that of all that follow."""
+    """Request to the only server for the distance of the last update, and of all updates that follow."""
 
     tag: int
 
@@ -455,7 +455,7 @@ class MeasureLoad(Message, kind=64):
 
 
 class AskServed(Message, kind=68):
-    """Asks a server for what it noted of its service."""
+    """Request to a server for its recorded service times."""
 
 
 class ServedReport(Message, kind=69):
@@ -602,7 +602,7 @@ class KeepState(Message, kind=90):
 
 
 class StateKept(Message, kind=91):
-    """The replica has that state: what it rests on may be answered."""
+    """The replica has stored that state: answers that depend on it may be sent."""
 
     tag: int
 

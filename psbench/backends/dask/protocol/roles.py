@@ -18,7 +18,7 @@ _LISTED = 6
 
 
 class Address(NamedTuple):
-    """Where a server socket listens, and whether it encrypts."""
+    """Address of a server socket, and whether it encrypts."""
 
     url: str
 

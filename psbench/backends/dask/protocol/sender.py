@@ -1,4 +1,4 @@
-"""The thread that sends, for all stream connections of a process, what could not be sent at once.
+"""The thread that sends queued frames, for all stream connections of a process.
 
 A sender never waits: a worker goes on computing while its push is under way, and two processes that send
 each other more than the system buffers do not block each other. The thread gives signs of life too. It ends

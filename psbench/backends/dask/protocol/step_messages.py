@@ -13,7 +13,7 @@ from psbench.core.log import ROW
 
 
 class PushMessage(VectorMessage, kind=1):
-    """A worker's push: what the engine needs to know of it, and one server's slice as payload.
+    """A worker's push: metadata for the engine, and one server's slice as payload.
 
     `sent_s` is when it was sent, on the coordinator's clock; `is_finite` whether loss and payload are free
     of NaN and infinity; `stats` the declared statistics that only the worker knows. The first server's
@@ -80,7 +80,7 @@ class RingPiece(VectorMessage, kind=3):
 
 
 class Summand(VectorMessage, kind=6):
-    """What one of `size` members gives to a sum that a server makes; it is answered with a `RingPiece`.
+    """Contribution of one of `size` members to a server's sum; the answer is a `RingPiece`.
 
     `ring` is the number of the order, and the answer's `step` that of the server. `place` is the member's.
     The vector counts by `weight`, and the last entries, so many as `behind`, by `share`. Bytes are not added
@@ -98,12 +98,12 @@ class Summand(VectorMessage, kind=6):
 
 
 class LogRows(Message, kind=4):
-    """What the log has grown by, for the client: packed rows, and the texts that they name."""
+    """New rows of the log for the client: packed rows, and their new texts."""
 
     texts: list[str]
     rows: bytes
 
     def __post_init__(self) -> None:
-        """Refuse what is not rows, sent or received."""
+        """Raise unless the bytes are whole rows."""
         if len(self.rows) % ROW.itemsize:
             raise ValueError(f"{len(self.rows)} bytes are no whole rows of {ROW.itemsize}")

@@ -147,7 +147,7 @@ def is_loopback(host: str) -> bool:
 
 
 class StreamServer(Closing):
-    """The connections of those who connect to one address.
+    """The connections of the clients of one address.
 
     Parameters
     ----------
@@ -207,13 +207,13 @@ class StreamServer(Closing):
 
     @property
     def handle(self) -> int:
-        """What a poller waits on."""
+        """The file descriptor for a poller."""
         number: int = self._selector.fileno()
         return number
 
     @property
     def waiting(self) -> int:
-        """How many connections are known to have something to read."""
+        """Number of connections that have data to read."""
         return len(self._ready)
 
     def next_frame(self, timeout_s: float) -> tuple[str, Frame] | None:
@@ -259,7 +259,7 @@ class StreamServer(Closing):
 
     @property
     def _oldest_unknown_s(self) -> float:
-        """How long the oldest unknown connection could have greeted; below 0 if there is none."""
+        """Age of the oldest unknown connection that has not greeted yet; below 0 if there is none."""
         return self._reading_s - next(iter(self._unknown.values()), math.inf)
 
     def _accept(self, listening: socket.socket) -> None:
@@ -399,7 +399,7 @@ class StreamServer(Closing):
                 self._drop(connection)
 
     def close(self, linger_s: float = LINGER_S) -> None:
-        """Close all connections, after sending what is left or that time."""
+        """Close all connections after their queues are sent, or after `linger_s`."""
         for connection in [*self._connections]:
             self._drop(connection, 0.0 if connection.name is None else linger_s)
         self._selector.close()
@@ -452,19 +452,18 @@ class StreamClient(Closing):
 
     @property
     def lost(self) -> bool:
-        """Whether the connection is gone; frames that came before may still be read."""
+        """Whether the connection is closed; earlier frames can still be read."""
         self._connection.look()
         return self._connection.gone
 
     @property
     def has_message(self) -> bool:
-        """Whether a message may be there to read."""
         connection = self._connection
         return connection.has_bytes or (not connection.gone and connection.wait(0))
 
     @property
     def handle(self) -> int:
-        """What a poller waits on."""
+        """The file descriptor for a poller."""
         return self._connection.fileno()
 
     def next_frame(self, timeout_s: float) -> Frame | None:
@@ -501,7 +500,7 @@ class StreamClient(Closing):
         _send(self._connection, frame)
 
     def close(self, linger_s: float = LINGER_S) -> None:
-        """Close the connection, after sending what is left or that time."""
+        """Close the connection after its queue is sent, or after `linger_s`."""
         SENDER.remove(self._connection)
         self._connection.close(linger_s)
 

@@ -40,7 +40,7 @@ class Received(NamedTuple):
 
 
 class ServerSocket(StreamServer):
-    """Listens on one address, and receives messages of peers that know the run's key.
+    """Listens on one address, and receives messages of peers that hold the run's key.
 
     Attributes
     ----------

@@ -27,7 +27,7 @@ class Closing:
     """Closes itself at the end of a `with` block."""
 
     def close(self, linger_s: float = LINGER_S) -> None:
-        """Close, after sending what is left or that time."""
+        """Close after the remaining messages are sent, or after `linger_s`."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -54,7 +54,7 @@ def patience_of(limits: ConnectionSettings) -> PeerPatience:
 
 
 class Listening(NamedTuple):
-    """Where a server is reached and listens, and what it takes.
+    """Addresses at which a server listens and is reached, and the frames it accepts.
 
     `contact` is the host by which others reach it, if that is another; `ports` the first and the last port
     to listen on, None for any; `largest` the bytes of the largest payload, beyond which senders are dropped;

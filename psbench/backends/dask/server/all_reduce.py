@@ -44,7 +44,7 @@ Addend: TypeAlias = tuple[int, float, int, int]
 
 @dataclass
 class _Ring:
-    """The ring whose sum the next version is made from; `holders` are the members who have it."""
+    """The ring whose sum becomes the next version; `holders` are the members that have the sum."""
 
     order: StartRing
     of: Weighted
@@ -56,7 +56,7 @@ class _Ring:
 
 @dataclass
 class Request:
-    """A state, or what a push carries, that a worker was asked for."""
+    """A request to a worker for its state or for the payload of a push."""
 
     message: Callable[[int], Message]
     then: Then
@@ -136,7 +136,7 @@ class AllReduceStore(ParameterStore):
         return able
 
     def _has(self, push: Push) -> bool:
-        """Whether the worker still has what it adds to the next ring."""
+        """Whether the worker still has its contribution to the next ring."""
         return self._pushed.get(push.worker) == key_of(push)
 
     def _start(self, of: Weighted, members: list[Addend], total: float, numbers: dict[str, float]) -> None:
@@ -151,11 +151,11 @@ class AllReduceStore(ParameterStore):
 
     @property
     def adding_up(self) -> list[int]:
-        """The workers that are in a ring and have not said that they have its sum."""
+        """The workers in a ring that have not reported its sum yet."""
         return [] if self._ring is None else sorted(self._ring.unfinished)
 
     def has_sum_for(self, apply: act.Apply) -> bool:
-        """Whether workers that are there have added up, or are about to, what this update is made from."""
+        """Whether the members of a ring have, or are computing, the sum for this update."""
         ring = self._ring
         return ring is not None and ring.of == _weighted(apply) and bool(ring.holders or ring.unfinished)
 
@@ -209,7 +209,7 @@ class AllReduceStore(ParameterStore):
         self._request(Request(lambda tag: msg.SendState(tag, states), then))
 
     def payload(self, push: Push, then: Then) -> None:
-        """Ask the worker for what it adds to the next ring; `then` is given nothing if it is lost."""
+        """Request a worker's contribution to the next ring; `then` receives an empty state if it is lost."""
         if self._has(push):
             self._ask_payload(key_of(push), then)
         else:
@@ -219,7 +219,7 @@ class AllReduceStore(ParameterStore):
         self._request(Request(lambda tag: msg.SendPayload(tag, key), then, key[0]))
 
     def checkpoint(self, keys: Sequence[PushKey], then: ThenCheckpoint) -> None:
-        """Ask one worker for its replica, and those that are to add to the next ring for what they add."""
+        """Request a replica from one worker, and the contributions to the next ring from their workers."""
         found: StateDict = {}
         missing: set[PushKey | None] = {None, *(key for key in keys if self._pushed.get(key[0]) == key)}
 
@@ -256,7 +256,7 @@ class AllReduceStore(ParameterStore):
     # ---------------------------------------------------------------- workers that are lost
 
     def leave(self, worker: int, ticket: int) -> None:
-        """Ask others for what that worker was to send, and settle a ring that it was in."""
+        """Request a lost worker's messages from other workers, and settle a ring of which it was a member."""
         if worker not in self._alive:
             return
         self._alive.remove(worker)
@@ -332,7 +332,7 @@ _OF_PUSH = ("payload", "buffers")  # how a push's tensors are named, before its 
 
 
 def _named_by_push(key: PushKey, state: StateDict) -> StateDict:
-    """Name what a worker sends of a push as a server does; nothing if it was lost."""
+    """Rename the tensors of a worker's contribution as a server does; empty if the worker is lost."""
     values = zip(_OF_PUSH, (state[name] for name in ("parameters", "buffers")), strict=True) if state else ()
     return {f"{name}/{key[0]}/{key[1]}": tensor for name, tensor in values}
 
@@ -342,7 +342,6 @@ def _is_of_push(name: str) -> bool:
 
 
 def _pushes_in(state: StateDict) -> Iterator[PushKey]:
-    """Iterate over the pushes whose payloads are in a state."""
     for name in state:
         if name.startswith("payload/"):
             worker, ticket = map(int, name.split("/")[1:])

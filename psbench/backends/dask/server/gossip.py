@@ -1,4 +1,4 @@
-"""No server: the coordinator tells workers which models to mix, and they send these to each other."""
+"""Gossip store: the coordinator tells workers which models to mix; they exchange models directly."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class GossipStore(ParameterStore):
         self._with_model = {worker for worker in workers if self._is_under_way(worker)}
 
     def mix(self, mix: act.Mix) -> None:
-        """Tell the workers whose models change, and who gives one that has not sent it."""
+        """Tell the workers which models to mix, and request models that were not sent."""
         if mix.push < 0:
             for worker, row in mix.rows.items():
                 self._give(worker, next(iter(row)))
@@ -100,7 +100,7 @@ class GossipStore(ParameterStore):
         self._with_model.discard(worker)
 
     def leave(self, worker: int, ticket: int) -> None:
-        """Have no worker wait for one that is dead; another gives what it was to give.
+        """Release workers from waiting for a dead one; another worker sends its models.
 
         Raises
         ------

@@ -49,7 +49,7 @@ class SliceMigration:
 def exchange(
     given: Sequence[StateDict], before: Sequence[Partition], after: Sequence[Partition]
 ) -> list[StateDict]:
-    """Return what each server receives of what all give.
+    """Return the entries that each server receives in an exchange of all servers' entries.
 
     >>> import torch
     >>> from psbench.backends.partition import partitions_of

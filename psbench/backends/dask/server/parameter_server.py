@@ -1,4 +1,4 @@
-"""Parameter servers: the orders to them, and what they answer."""
+"""Requests to parameter servers, and their answers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _Reply: TypeAlias = StateReply | NumberReply
 
 @dataclass
 class _Request:
-    """What every server is asked for: their answers by name, and what to do when all are there."""
+    """A request to all servers: their answers by name, and the function to call with all of them."""
 
     then: Callable[[list[_Reply]], None]
     answers: dict[str, _Reply] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class ParameterServerStore(ParameterStore):
 
     @property
     def waiting(self) -> Collection[PushKey]:
-        """The pushes whose payloads are kept; every server keeps its slice of the same."""
+        """The pushes with stored payloads; every server stores its slice of the same pushes."""
         return self._waiting.keys()
 
     def arrived(self, push: Push) -> None:
@@ -150,7 +150,7 @@ class ParameterServerStore(ParameterStore):
         self._ask(lambda tag: msg.SendState(tag, states), self._joined(then))
 
     def checkpoint(self, keys: Sequence[PushKey], then: ThenCheckpoint) -> None:
-        """Put together what the servers' checkpoints hold of the current version, and of those pushes."""
+        """Join the servers' checkpoints of the current version and of the given pushes."""
         now = self._parts
 
         def put_together(answers: list[_Reply]) -> None:

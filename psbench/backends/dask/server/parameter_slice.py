@@ -119,12 +119,12 @@ class ParameterSlice:
             self._resume(state, codec_counters)
 
     def take_note(self, stamps: ServerStamps) -> None:
-        """Note from now on what is served, and what codecs and updates take of it."""
+        """Record from now on the serving, decoding, encoding and updating times."""
         self.busy.each = stamps.serving
         self._decoding, self._encoding, self._updating = stamps.decoding, stamps.encoding, stamps.updating
 
     def _resume(self, state: StateDict, codec_counters: dict[str, int]) -> None:
-        """Restore what a checkpoint holds beside the server's state."""
+        """Restore a checkpoint's content other than the server's state."""
         self.server.aggregate = state.get("aggregate")
         for name, tensor in state.items():
             kind, _, which = name.partition("/")
@@ -144,12 +144,11 @@ class ParameterSlice:
 
     @property
     def _pushed(self) -> int:
-        """How many entries a push has for this slice."""
         return self._length * self._vectors_of_a_push
 
     @property
     def codec_counters(self) -> dict[str, int]:
-        """How many models (`draws`) and `aggregates` stochastic codecs have encoded."""
+        """Numbers of models (`draws`) and `aggregates` that stochastic codecs have encoded."""
         if self._codec is None:
             return dict(NO_CODEC_COUNTERS)
         return {"draws": self._codec.draws, "aggregates": self._codec.channel.num_sent}
@@ -217,7 +216,7 @@ class ParameterSlice:
         return payload[: self._pushed], payload[self._pushed :]
 
     def _part(self, payload: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """Decode what a push carries of a fragment; what cannot be decoded counts as zeros."""
+        """Decode the fragment of a payload; payloads that cannot be decoded count as zeros."""
         part, buffers = split(payload, max(1, size), self._num_buffers)
         if len(buffers) != self._num_buffers:
             return torch.zeros(size), self.server.buffers
@@ -244,7 +243,7 @@ class ParameterSlice:
     # ---------------------------------------------------------------- answers
 
     def answer(self, worker: int, ticket: int, version: int, aggregate: bool, fragment: int) -> Tensor:
-        """Return what is sent with a release, encoded.
+        """Return the encoded answer that is sent with a release.
 
         The model or a fragment of it, with the buffers, or the last aggregate.
         """
@@ -332,7 +331,6 @@ class ParameterSlice:
         return {str(i): share_of(each, vectors, cuts[i]) for i, each in enumerate(asked)}
 
     def payload(self, key: PushKey) -> StateDict:
-        """Return what a push carries for this slice."""
         payload = self.payloads[key]
         return {"parameters": payload[: self._length], "buffers": payload[self._length :]}
 

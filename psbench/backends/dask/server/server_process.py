@@ -87,7 +87,7 @@ class ServerProcess:
             return True
 
     def _read(self, message: Message) -> None:
-        """Take what the coordinator sends: most orders wait for their turn."""
+        """Handle a message of the coordinator: most orders are queued."""
         if isinstance(message, msg.StopRun):
             raise Stopped
         if isinstance(message, msg.WorkerGone):

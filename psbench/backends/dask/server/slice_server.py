@@ -1,4 +1,4 @@
-"""What a parameter server, in whichever process, does with orders and payloads, and as entries move."""
+"""A parameter server's handling of orders, payloads and moved entries, independent of its process."""
 
 from __future__ import annotations
 

@@ -31,12 +31,11 @@ NO_CODEC_COUNTERS = {"draws": -1, "aggregates": 0}
 
 
 def key_of(push: Push) -> PushKey:
-    """Return what names a push in every process."""
     return push.worker, push.ticket
 
 
 class ParameterStore:
-    """What the coordinator asks of a placement.
+    """The coordinator's interface to a placement.
 
     What stands here is done without servers: payloads stay with the workers, so that little is to be done for
     them, and what only servers have is refused.
@@ -46,12 +45,11 @@ class ParameterStore:
 
     @property
     def waiting(self) -> Collection[PushKey]:
-        """The pushes whose payloads the servers keep: arrived, and neither applied nor discarded."""
+        """The pushes whose payloads the servers store: arrived, and neither applied nor discarded."""
         return ()
 
     @property
     def awaits_replies(self) -> bool:
-        """Whether a reply is still to come, perhaps of another worker than was asked last."""
         return False
 
     def arrived(self, push: Push) -> None:
@@ -79,7 +77,7 @@ class ParameterStore:
         self.gather(True, lambda state: then(state, dict(NO_CODEC_COUNTERS)))
 
     def payload(self, push: Push, then: Then) -> None:
-        """Call `then` with what a push carries: parameters (or a gradient) and buffers."""
+        """Call `then` with the payload of a push: parameters (or a gradient) and buffers."""
         raise self._refusal()
 
     def hold(self, version: int, in_use: Iterable[int]) -> None:
@@ -128,7 +126,7 @@ class ParameterStore:
 
 
 def state_of(server: Server, states: bool) -> StateDict:
-    """Return a copy of a server's model, and of what its next update goes on from if wanted."""
+    """Return a copy of a server's model, and of its optimizer's state if `states`."""
     found = server.tensors()
     kept = found if states else {name: found[name] for name in _MODEL}
     return {name: value.detach().clone() for name, value in kept.items()}
@@ -158,7 +156,7 @@ def join(parts: list[StateDict], own: Sequence[Partition]) -> StateDict:
 
 
 def _of_one_form(parts: list[StateDict]) -> list[StateDict]:
-    """Return states whose optimizers have the same tensors, though some entries may have had fewer steps."""
+    """Return states whose optimizers have the same tensors, although some entries took fewer steps."""
     optimizers = [copies_under(OPTIMIZER, part) for part in parts]
     own = of_one_form(optimizers, [len(part["parameters"]) for part in parts])
     return [

@@ -14,7 +14,7 @@ _ROUNDS = 5
 
 
 class CoordinatorClock:
-    """The coordinator's monotonic clock, as a worker knows it.
+    """A worker's estimate of the coordinator's monotonic clock.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ def _await_clock(mailbox: Mailbox) -> float:
 
 
 class EmulatedMachine:
-    """How much longer than here a step takes on the profile's machine.
+    """Ratio between a step's time on the profile's machine and on this one.
 
     Parameters
     ----------

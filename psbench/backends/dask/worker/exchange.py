@@ -1,4 +1,4 @@
-"""What a worker exchanges under a composition: pushes out, models and aggregates in."""
+"""Exchanges of a worker under a composition: pushes out, models and aggregates in."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from psbench.training.server import all_finite
 
 
 class WorkerExchange:
-    """What both exchanges share: a push, and the residual of an earlier composition that goes with it.
+    """Base of both exchanges: the current push, and the residual of an earlier composition.
 
     Parameters
     ----------
@@ -67,11 +67,10 @@ class WorkerExchange:
 
     @property
     def residual(self) -> Tensor | None:
-        """What pushes have left out so far."""
         return self._residual
 
     def take_note(self, stamps: WorkerStamps) -> None:
-        """Note from now on what codecs take between workers and servers."""
+        """Record from now on the codecs' times."""
 
     def began(self, version: int) -> None:
         """Take note that a step begins, from that version."""
@@ -87,7 +86,6 @@ class WorkerExchange:
         return ({} if self._residual is None else {"residual": self._residual}), {}
 
     def restore(self, tensors: StateDict, plain: dict[str, Any]) -> None:
-        """Restore what `checkpoint` returned."""
         self._residual = tensors.get("residual")
 
     def _with_residual(self, payload: Tensor) -> Tensor:
@@ -187,7 +185,6 @@ class ServerExchange(WorkerExchange):
         self._decoding: AbstractContextManager[None] = nullcontext()
 
     def take_note(self, stamps: WorkerStamps) -> None:
-        """Note from now on what codecs take."""
         if self._codecs is not None:
             self._encoding, self._decoding = stamps.encoding, stamps.decoding
 
@@ -271,7 +268,6 @@ class ServerExchange(WorkerExchange):
 
     @property
     def residual(self) -> Tensor | None:
-        """What pushes have left out so far."""
         return self._residual if self._codecs is None else self._codecs.residual
 
     def mark_release(self) -> None:

@@ -59,7 +59,7 @@ class GossipMember(RingMember):
         self._unreachable.difference_update(rings)
 
     def compose(self, composition: Strategy, workload: Workload, model: LocalModel) -> None:
-        """Begin with a model that is still empty; what others have sent may be for what comes next."""
+        """Set the composition and its empty model; messages of other workers may already belong to it."""
         self._composition, self._workload, self._model = composition, workload, model
         self._mixer = Mixer(composition.aggregation, workload.experiment.batch_size)
         self._order: MixModels | None = None
@@ -75,7 +75,7 @@ class GossipMember(RingMember):
     # ---------------------------------------------------------------- sending
 
     def spread(self, version: int, parameters: Tensor | None = None) -> None:
-        """Send the worker's model of a version to its neighbours, or what a faulty one sends in its place."""
+        """Send the worker's model of a version to its neighbours, or the corrupted `parameters`."""
         own = {name: tensor.clone() for name, tensor in self._own().items()}
         if parameters is not None:
             own["parameters"] = parameters.clone()
@@ -193,7 +193,7 @@ class GossipMember(RingMember):
     # ---------------------------------------------------------------- checkpoints
 
     def state(self) -> StateDict:
-        """Return the model, what it is to go on from, and what was sent and has arrived."""
+        """Return the model, the mixed model to continue from, and the models sent and received."""
         self.settle()
         found = named("model/", self._model.state_dict())
         if self.mixed is not None:
@@ -208,7 +208,7 @@ class GossipMember(RingMember):
         return {name: tensor.clone() for name, tensor in found.items()}
 
     def restore(self, tensors: StateDict) -> None:
-        """Restore what `state` returned, but for the model; what was sent is sent again."""
+        """Restore the state that `state` returned, except the model; repeat the sent messages."""
         if mixed := under("mixed/", tensors):
             self.mixed = mixed["parameters"], mixed["buffers"]
         for name in {name.rpartition("/")[0] for name in under("arrived/", tensors)}:
@@ -220,13 +220,13 @@ class GossipMember(RingMember):
             self._sent[version] = under(f"sent/{version}/", tensors)
 
     def begin_training(self) -> None:
-        """Send again what a checkpoint says was sent: no other process kept what was on its way."""
+        """Repeat the messages that a checkpoint lists as sent; they are stored nowhere else."""
         if not self._has_begun:
             self._has_begun = True
             self._send_again(range(self._workload.profile.num_workers))
 
     def _send_again(self, workers: Collection[int], ticket: int = -1) -> None:
-        """Send these workers what they were sent last, for that release and later ones."""
+        """Repeat the latest messages to these workers, for that release and later ones."""
         for version, model in self._sent.items():
             for other in self._receivers(version):
                 if other in workers:
@@ -238,7 +238,7 @@ def _is_to_begin(order: MixModels) -> bool:
 
 
 class GossipExchange(WorkerExchange):
-    """What a worker without a server exchanges: its model out to neighbours, a mixture in."""
+    """Exchanges of a worker without a server: its model to neighbours, a mixture from them."""
 
     def __init__(
         self,
@@ -256,7 +256,7 @@ class GossipExchange(WorkerExchange):
         member.compose(composition, workload, model)
 
     def push(self, push: Push, payload: Tensor, buffers: Tensor) -> Callable[[], Tensor | None]:
-        """Tell the coordinator, and send the neighbours what the step has made: the payload."""
+        """Report to the coordinator, and send the payload to the neighbours."""
         is_finite = math.isfinite(push.loss) and all_finite(payload)
         if self._by_neighbours and not self._sends_first and is_finite:
             self._member.spread(push.base_version, payload)
@@ -276,14 +276,13 @@ class GossipExchange(WorkerExchange):
         return server.parameters, server.buffers
 
     def began(self, version: int) -> None:
-        """Send the neighbours what a step begins with, if that is what is exchanged."""
+        """Send the neighbours the model from which a step starts, if the composition exchanges it."""
         if self._by_neighbours and self._sends_first:
             self._member.spread(version)
 
     def checkpoint(self, waits: bool) -> tuple[StateDict, dict[str, Any]]:
-        """Return the worker's model, whatever it does, and what its neighbours may still ask for."""
+        """Return the worker's model, and the models that neighbours may still request."""
         return self._member.state(), {"ready_s": None}
 
     def restore(self, tensors: StateDict, plain: dict[str, Any]) -> None:
-        """Restore what `checkpoint` returned."""
         self._member.restore(tensors)

@@ -13,7 +13,7 @@ LOOK_S = 0.25
 
 
 class Mailbox:
-    """What the coordinator sends to a worker."""
+    """Messages of the coordinator to a worker."""
 
     def __init__(self, coordinator: ClientSocket) -> None:
         self._socket = coordinator
@@ -21,7 +21,6 @@ class Mailbox:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is surely nothing to read; much quicker to find out than by trying."""
         return not (self._deferred or self._socket.has_message)
 
     def next(self, timeout_s: float) -> Message | None:
@@ -61,7 +60,6 @@ class Mailbox:
         self._deferred.append(message)
 
     def has_deferred(self, kind: type[Message]) -> bool:
-        """Whether a message of a kind was put aside."""
         return any(isinstance(message, kind) for message in self._deferred)
 
     def put_back(self, message: Message) -> None:

@@ -63,7 +63,7 @@ def reduce_scatter(vector: Tensor, place: int, size: int, send: SendPiece, recei
 
 
 def all_gather(vector: Tensor, place: int, size: int, send: SendPiece, receive: ReceivePiece) -> None:
-    """Have all members' shares in place of what a vector has there; the second half of `all_reduce`."""
+    """Replace a vector by the members' shares; the second half of `all_reduce`."""
     pieces = [vector[part] for part in even_ranges(len(vector), size)]
     for step in range(size - 1):
         send(step, pieces[(place + 1 - step) % size])

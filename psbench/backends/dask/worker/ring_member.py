@@ -1,4 +1,4 @@
-"""A worker in the rings of All-Reduce: its replica, and what it sends to and awaits of neighbours or servers.
+"""A worker in the rings of All-Reduce: its replica, and its messages to neighbours or servers.
 
 Servers that add up (`Adder`) take the place of the neighbours, and of nothing else. A ring leaves a sum
 with every member. The next version is made from it when the coordinator says so, which first hears that all
@@ -115,7 +115,7 @@ class RingMember:
 
     @property
     def parameters(self) -> Tensor:
-        """The model; where this worker holds a share of it, with what it has gathered of the others."""
+        """The model; a sharded worker's includes the shares it has gathered."""
         return self._whole if self._members else self.replica.parameters
 
     def _gather(self) -> None:
@@ -127,7 +127,7 @@ class RingMember:
             all_gather(self._whole, place, size, *wires)
 
     def _keep_share(self, order: msg.KeepShare) -> None:
-        """Keep of the replica what is this worker's share; all of the model for a step."""
+        """Keep this worker's share of the replica, and the whole model during a step."""
         self._members = order.members
         self._whole, place = self.replica.parameters, order.members.index(self.worker)
         own = ring_shares(len(self._whole), len(order.members))[place]
@@ -142,7 +142,7 @@ class RingMember:
         self._addresses |= addresses
 
     def contribute(self, payload: Tensor, buffers: Tensor) -> Tensor:
-        """Take what this worker adds to the next ring, and return what the codec leaves of the payload."""
+        """Set this worker's contribution to the next ring, and return its payload as decoded by receivers."""
         payload = over_the_wire(payload, self._codec)
         self.contribution = payload, buffers
         return payload
@@ -155,7 +155,7 @@ class RingMember:
     # ---------------------------------------------------------------- what the coordinator orders
 
     def handle(self, message: Message) -> None:
-        """Do what the coordinator orders, if it is for members of rings."""
+        """Execute the coordinator's order, if it concerns a ring."""
         handler = self._handlers.get(type(message))
         if handler is not None:
             handler(message)
@@ -171,7 +171,6 @@ class RingMember:
         self.mailbox.send(msg.StateReply(tag, state))
 
     def _add_nothing(self, order: msg.ContributeZeros) -> None:
-        """Contribute what does not move the model."""
         replica = self.replica
         own = (
             replica.parameters
@@ -380,7 +379,7 @@ class RingMember:
             self.mailbox.defer(message)
 
     def _await_settlement(self) -> StartRing | msg.TakeSum:
-        """Wait for the order to do the ring again with others, or for the sum of a member who finished it."""
+        """Wait for an order to repeat the ring without lost members, or for the sum of one that finished."""
         while True:
             message = self.mailbox.next_new(LOOK_S)
             if isinstance(message, StartRing | msg.TakeSum):

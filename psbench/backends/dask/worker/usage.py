@@ -1,4 +1,4 @@
-"""What a training worker's time went into, from its first release to its end."""
+"""Use of a training worker's time, from its first release to its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training worker: does what its worker loop decides, from one release to the next."""
+"""A training worker: executes its worker loop's decisions, from one release to the next."""
 
 from __future__ import annotations
 
@@ -148,14 +148,14 @@ class Worker:
                 self.member.close()
 
     def _report_stamps(self, stamps: WorkerStamps) -> None:
-        """Look at the clocks once more, and send the coordinator what was noted."""
+        """Synchronise the clocks once more, and send the recorded times to the coordinator."""
         stamps.clock(*self._clock.synchronise(self.mailbox))
         self.mailbox.send(msg.StampsReport(**stamps.facts()))
 
     # ---------------------------------------------------------------- from one release to the next
 
     def _work_from(self, release: ReleaseMessage | None) -> None:
-        """Do what the loop decides, from a release, or a checkpoint, until the next release is needed."""
+        """Execute the worker loop's directives until the next release is needed."""
         directive: Directive | None = "continue" if release is None else self._take(release)
         if release is not None and release.halts:
             return
@@ -165,7 +165,7 @@ class Worker:
             goes_on = self._obey(directive)
 
     def _take(self, release: ReleaseMessage) -> Directive:
-        """Take a release, and what comes with it from all servers."""
+        """Handle a release with the answers of all servers."""
         if self.loop is None:
             self.loop = WorkerLoop(self.composition, self.worker, release.samples)
         rate = release.epoch, release.epochs_per_step
@@ -193,7 +193,7 @@ class Worker:
             self._send_model(tag)
 
     def _step(self) -> Directive | None:
-        """Compute a step and return what to do then; None if it has become void."""
+        """Compute a step and return the next directive; None if the step was cancelled."""
         loop, model = self.loop, self.model
         assert loop is not None
         stamps = self._noting
@@ -249,7 +249,7 @@ class Worker:
                     return True
 
     def _obey(self, directive: Directive | None) -> bool:
-        """Do what the worker loop decided; return whether to compute a step then."""
+        """Execute a directive; return whether to compute a step next."""
         if self.loop is None or directive is None:
             return False
         return obey(directive, self.loop, keep=self.model.keep, send=self._send_decision, push=self._push)
@@ -352,7 +352,7 @@ class Worker:
         self.mailbox.send(msg.WorkerState(order.tag, Json(plain | part[1]), tensors))
 
     def _part(self, since: Since | None = None) -> _Part:
-        """Return what this worker holds now, as it is to be stored if it computes from now on."""
+        """Return this worker's state for a checkpoint, assuming that it computes from now on."""
         position = self.trainer.position(self.worker)
         plain: dict[str, Any] = {"position": position, "used": position.steps}
         tensors: StateDict = {}
@@ -387,7 +387,7 @@ class Worker:
             self.member.begin(replica, codec, servers, gathers)
 
     def _restart(self, residual: Tensor | None) -> None:
-        """Forget what was concluded and computed since the last push."""
+        """Discard state derived since the last push."""
         self.loop = self._overlapped = self._at_release = self._at_push = None
         self._repeats = False
         self.model = LocalModel(self.composition, self._optimizer, self._fragments())
