@@ -44,7 +44,7 @@ _LONGEST = 60
 
 
 def in_short(value: Any) -> str:
-    r"""Return a value as messages repeat it: in full where it is short.
+    r"""Return a value for messages: in full if it is short.
 
     >>> in_short("asp"), in_short({"workers": 4})
     ("'asp'", "{'workers': 4}")
@@ -69,7 +69,7 @@ class PsbenchError(Exception):
 
 @contextmanager
 def naming(what: str) -> Iterator[None]:
-    """Say in the errors of psbench that this block raises which of several runs or files they are of.
+    """Prefix errors of psbench in this block with the name of a run or file.
 
     >>> with naming("a.yaml"):
     ...     raise SpecError("seed: must be a whole number")

@@ -53,7 +53,7 @@ class RunProgress:
         return self.samples / self._size
 
     def read(self, log: EventLog, start: int, stop: int) -> None:
-        """Read rows `start` to `stop`; the result does not depend on how a log is divided."""
+        """Read rows `start` to `stop`; the result does not depend on the division of the log."""
         rows = log.rows(start, stop)
         if not len(rows):
             return
@@ -132,7 +132,7 @@ class RunProgress:
 
 
 def _quality(evaluated: Mapping[str, float | None]) -> str:
-    """Return how good the model is, in words: its accuracy if that was evaluated, else a loss.
+    """Return the model's quality as text: its accuracy if evaluated, else a loss.
 
     >>> _quality({"val_accuracy": 0.913, "val_loss": 0.25}), _quality({"train_loss": 0.25})
     ('accuracy 91.3%', 'loss 0.25')

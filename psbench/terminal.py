@@ -1,4 +1,4 @@
-"""Texts that are safe to print: names, paths and messages of others do not steer the terminal."""
+"""Texts that are safe to print: names, paths and messages cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def is_shown(text: str) -> bool:
-    """Return whether a text is one line that a terminal shows as it is."""
+    """Return whether a text is a single line without control characters."""
     return not _OBEYED.search(text) and not {"\n", "\t"} & {*text}

@@ -24,12 +24,12 @@ _LATE: dict[str, type[act.Release] | type[act.Tell] | type[act.SetTimer]] = {
 
 
 def is_late(action: Action) -> bool:
-    """Return whether an action comes after the model of its answer, and so after a checkpoint of it."""
+    """Return whether an action comes after the model update of its answer, and so after its checkpoint."""
     return not isinstance(action, (act.Apply, act.Handover, act.Reassign, act.Mix))
 
 
 def split_at_model(actions: Sequence[Action]) -> tuple[Sequence[Action], Sequence[Action]]:
-    """Return the actions that make the model of an answer, and those after it.
+    """Return the actions up to the model update of an answer, and those after it.
 
     >>> before, after = split_at_model([act.Release(0), act.Apply([], []), act.Release(1)])
     >>> len(before), [release.worker for release in after]
@@ -51,7 +51,7 @@ def actions_to_plain(rest: Iterable[Action]) -> list[dict[str, Any]]:
 
 
 def actions_from_plain(rest: Iterable[Mapping[str, Any]], composition: Strategy) -> list[Action]:
-    """Return the actions of `actions_to_plain`; a worker without a model of its own is sent the model."""
+    """Return the actions of `actions_to_plain`; workers without a model of their own receive the model."""
     actions = [_LATE[each["do"]](**{k: v for k, v in each.items() if k != "do"}) for each in rest]
     for action in actions:
         if isinstance(action, act.Release) and not composition.own_steps:
@@ -78,7 +78,7 @@ def released(rest: Iterable[Action]) -> list[int]:
 
 
 def idle_workers(view: ClusterView, spared: Collection[int]) -> dict[int, bool]:
-    """Return of every worker that ever joined whether all that it has sent was handled.
+    """Return for every worker that ever joined whether all its messages were handled.
 
     It was of workers that wait and of those `spared`, whose release is in the checkpoint: it holds them as
     they are, or, if they compute beside their push, as of that push. All others have left, or are in the

@@ -99,12 +99,12 @@ class WorkerCodecs:
         return self._gather([state.channel.residual for state in self.states])
 
     def add_residual(self, residual: Tensor) -> None:
-        """Add the residual of other channels, such as those to servers that held other entries."""
+        """Add the residual of other channels, such as channels to servers with other entries."""
         for state, own in zip(self.states, self._pushed, strict=True):
             state.channel.add_residual(own.of(residual).numpy())
 
     def repartitioned(self, own: Sequence[Partition]) -> WorkerCodecs:
-        """Return the codec state for servers that hold other entries from now on, with the same residual.
+        """Return the codec state for servers with another partition, with the same residual.
 
         The next model must come whole.
         """
@@ -117,7 +117,7 @@ class WorkerCodecs:
 
     @property
     def num_sent(self) -> int:
-        """Pushes so far; a stochastic codec draws from a stream of its own for each."""
+        """Number of pushes so far; a stochastic codec uses a new random stream for each."""
         return self.states[0].channel.num_sent
 
     @num_sent.setter
@@ -139,7 +139,7 @@ class WorkerCodecs:
     # ---------------------------------------------------------------- checkpoints
 
     def mark_release(self) -> None:
-        """Remember the state at a release: later pushes may be under way at a checkpoint, and then void."""
+        """Save the state at a release: a later push may be discarded by a restart from a checkpoint."""
         self._at_release = [state.channel.residual for state in self.states], self.num_sent
 
     def checkpoint(self, waits: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -283,7 +283,7 @@ class Compression:
         return arrived
 
     def leave_out(self, worker: int, residual: Tensor) -> None:
-        """Have a worker's next push carry this too."""
+        """Add a residual to a worker's next push."""
         self._pending_residuals[worker] = residual
 
     def residuals(self) -> dict[int, Tensor]:
@@ -292,7 +292,7 @@ class Compression:
         return {worker: each for worker, each in found.items() if each is not None} | self._pending_residuals
 
     def repartition(self, ranges: Ranges) -> None:
-        """Encode for servers that hold other entries from now on; each worker's next model goes whole."""
+        """Change the partition among servers; each worker's next model is sent unencoded."""
         before = self._partitions
         self._hold(partitions_of(ranges))
         old, self._servers = self._servers, self._new_servers()
@@ -321,7 +321,7 @@ class Compression:
             self._workers[worker].mark_release()
 
     def checkpoint_worker(self, worker: int, waits: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return a worker's codec state: current if it waits, else as of its last release."""
+        """Return a worker's codec state: the current one if it waits, else the one at its last release."""
         codecs = self._workers.get(worker)
         if codecs is not None:
             return codecs.checkpoint(waits)

@@ -1,4 +1,4 @@
-"""Requests to a run under way: stop, switch now, and Ctrl-C."""
+"""Requests to a running run: stop, switch now, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Press:
 
 
 class Control:
-    """Requests to a run under way, from any thread: stop, switch now, or do something to a worker.
+    """Requests to a running run, from any thread: stop, switch now, or inject a fault.
 
     Examples
     --------
@@ -67,13 +67,13 @@ class Control:
             raise Cancelled("stopped by hand before training began")
 
     def switch(self, to: int | None = None) -> None:
-        """Change to composition `to`, or to the other one."""
+        """Switch to composition `to`, or to the other one if None."""
         with self._lock:
             self._requests.append(SwitchRequested(to))
             self.pending = True
 
     def press(self, worker: int, what: Literal["lost", "back", "speed"], factor: float = 1.0) -> None:
-        """Do something to a worker of a live run; a simulated one does not heed it: fork it."""
+        """Inject a fault into a live run; simulated runs ignore it: fork them instead."""
         with self._lock:
             self._presses.append(Press(worker, what, factor))
             self.pending = True
@@ -96,7 +96,7 @@ class Control:
 
 @contextmanager
 def stop_on_signals(control: Control) -> Iterator[None]:
-    """Let the first Ctrl-C or SIGTERM stop a run, and the second end the process as usual.
+    """Stop the run on the first Ctrl-C or SIGTERM; the second ends the process as usual.
 
     Batch systems send SIGTERM before they kill. Only in the main thread, and only where no other handler is
     installed; see `FirstSignal`.

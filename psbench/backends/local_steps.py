@@ -1,4 +1,4 @@
-"""Decisions about workers with a loop and a model of their own, which both backends take alike."""
+"""Decisions about workers with local steps, shared by both backends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A push: how large it is, the statistics that parts read, and why it may end the run."""
+"""A push: its size, its statistics, and the reasons for which it may end the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from psbench.core.wire_size import WireSize
 
 
 def with_stats(push: Push, reads: Sequence[str]) -> Push:
-    """Put the statistics that parts read into `push.stats`, where the log keeps every digit of them.
+    """Put the statistics that parts read into `push.stats`, with all digits.
 
     A worker with a loop has sent them, except the time its push took.
     """

@@ -75,7 +75,7 @@ class Replay:
         self._recorded, self._again, self._engine = recorded, again, engine
 
     def play(self) -> int:
-        """Take every decision again; see `replay`."""
+        """Repeat every decision; see `replay`."""
         recorded, again, engine = self._recorded, self._again, self._engine
         rows = recorded.rows()
         engine.pause_for_evaluations(lambda: bool((rows["kind"][len(again) :][:1] == Kind.EVALUATED).any()))
@@ -194,7 +194,7 @@ def _message(what: str, worker: int, ticket: int, row: Any, stats: Any = None) -
 
 
 def _compare(recorded: EventLog, again: EventLog, start: int) -> int:
-    """Check the rows decided since `start` and return how far both logs now agree."""
+    """Check the rows decided since `start`, and return the length of the equal part of both logs."""
     end = len(again)
     same = recorded.rows(start, end).tobytes() == again.rows(start, end).tobytes()
     if same and recorded.texts_of(start, end) == again.texts_of(start, end):

@@ -165,7 +165,7 @@ class UpdateSchedule:
 
 
 class CheckpointSchedule:
-    """Says when a checkpoint is due, at switches, every so many epochs and before a stop, and its name.
+    """Schedule of checkpoints, at switches, at intervals of epochs and before a stop, with their names.
 
     Parameters
     ----------
@@ -190,11 +190,11 @@ class CheckpointSchedule:
         self._plan(0.0)
 
     def stop(self) -> None:
-        """Have the run end with a checkpoint of its next version: after a barrier no work is void."""
+        """End the run with a checkpoint of its next version: after a barrier no work is lost."""
         self.stopping, self.from_samples = True, 0.0
 
     def label(self, measuring: bool = False, actions: Iterable[Action] | None = None) -> str:
-        """Return the name of the checkpoint that is due with an answer, or after a version; empty if none is.
+        """Return the name of the checkpoint due with an answer or after a version; empty if none is due.
 
         An engine that is `measuring` has decided half of its answer, so a checkpoint by epochs waits for
         the next one. That of a stop waits for one that makes a version.
@@ -227,7 +227,7 @@ def next_checkpoint(epoch: float, every: float | None) -> float:
 
 
 def membership_events(profile: Profile, after_s: float = -1.0) -> list[tuple[float, Join | Leave]]:
-    """Return a cluster's joins, failures and returns with their times, those later than `after_s`.
+    """Return a cluster's joins, failures and returns after `after_s`, with their times.
 
     Shapes
     ------

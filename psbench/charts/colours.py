@@ -48,7 +48,7 @@ PHASE_COLOURS: dict[str, str] = {
 
 
 def looks(labels: Iterable[str], among: Iterable[str] | None = None) -> dict[str, CurveLook]:
-    """Return the look of each label: the hues in their order, and dashes where these are used up.
+    """Return the look of each label: hues in order, then dashes.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Charts below each other, which show themselves in a notebook with no internet.
+"""Stacked charts that display themselves in a notebook without internet.
 
 Altair's own renderers fetch Vega-Lite 6 from the network, and JupyterLab (to 4.6) ships Vega-Lite 5. Our
 charts mean the same in both, so a sheet offers itself twice: as Vega-Lite 5, which JupyterLab draws alive in
@@ -37,7 +37,7 @@ Style: TypeAlias = Literal["screen", "paper"]
 
 
 class Sheet(alt.VConcatChart):
-    """Charts below each other; the last expression of a cell shows it.
+    """Stacked charts; as the last expression of a cell they are displayed.
 
     It is an Altair chart like any other: `save`, `to_dict` and `properties` work.
     """
@@ -79,7 +79,7 @@ def styled(sheet: Sheet, warnings: Sequence[str], style: Style, width: Width | N
 
 
 def pixels_of(style: Style, width: Width | None) -> int:
-    """Return how wide charts are on the screen.
+    """Return the width of charts on the screen.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def pixels_of(style: Style, width: Width | None) -> int:
 
 
 def stack(charts: Iterable[Any], width: int = _SCREEN) -> Sheet:
-    """Return charts one below the other, each with its own legends.
+    """Return stacked charts, each with its own legends.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ SEQUENCE_VERSIONS = 5
 
 
 def run_chart(run: RunRecord, *names: str, x: str = "time_s", width: int = 640) -> Sheet:
-    """Return the charts of a run, one below the other, for a notebook cell.
+    """Return the stacked charts of a run, for a notebook cell.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def run_chart(run: RunRecord, *names: str, x: str = "time_s", width: int = 640) 
 
 
 def comparison_chart(groups: RunsByLabel, *names: str, x: str = "time_s", width: int = 640) -> Sheet:
-    """Return the charts of a comparison, one below the other.
+    """Return the stacked charts of a comparison.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def comparison_chart(groups: RunsByLabel, *names: str, x: str = "time_s", width:
 
 
 def _chosen(figures: Sequence[Figure], names: Sequence[str], width: int) -> Sheet:
-    """Return the charts of these names, each with all of its figures; all charts without a name."""
+    """Return the named charts, each with all of its figures; all charts if no name is given."""
     known = dict.fromkeys(figure.name for figure in figures)
     for unknown in (name for name in names if name not in known):
         raise UnknownName("chart", unknown, known)
@@ -120,7 +120,7 @@ def _times(run: RunRecord, grown: GrowingTables) -> list[Figure]:
 
 
 def _steps(run: RunRecord) -> list[Figure]:
-    """Return reading and computing apart, where a run has measured it or its profile says so."""
+    """Return the times of reading and computing, if they were measured or the profile defines them."""
     table = tables.step_table(run)
     if not (table["part"].eq("reading") & table["ms"].gt(0)).any():
         return []
@@ -189,7 +189,7 @@ def gossip_figures(run: RunRecord) -> list[Figure]:
 
 
 def label_figures(run: RunRecord) -> list[Figure]:
-    """Return how labels are spread over the workers, if that was recorded."""
+    """Return the distribution of labels over the workers, if it was recorded."""
     table = tables.label_table(run.meta)
     return [] if table is None else [Figure(workers.label_chart(table), table, name="labels")]
 

@@ -105,7 +105,7 @@ def _training(
 
 
 def _switch_marks(runs: Sequence[RunRecord], labels: Sequence[str], x: str) -> pd.DataFrame:
-    """Return where each run switched: a switch's columns, `seed` (from 0 for each label) and `is_repeated`.
+    """Return the switches of runs: a switch's columns, `seed` (from 0 for each label) and `is_repeated`.
 
     Words are written once for the same switch of several seeds, where the first of them is on the axis: the
     others are repeated.

@@ -1,4 +1,4 @@
-"""Charts for a two-column paper: its widths, its font, and units beside the name of an axis.
+"""Charts for a two-column paper: its widths, its font, and units in axis titles.
 
 A chart is laid out as on the screen and then scaled to the width of a column, at which its smallest font size
 is 8 points; SVG and PDF are written in that size. Title and warnings are left to the figure's caption.

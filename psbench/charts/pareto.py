@@ -26,7 +26,7 @@ _COSTS = {"bytes": ("bytes sent", "~s"), "silent_s": ("seconds in which no worke
 
 
 def pareto_table(groups: Mapping[str, Sequence[RunRecord]]) -> pd.DataFrame:
-    """Return for each label its means over seeds, and whether no other is better in one and as good in both.
+    """Return for each label its means over seeds, and whether it is on the Pareto front.
 
     Returns
     -------

@@ -32,7 +32,7 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def thin(table: pd.DataFrame, by: str = "label", points: int = POINTS) -> pd.DataFrame:
-    """Return at most about `points` rows for each value of `by`, evenly picked, with the first and the last.
+    """Return about `points` evenly spaced rows for each value of `by`, including the first and the last.
 
     Rows that mark an event (a text in column `event`) are all kept.
     """
@@ -73,7 +73,7 @@ def plain(values: Iterable[Any]) -> list[Any]:
 
 
 def _six_digits(values: Doubles) -> Doubles:
-    """Return numbers to six digits; NaN where they are not finite.
+    """Return numbers to six digits; non-finite ones become NaN.
 
     >>> _six_digits(np.array([0.1234567, 123456.7, 1234567.0])).tolist()
     [0.123457, 123457.0, 1234570.0]

@@ -73,7 +73,7 @@ def step_table(run: RunRecord) -> pd.DataFrame:
 
 
 def stacked(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Return the rows of all parts; empty ones are left out, as they would decide the columns' types."""
+    """Return the rows of all parts; empty parts are left out, as they would change the columns' types."""
     return pd.concat([part for part in parts if len(part)] or parts[:1])
 
 
@@ -112,7 +112,7 @@ def server_tables(run: RunRecord) -> dict[str, pd.DataFrame]:
 
 
 def load_table(run: RunRecord) -> pd.DataFrame:
-    """Return how busy servers were: `time_s`, `server`, `relative`, `load_s`, and moves as `time_s`, `event`.
+    """Return the servers' load: `time_s`, `server`, `relative`, `load_s`; moves: `time_s`, `event`.
 
     Empty unless the servers were looked at.
     """

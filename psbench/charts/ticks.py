@@ -76,7 +76,7 @@ def unit_in_title(channel: Any) -> Any:
 
 
 def step_of(span_s: float) -> float:
-    """Return the seconds between two marks of an axis that covers so many.
+    """Return the seconds between two ticks of an axis that covers `span_s`.
 
     >>> step_of(0.7), step_of(66.0), step_of(210.0), step_of(800.0), step_of(40_000.0), step_of(1e6)
     (0.1, 10.0, 30, 120, 7200, 172800)

@@ -284,7 +284,7 @@ def batch_size_chart(data: Data, title: str = TITLES["batch_size"]) -> alt.Chart
 
 
 def label_chart(data: Data, title: str = TITLES["labels"]) -> alt.LayerChart:
-    """Draw how many samples of each class lie in each worker's shard; small tables also show the numbers.
+    """Draw the number of samples of each class in each worker's shard; small tables also show numbers.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ CountPair = Annotated[list[Count], Field(min_length=2, max_length=2)]
 
 
 class _Declared(BaseModel):
-    """Plain data of which some fields are declared; types are not converted."""
+    """Plain data with some declared fields; types are not converted."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -236,7 +236,7 @@ class CodecCounters(_Declared):
 
 
 class CheckpointState(_Declared):
-    """All that a run needs to go on, beside tensors."""
+    """The complete state of a run, besides tensors."""
 
     run_id: str | None = None
     spec: dict[str, Any]

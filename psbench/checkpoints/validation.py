@@ -47,7 +47,7 @@ def restoring(what: str = "the checkpoint") -> Iterator[None]:
 
 
 def check(path: Path, checkpoint: Checkpoint, experiment: Experiment) -> None:
-    """Refuse a checkpoint from which this experiment cannot be resumed.
+    """Raise unless this experiment can be resumed from the checkpoint.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def _check_experiment(path: Path, spec: Mapping[str, Any], experiment: Experimen
 
 
 def _difference(before: Any, now: Any, where: str) -> str:
-    """Say where two values differ first; empty if they do not."""
+    """Return the path of the first difference between two values; empty if they are equal."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         keys = sorted({*before, *now}, key=lambda key: (key != "name", key))  # what says most, first
         inner = (_difference(before.get(k), now.get(k), f"{where}.{k}") for k in keys)
@@ -133,7 +133,7 @@ def check_stop(path: Path, done: Mapping[str, float], before: Mapping[str, Any],
 
 
 def done_in(state: Mapping[str, Any]) -> dict[str, float]:
-    """Return how far a run had come at a checkpoint, as stop rules count it."""
+    """Return the progress of a run at a checkpoint, in the units of stop rules."""
     view = state["engine"]["view"]
     epochs = view["samples"] / view["dataset_size"]
     return {"epochs": epochs, "updates": view["version"], "seconds": state["time_s"]}

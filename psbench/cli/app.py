@@ -58,7 +58,7 @@ def _root(
 
 
 def table_width() -> int | None:
-    """Return None where a terminal has a width, else one that cuts no table."""
+    """Return None if the terminal has a width, else a width that cuts no table."""
     return None if sys.stdout.isatty() else 200
 
 
@@ -76,7 +76,7 @@ def read_experiment(spec: Path | None, values: dict[str, Any]) -> Experiment:
 
 
 def check_scheduler(address: str | None, within_s: float | None = None) -> None:
-    """Refuse at once an address at which nothing listens; loading torch and Dask takes seconds.
+    """Raise at once if nothing listens at an address; loading torch and Dask takes seconds.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def read_live(spec: Path | None, settings: list[str] | None, scheduler: str | No
 
 
 def check_there(*paths: Path | None) -> None:
-    """Refuse files and folders that are named and not there.
+    """Raise if a named file or folder does not exist.
 
     Raises
     ------

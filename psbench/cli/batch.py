@@ -1,4 +1,4 @@
-"""Several experiments at once."""
+"""Handling of several experiments at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from psbench.training.build import Workload
 
 
 def named(files: Sequence[Path], experiments: Sequence[Experiment]) -> list[Experiment]:
-    """Give experiments of the same title their files' names, so that each has a folder of its own.
+    """Name experiments with equal titles after their files, so that each has its own folder.
 
     Raises
     ------

@@ -96,7 +96,7 @@ def _class_of(entry: Mapping[str, Any]) -> type[Part]:
 
 
 def _parts_of(made: Strategy | SwitchingStrategy) -> list[type[Part]]:
-    """Return the parts that set a strategy apart: its consistency, and the others that are not the usual."""
+    """Return the parts that characterise a strategy: its consistency, and parts other than the defaults."""
     if isinstance(made, SwitchingStrategy):
         return [type(made.rule)]
     parts = [getattr(made, domain) for domain in DOMAINS]
@@ -165,7 +165,7 @@ def _names_allowed(info: FieldInfo) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return plain data; a part or strategy by its name, other settings as they are."""
+    """Return plain data; a part or strategy is replaced by its name."""
     if isinstance(value, BaseModel):
         return getattr(value, "name", None) or value.model_dump(mode="json")
     return json.loads(json.dumps(value))

@@ -1,4 +1,4 @@
-"""The main job in one command: compare three strategies in virtual time, then run one of them live."""
+"""A tour in one command: compare three strategies in virtual time, then run one of them live."""
 
 from __future__ import annotations
 

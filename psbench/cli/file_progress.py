@@ -30,7 +30,7 @@ def shown_progress() -> Iterator[None]:
 
 
 class _Bars:
-    """A bar for the operation under way; it disappears at the end."""
+    """A progress bar for the current operation; it disappears at the end."""
 
     def __init__(self) -> None:
         self._progress: Progress | None = None
@@ -73,4 +73,4 @@ class _Lines:
             print(shown(f"{what}: {done:.0%}"), file=sys.stderr, flush=True)
 
     def stop(self) -> None:
-        """Do nothing: lines stay."""
+        """Do nothing: printed lines remain."""

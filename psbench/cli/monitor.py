@@ -71,7 +71,7 @@ class Monitor:
             self._bar.stop()
 
     def _show_start(self) -> None:
-        """Say how far the processes of a live run have come, unless that was done a moment ago."""
+        """Show the start of a live run's processes, unless it was shown a moment ago."""
         now = time.monotonic()
         if now < self._next or self._read:
             return

@@ -89,6 +89,6 @@ def _moved(move: Mapping[str, Any]) -> str:
 
 
 def _listed(values: Sequence[float], form: str = "") -> str:
-    """Return the first twelve values, and how many there are beyond."""
+    """Return the first twelve values, and the number of the others."""
     more = f" and {len(values) - 12} more" if len(values) > 12 else ""
     return ", ".join(f"{value:{form}}" for value in values[:12]) + more

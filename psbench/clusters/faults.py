@@ -117,7 +117,7 @@ def _arrivals(where: str, num_workers: int, joins: Sequence[LateJoin]) -> dict[i
 
 
 def _check_failures(where: str, worker: int, failures: list[Failure], there_from: float) -> None:
-    """Check the failures of one worker, in time order: each must come while it is there."""
+    """Check that the failures of a worker, in time order, occur while it is active."""
     there: float | None = there_from
     for failure in sorted(failures, key=lambda f: f.at_s):
         if there is None or failure.at_s < there:

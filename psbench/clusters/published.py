@@ -65,7 +65,7 @@ class PublishedCluster(Cluster):
     )
 
     def flavours(self) -> list[tuple[Flavour, int]]:
-        """Return the kinds of machine and how many there are of each."""
+        """Return the kinds of machine and the number of each."""
         raise NotImplementedError(f"{type(self).__name__} must define flavours")
 
     def machines(self) -> list[Machine]:

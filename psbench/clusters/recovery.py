@@ -43,7 +43,7 @@ class Recovery(Specification):
         return self.replace_workers or self.min_workers is not None
 
     def check(self, num_workers: int, compositions: Sequence[Strategy]) -> None:
-        """Refuse settings that this cluster or strategy does not allow.
+        """Raise if the cluster or the strategy does not allow these settings.
 
         Raises
         ------

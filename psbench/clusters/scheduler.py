@@ -21,7 +21,7 @@ class _SchedulerFile(BaseModel):
 
 
 def address_of(scheduler: str | None, connection: ConnectionSettings) -> str | None:
-    """Return the address of the scheduler that a run is given; None for a cluster of its own.
+    """Return the address of the scheduler; None for a local cluster.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Servers and a coordinator that take time: off unless a cluster says otherwise."""
+"""Service times of servers and coordinator: 0 unless a cluster sets them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ServerQueues(Generic[_T]):
         self.share(shares)
 
     def share(self, shares: Sequence[float]) -> None:
-        """Have each server carry that part of every message from now on."""
+        """Set each server's share of every message."""
         service = self._service
         self._each = [(service.message_s if share else 0.0, share * service.byte_s) for share in shares]
 
@@ -91,7 +91,7 @@ class ServerQueues(Generic[_T]):
         return max(served, self._free[0])
 
     def following(self) -> tuple[_T, float] | None:
-        """Return the next waiting message and when it will have been handled; None if nothing waits."""
+        """Return the next waiting message and its completion time; None if none waits."""
         self._takes = False
         if not self._waiting:
             return None

@@ -37,7 +37,7 @@ class SharedLink:
         self._now = 0.0
 
     def begin(self, what: object, num_bytes: float, rate: float, now: float) -> float:
-        """Begin a message, over a link of its own of that rate; returns when it ends if no other begins."""
+        """Start a message with a maximum rate; return its end if no other message starts."""
         self._advance(max(now, self._now))
         self._left[what], self._limits[what] = float(num_bytes), rate
         left, at = dict(self._left), self._now

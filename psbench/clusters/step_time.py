@@ -41,7 +41,7 @@ class StepTime(Part):
         raise NotImplementedError(f"{type(self).__name__} must define draw")
 
     def series(self, worker: int, rng: np.random.Generator) -> Callable[[int], Doubles]:
-        """Return a function that gives so many of a worker's next factors, from the first on.
+        """Return a function that gives a worker's next factors, from the first on.
 
         `rng` is the worker's own stream. How many are asked for at a time changes nothing.
         """
@@ -59,7 +59,7 @@ class StepTime(Part):
         return following
 
     def check_workers(self, num_workers: int) -> None:
-        """Raise ParameterError if it does not fit a cluster of so many workers."""
+        """Raise ParameterError if the distribution does not fit a cluster of that size."""
 
     def begin(self, num_workers: int) -> None:
         """Read the file of a trace, if there is one; called before the first step."""

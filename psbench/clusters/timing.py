@@ -136,11 +136,11 @@ class StepTimes:
         return self._series[worker](size)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many factors each worker has used, as plain data."""
+        """Return the number of factors each worker has used, as plain data."""
         return {"used": self._used()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state of `state_dict`: the streams are wound on to where they were."""
+        """Restore a state of `state_dict`: the streams are advanced to their positions."""
         self._reset()
         for worker, used in enumerate(state["used"]):
             if used:

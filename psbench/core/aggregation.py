@@ -206,7 +206,7 @@ class Aggregation(Part):
         return "" if outer is None or outer == 1 else f", effective outer rate {outer:g}"
 
     def doubt_of_rates(self, lr: float) -> str:
-        """Return a warning if the part's or the optimizer's rate is probably not intended, else nothing."""
+        """Return a warning if the part's or the optimizer's rate is probably unintended, or ""."""
         if not self.usual_lr or lr <= 3 * self.usual_lr:
             return ""
         return (
@@ -234,7 +234,7 @@ class Aggregation(Part):
         return []
 
     def sums(self, shapes: Shapes, version: int) -> Sequence[int | ToAll]:
-        """Return how many entries each sum of `exchange` has that makes the next version of this one.
+        """Return the sizes of the sums in `exchange` that make the next version.
 
         `ToAll` stands for a message. Empty if there is one sum, of the vectors that are pushed.
         """
@@ -243,7 +243,7 @@ class Aggregation(Part):
     def exchange(
         self, mine: Vector, state: State, shapes: Shapes, numbers: Mapping[str, float]
     ) -> Exchanging:
-        """Do a member's part in adding up the pushes of a commit, where workers do that by themselves.
+        """Compute a member's part of an exchange, if workers sum pushes without a server.
 
         What is yielded is added up over all members, each by the weight of its push, and the sum, a new
         vector, is what the `yield` gives. A message, which is a uint8 array, goes to all members, and the

@@ -24,7 +24,7 @@ Shapes: TypeAlias = Sequence[Sequence[int]]
 
 
 class ToAll(NamedTuple):
-    """A message that each member of an exchange sends to all the others, of so many bytes."""
+    """A message from each member of an exchange to all others, with its number of bytes."""
 
     num_bytes: int
 
@@ -70,7 +70,7 @@ class Pushed:
 
 @dataclass(slots=True)
 class Step:
-    """The update under way: its learning rate, and operations that a part may call.
+    """The current update: its learning rate, and operations that a part may call.
 
     Attributes
     ----------
@@ -163,7 +163,7 @@ class Entries(Protocol):
 
     @property
     def size(self) -> int:
-        """How many they are."""
+        """Number of entries."""
 
     def of(self, vector: Vector) -> Vector:
         """Return them: a view if they are one range, else a copy."""
@@ -336,6 +336,6 @@ class State(MutableMapping[str, Any]):
 
 
 def put_back(entries: Entries, vector: Vector, part: Vector) -> None:
-    """Write entries into a vector, unless they are a view of it and so there already."""
+    """Write entries into a vector, unless they are a view of it."""
     if part.untyped_storage().data_ptr() != vector.untyped_storage().data_ptr():
         entries.put(vector, part)

@@ -46,7 +46,7 @@ def usual_lr_scaling(consistency: Consistency, aggregation: Aggregation) -> Lite
 
 
 def misfits(strategy: Composition) -> list[str]:
-    """Return why the parts cannot work together, from declared properties alone; empty if they can."""
+    """Return the reasons why the parts cannot be combined, from declared properties alone."""
     a = strategy.aggregation
     declared = (("payload", a.payload, get_args(PayloadKind)), ("reply", a.reply, get_args(ReplyKind)))
     for what, value, known in declared:
@@ -63,7 +63,7 @@ def needs_of(kind: type[Part]) -> tuple[Need, ...]:
 
 
 def _unmet(part: Part, strategy: Composition) -> Iterator[str]:
-    """Yield an error for each need of a part that the strategy does not meet."""
+    """Yield an error for each unmet requirement of a part."""
     for need in needs_of(type(part)):
         other = getattr(strategy, need.domain)
         if need.when(part) and not need.is_met(other):
@@ -74,7 +74,7 @@ def _unmet(part: Part, strategy: Composition) -> Iterator[str]:
 
 @cache
 def _proposal(need: Need) -> str:
-    """Name the registered parts that meet a need; empty if none does with its default parameters."""
+    """Return the names of registered parts that meet a requirement with their defaults; may be empty."""
     found = [name for name, kind in REGISTRY.get(need.domain, {}).items() if _meets(kind, need)]
     names = [f"'{name}'" for name in found[:_PROPOSED]]
     if not names:

@@ -23,7 +23,7 @@ class ControlledModels(Aggregation):
 
 
 class CorrectedSteps(OwnSteps):
-    """A worker corrects its steps by the global control variate (`own.answer["control"]`) less its own."""
+    """A worker corrects its steps by the global control variate (`own.answer["control"]`) minus its own."""
 
     needs = (
         Need(

@@ -151,7 +151,7 @@ class Engine:
     def resume(
         self, spared: Iterable[int] = (), epochs: float | None = None, again: Iterable[int] = ()
     ) -> list[Action]:
-        """Continue from a loaded state: work under way is void, and its workers are released again.
+        """Continue from a loaded state: work in progress is void, and its workers are released again.
 
         `spared` workers have yet to receive their release of the last answer and lose nothing; those `again`
         take their steps since their last message once more, from what they held then, without a release.
@@ -181,7 +181,7 @@ class Engine:
 
     @property
     def waiting_events(self) -> Sequence[ev.Event]:
-        """Events queued until the measurement under way has been answered, in order."""
+        """Events queued until the pending measurement is answered, in order."""
         return self._waiting_events
 
     @property
@@ -328,7 +328,7 @@ class Engine:
     # ---------------------------------------------------------------- performing actions
 
     def _finish(self) -> list[Action]:
-        """Perform the actions of the answer; stop where a `Measure` must be answered first."""
+        """Perform the actions of the answer, up to a `Measure` that must be answered first."""
         todo, processor, perform = self._todo, self._processor, self._performers
         while processor.measuring_part is None:
             if not todo:
@@ -373,7 +373,7 @@ class Engine:
     # ---------------------------------------------------------------- switching
 
     def _switch(self, switch: act.SwitchTo) -> None:
-        """Begin to drain: withhold steps from now on; ignored in a drain, or if `to` is in force."""
+        """Start to drain: withhold steps from now on; ignored during a drain, or if `to` is active."""
         if self._rules is None:
             raise ProtocolError(f"cannot switch to composition {switch.to}; this strategy has 0 alone")
         switch = self._rules.numbered(switch)
@@ -415,7 +415,7 @@ class Engine:
         self._use_rule()
 
     def _use_rule(self) -> None:
-        """Ask the rule that decides now, and no other."""
+        """Activate the rule that decides now."""
         rules, now = self._rules, self.composition
         self.rule = rules.deciding if rules else None
         self.view.composition = rules.seen(self.view.in_force) if rules else 0

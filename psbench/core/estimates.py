@@ -20,7 +20,7 @@ class EstimatedGradients(Aggregation):
 
 
 class SentDifferences(Communication):
-    """A worker sends its gradient less the estimate of it."""
+    """A worker sends the difference between its gradient and the gradient's estimate."""
 
     needs = (
         Need(

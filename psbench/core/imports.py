@@ -1,4 +1,4 @@
-"""Objects by the name of where they are, for specifications in files, and the base of parts that name one."""
+"""Import of objects by path for specifications in files, and the base of parts that import one."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def imported(what: str, target: str) -> Any:
 
 
 class Imported(Part):
-    """Base of parts that say where something is defined, for files and the command line.
+    """Base of parts that import an object by path, for files and the command line.
 
     A specification with one is a program, to be trusted like one.
 
@@ -98,7 +98,7 @@ class ImportedCall(Imported):
 
 
 def is_there(name: str) -> bool:
-    """Return whether a package can be imported, without importing it.
+    """Return whether a package is installed, without importing it.
 
     >>> is_there("json"), is_there("no_such_package")
     (True, False)

@@ -69,7 +69,7 @@ class EngineMembership:
         self.pending_changes.extend(act.Readmit(w.id) for w in self._view.workers.values() if w.dropped)
 
     def restart(self, worker: WorkerView) -> None:
-        """Release a worker again because the work that it was doing is void."""
+        """Release a worker again because its current work is void."""
         view = self._view
         view.num_computing -= worker.status is Status.COMPUTING
         view.num_voted -= worker.status is Status.VOTED
@@ -104,7 +104,7 @@ class EngineMembership:
         return [w for w in self._view.workers.values() if w.id not in spared and w.status is not Status.GONE]
 
     def restart_all(self) -> None:
-        """Let all active workers begin as at the start of a run, with equal clocks (a hand-over)."""
+        """Let all active workers start as at the beginning of a run, with equal clocks (a hand-over)."""
         view, processor = self._view, self._processor
         here = [w for w in view.workers.values() if w.status != Status.GONE]
         clock = max((w.clock for w in here), default=view.min_clock)  # all may have left during the drain
@@ -151,7 +151,7 @@ class EngineMembership:
             processor.todo.extend(processor.composition.consistency.on_join(worker, self._view))
 
     def _give_model(self, worker: int) -> None:
-        """Have a worker that comes begin with the model of the present one with the lowest number."""
+        """Initialise a joining worker with the model of the lowest-numbered active worker."""
         others = [w for w in self._view.workers.values() if w.id != worker and w.status is not Status.GONE]
         giver = min((w.id for w in others if w.status is not Status.NEW), default=None)
         if giver is not None:  # else backends know that no model is left

@@ -1,4 +1,4 @@
-"""Migration of parameters between servers: nothing is sent until no message is under way."""
+"""Migration of parameters between servers, once no message is in transit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Withheld(NamedTuple):
 
 
 class Migration:
-    """A re-assignment under way, and the releases and orders that it withholds.
+    """A reassignment in progress, and the releases and orders that it withholds.
 
     Unlike a switch it does not involve the parts: to them a worker computes from its release on, so that they
     decide as they would without a migration, and only the message is late.
@@ -79,7 +79,7 @@ class Migration:
         return [tell for tell in self._tells if self.withholds(tell.worker, view)]
 
     def sweep(self, view: ClusterView, composition: Strategy) -> list[Action]:
-        """Return, once, orders to push for the workers that might never do so."""
+        """Return, once, orders to push for workers that might never push."""
         if self._swept:
             return []
         self._swept = True

@@ -33,7 +33,7 @@ class OwnSteps(Communication):
         return True
 
     def begin(self, w: Vector, model: Vector, state: State, own: WorkerStep) -> None:
-        """Go on from the model."""
+        """Continue from the model."""
         w.copy_(model)
         if self.forgets_momentum:
             own.forget()
@@ -53,7 +53,7 @@ class OwnSteps(Communication):
             own.move(state["gradient"])
 
     def payload(self, w: Vector, state: State, own: WorkerStep) -> Vector:
-        """Return the gradient, the way since the last model, or the own model."""
+        """Return the gradient, the displacement since the last model, or the worker's model."""
         if own.kind == "parameters":
             return w.clone()
         gradient: Vector = state["received"] - w if own.kind == "difference" else state["gradient"]

@@ -53,7 +53,7 @@ class Consistency(Part):
         return [Release(worker) for worker in view.waiting]
 
     def on_join(self, worker: int, view: ClusterView) -> list[Action]:
-        """Answer a worker that joins; by default it is released at once."""
+        """React to a joining worker; by default it is released at once."""
         return [Release(worker)]
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
@@ -230,7 +230,7 @@ class Communication(Part):
 
     @property
     def is_encoded(self) -> bool:
-        """Whether messages are encoded on either way."""
+        """Whether messages are encoded in either direction."""
         return {self.codec.name, self.codec_down.name} != {"none"}
 
     @property
@@ -240,7 +240,7 @@ class Communication(Part):
 
     @property
     def pushes_sums(self) -> bool:
-        """Whether a push carries the sum of the gradients of several steps, and not their mean."""
+        """Whether a push carries the sum of several steps' gradients instead of their mean."""
         return self.overlaps and not self.steps_by_itself
 
     def smallest_step(self, batch: int) -> int:
@@ -283,7 +283,7 @@ class Communication(Part):
         state.clear()
 
     def step(self, w: Vector, gradient: Vector, state: State, own: WorkerStep) -> None:
-        """Take the gradient of a step; by default it is added to the mean of those that no push carries."""
+        """Handle the gradient of a step; by default add it to the mean of unpushed gradients."""
         before = state.number("samples")
         if before:
             gradient = (state["gradient"] * before + gradient * own.samples) / (before + own.samples)
@@ -310,7 +310,7 @@ class Communication(Part):
         return view.epoch
 
     def rate_epochs_per_step(self, view: ClusterView) -> float:
-        """Return by how much that epoch advances with each step that a worker takes by itself."""
+        """Return by how much the rate's epoch advances with each local step."""
         return view.epochs_per_step
 
     def on_vote(self, vote: Vote, view: ClusterView) -> list[Action]:
@@ -429,11 +429,11 @@ class Placement(Part):
         return 4 * num_parameters * (2 + kept)
 
     def start_s(self, partition: int) -> float:
-        """Return the seconds before each step on a partition of so many samples."""
+        """Return the seconds before each step on a partition of that many samples."""
         return 0.0
 
     def scan_s(self, partition: int) -> float:
-        """Return how much of `start_s` is reading the partition."""
+        """Return the part of `start_s` that reads the partition."""
         return 0.0
 
     def broadcast_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
@@ -449,15 +449,15 @@ class Placement(Part):
         return 0.5 * self.reduce_s(network, len(workers) * num_bytes, workers)
 
     def to_all_bytes(self, num_bytes: int, num_workers: int) -> tuple[float, float]:
-        """Return as how long a vector a message to all counts up, and down: half of all messages each."""
+        """Return the up and down bytes of an all-to-all message: half of all messages each."""
         return 0.5 * num_workers * num_bytes, 0.5 * num_workers * num_bytes
 
     def bytes_up(self, payload: int, num_workers: int) -> int:
-        """Return the bytes that one worker sends for a payload of so many bytes."""
+        """Return the bytes that one worker sends for a payload of `payload` bytes."""
         return payload
 
     def bytes_down(self, payload: int, num_workers: int) -> int:
-        """Return the bytes that one worker receives to load a model of so many bytes."""
+        """Return the bytes that one worker receives to load a model of `payload` bytes."""
         return payload
 
 
@@ -501,7 +501,7 @@ class Switching(Part):
         return [SwitchTo(1 - view.composition if event.to is None else event.to, "asked by hand")]
 
     def why_not(self, evaluations: Sequence[Evaluated], trained: float, planned: float | None) -> str:
-        """Say why a run that has ended never switched; empty if it was not meant to.
+        """Return why a finished run never switched; empty if it was not supposed to.
 
         Parameters
         ----------

@@ -7,7 +7,7 @@ from psbench.core.own_steps import OwnSteps
 
 
 def keeps_on_workers(strategy: Composition) -> bool:
-    """Return whether workers have more than a place in their data when they wait: models, or residuals."""
+    """Return whether waiting workers have a state besides their data position: models, or residuals."""
     m = strategy.communication
     if strategy.aggregation.exchanges:
         return True

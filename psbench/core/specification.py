@@ -72,7 +72,7 @@ class Specification(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _refuse_before(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse texts and booleans for numbers, which pydantic converts, and names that steer terminals."""
+        """Reject texts and booleans for numbers, and names with control characters."""
         wanted = cls.model_fields[info.field_name or ""].annotation
         numeric = set(get_args(wanted) or [wanted]) <= {int, float, type(None)}
         if numeric and isinstance(value, (str, bool)):

@@ -140,7 +140,7 @@ class Strategy(Specification):
 
     @property
     def own_steps(self) -> bool:
-        """Whether a worker moves a model of its own between pushes, or votes on its steps."""
+        """Whether a worker updates its own model between pushes, or votes on its steps."""
         m = self.communication
         return self.has_local_steps or m.overlaps or m.pushes == "together"
 
@@ -151,7 +151,7 @@ class Strategy(Specification):
 
     @property
     def pushes_raw_gradients(self) -> bool:
-        """Whether every worker pushes a 32-bit gradient after every step, and nothing else."""
+        """Whether every worker pushes exactly a 32-bit gradient after every step."""
         m = self.communication
         columns = {"compute_s", "send_s", "loss"} >= set(self.reads)
         own = self.computes_on_workers or m.accumulates or has_own_policy(m)
@@ -210,7 +210,7 @@ class Strategy(Specification):
 
     @property
     def reads_validation(self) -> bool:
-        """Whether some part decides by a loss on validation data."""
+        """Whether some part decides by a validation loss."""
         return bool({"test_loss", "model_loss", "candidate_loss"} & {*self.reads, *self.measures})
 
     @property
@@ -241,7 +241,7 @@ class Strategy(Specification):
         return (a.payload, a.carries) != (last.payload, last.carries) or self.sends_fragments
 
     def sums(self, size: WireSize, version: int) -> list[tuple[int, bool]]:
-        """Return of each sum of an exchange that makes the next version of this one its bytes.
+        """Return the bytes of each sum of an exchange that makes the next version.
 
         With whether it is none, but a message of so many bytes from each member to all.
         """
@@ -303,7 +303,7 @@ class Strategy(Specification):
             part.check(num_workers, global_batch)
 
     def momentum_scale_of(self, index: int) -> MomentumScale | None:
-        """Return how the optimizer's momentum is scaled: not at all."""
+        """Return the scaling of the optimizer's momentum: None."""
         return None
 
     def spec(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The switch rules of a run, of which one decides at a time."""
+"""The switch rules of a run, of which one is active at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from psbench.errors import ProtocolError
 
 
 class SwitchRules:
-    """The switch rules of a run, and which of them decides.
+    """The switch rules of a run, and the active one.
 
     To a rule the composition before its switch is 0 and the one after it 1; here is where these become the
     numbers of the run's compositions.
@@ -36,7 +36,7 @@ class SwitchRules:
         self.reach(0)
 
     def reach(self, stage: int) -> None:
-        """Let the rule decide that follows a composition, which is in force now."""
+        """Activate the rule that follows composition `stage`, which is active now."""
         self.stage = stage
         number = self.strategy.deciding(stage)
         self._before = number - 1  # the composition before its switch
@@ -110,7 +110,7 @@ class SwitchRules:
         return iter(self._rules)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the rules' states as plain data; the state of the rule alone where there is one."""
+        """Return the rules' states as plain data; a single rule's state is not wrapped."""
         states = [rule.state_dict() for rule in self._rules]
         if len(states) == 1:
             return states[0]

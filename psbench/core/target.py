@@ -74,7 +74,7 @@ class Target(Specification):
         return self.column == "val_accuracy"
 
     def reached(self, value: float | None) -> bool:
-        """Return whether an evaluated value reaches it; one that is missing does not."""
+        """Return whether an evaluated value reaches the target; missing values do not."""
         if value is None:
             return False
         return value <= self.bound if self.at_least is None else value >= self.bound

@@ -1,4 +1,4 @@
-"""Plain data of files, checked against a type before anything is made of it."""
+"""Plain data of files, checked against a type before use."""
 
 from __future__ import annotations
 

@@ -35,10 +35,10 @@ class WorkerGraph(Protocol):
         """Return the workers that receive a worker's model."""
 
     def degree(self, worker: int, exchange: int) -> int:
-        """Return how many a worker sends to at that exchange."""
+        """Return the number of receivers of a worker at that exchange."""
 
     def is_ready(self, worker: int, advanced: Collection[int] = (), begun: Collection[int] = ()) -> bool:
-        """Return whether all that a worker's exchange takes has been sent."""
+        """Return whether all messages for a worker's exchange have been sent."""
 
 
 def _constant(epoch: float) -> float:
@@ -173,7 +173,7 @@ class ClusterView:
 
     @property
     def computing(self) -> list[int]:
-        """Ids of the workers under way, in order."""
+        """Ids of the computing workers, in order."""
         return sorted(w.id for w in self.workers.values() if w.status == Status.COMPUTING)
 
     def buffered(self) -> list[Push]:
@@ -207,12 +207,12 @@ class ClusterView:
             self._raise_min_clock()
 
     def enter_clock(self, worker: WorkerView) -> None:
-        """Add the clock of a worker that joins (called by the engine)."""
+        """Add the clock of a joining worker (called by the engine)."""
         worker.clock = self.min_clock
         self.clock_counts[worker.clock] = self.clock_counts.get(worker.clock, 0) + 1
 
     def leave_clock(self, worker: WorkerView) -> None:
-        """Remove the clock of a worker that leaves (called by the engine)."""
+        """Remove the clock of a leaving worker (called by the engine)."""
         self._forget_clock(worker.clock)
         self._raise_min_clock()
 

@@ -32,11 +32,11 @@ class WorkerPolicy(BaseModel):
         return "continue"
 
     def takes_answer(self, stepped: bool) -> bool:
-        """Return whether an answer that is here is taken now: at the end of a step (`stepped`), or before."""
+        """Return whether an available answer is applied now: after a step (`stepped`), or before."""
         return True
 
     def step_samples(self, batch_size: int) -> int:
-        """Return how many samples the next step takes; by default the worker's whole batch."""
+        """Return the number of samples of the next step; by default the worker's whole batch."""
         return batch_size
 
     def vote_value(self) -> float:

@@ -130,7 +130,7 @@ class Dataset:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one sample; () where it is several tensors."""
+        """The shape of one sample; () for several tensors."""
         return () if isinstance(self.train_x, Several) else tuple(self.train_x.shape[1:])
 
     @property
@@ -140,7 +140,7 @@ class Dataset:
 
     @property
     def num_classes(self) -> int:
-        """The number of classes; 0 where the target is a number."""
+        """The number of classes; 0 for numeric targets."""
         return len(self.classes)
 
     @property
@@ -198,7 +198,7 @@ class DataSource(Part):
     mapped: ClassVar[bool] = False
 
     def load(self, streams: Streams) -> Dataset:
-        """Return the data set; chance comes from `streams` alone.
+        """Return the data set; randomness comes from `streams` alone.
 
         Raises
         ------
@@ -213,7 +213,7 @@ class DataSource(Part):
         return False
 
     def bare(self) -> DataSource:
-        """Return the source as its specification says it, without an object of Python."""
+        """Return the source without its Python object, as its specification describes it."""
         return self
 
     @property

@@ -94,7 +94,7 @@ class Conversion:
         return f"row {row}" if self.kind == "parquet" else f"line {line_of(file, row + self.header)}"
 
     def train_rows(self, rows: int) -> int:
-        """Return how many of so many rows are for training.
+        """Return the number of training rows among `rows` rows.
 
         Raises
         ------
@@ -206,7 +206,7 @@ def _head(kind: str, shape: tuple[int, ...]) -> bytes:
 
 
 def _read_at_random(features: Array) -> None:
-    """Ask for no more of the file than is looked at: rows of mini-batches lie anywhere in it.
+    """Disable read-ahead for the file: rows of mini-batches are accessed at random.
 
     Without it a system may read megabytes around every row, which beyond memory are gone when their turn
     comes.
@@ -217,7 +217,7 @@ def _read_at_random(features: Array) -> None:
 
 
 def convert(table: Conversion, folder: Path) -> None:
-    """Read a table and leave its arrays in a folder, which is there whole or not at all.
+    """Read a table and write its arrays to a folder, which is created atomically.
 
     Memory needed is that of a few blocks, however large the files are; the arrays take 4 bytes a number, and
     8 more until they are standardised.
@@ -261,7 +261,7 @@ def convert(table: Conversion, folder: Path) -> None:
 
 @contextmanager
 def _neighbour(folder: Path) -> Iterator[Path]:
-    """Give a folder to write to, which takes its place if the block succeeds; else nothing is left."""
+    """Yield a temporary folder that becomes `folder` if the block succeeds, and is removed otherwise."""
     part = temporary_name(folder.parent)
     try:
         part.mkdir(parents=True)
@@ -340,7 +340,7 @@ def _copy(table: Conversion, part: Path, codes: Codes) -> _Read:
 
 
 def _check_header(table: Conversion, codes: Codes) -> None:
-    """Refuse a column with one text, in the first line, above numbers: it is the column's name."""
+    """Raise for a text column with one text, in the first line, above numbers: it is a header."""
     for place, known in codes.items():
         first, *others = known
         if others and not any(map(is_text, others)):
@@ -359,7 +359,7 @@ def _in_full(value: float) -> str:
 
 
 def _classes_in(table: Conversion, file: Path, rows: int, target: Array) -> set[int | float]:
-    """Return the different targets of a block, which follows so many rows of its file."""
+    """Return the distinct targets of a block after `rows` rows of its file."""
     known = len(table.classes)
     wrong = (target < 0) | (target >= known) | (target % 1 > 0) if known else target % 1 != 0
     found = np.unique(target)
@@ -389,7 +389,7 @@ def _ranked(column: Growing, codes: dict[str, int]) -> tuple[str, ...]:
 
 
 def _kept(column: Growing, codes: dict[str, int] | None) -> str:
-    """Return the type of a column that is kept; texts are put into their order."""
+    """Return the type of a kept column; text codes are sorted."""
     if codes is not None:
         _ranked(column, codes)
     return column.kind

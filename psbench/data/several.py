@@ -23,7 +23,7 @@ SampleLayout: TypeAlias = list[list[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Several:
-    """Inputs that are several arrays or tensors of as many rows; indexed like one of them.
+    """Inputs with several arrays or tensors of equal length; indexed like one array.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class Several:
         return ", ".join(self.names) or f"{len(self.parts)} tensors"
 
     def length_of(self, place: int) -> Any:
-        """Return how long the samples of a part are, (N,); None if it is not padded."""
+        """Return the lengths of a part's samples, (N,); None if it is not padded."""
         return self.lengths[place] if self.lengths else None
 
     def trimmed(self) -> Several:
@@ -110,7 +110,7 @@ class Several:
 
 @cache
 def _in_one(kind: Any, names: tuple[str, ...], count: int) -> bool:
-    """Return whether a class of modules takes all inputs as one argument."""
+    """Return whether a module class takes all inputs as one argument."""
     forward = inspect.signature(kind.forward)
     ways = [((), dict.fromkeys(names)) if names else ((None,) * count, {}), ((None,), {})]
     for in_one, (positional, named) in enumerate(ways):
@@ -140,7 +140,7 @@ def each_array(inputs: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def joined(batches: Sequence[Any]) -> Any:
-    """Return the rows of several tensors, or of several `Several`, one after the other.
+    """Return the concatenated rows of several tensors, or of several `Several`.
 
     Padded parts become as long as the longest.
     """

@@ -119,7 +119,7 @@ class TableFile(DataSource):
         raise NotImplementedError(f"{type(self).__name__} must define count_rows")
 
     def load(self, streams: Streams) -> Dataset:
-        """Return views of the converted arrays, which are made first if need be; nothing is drawn."""
+        """Return views of the converted arrays, which are created if necessary; nothing is drawn."""
         import torch
 
         if not self.path:
@@ -177,7 +177,7 @@ class TableFile(DataSource):
         return hashlib.sha256(json.dumps([FORMAT, stats, meant]).encode()).hexdigest()[:16]
 
     def place_of_target(self, names: tuple[str, ...], named: bool = True) -> int:
-        """Return the number of the column to be learned; `named` says whether columns have names."""
+        """Return the index of the target column; `named`: whether columns have names."""
         if named and self.target in names:
             return names.index(self.target)
         try:
@@ -326,7 +326,7 @@ class CSV(TableFile):
 
 
 class Parquet(TableFile):
-    """A table of numbers in Parquet files of any size; see `CSV` for how it is read and kept.
+    """A table of numbers in Parquet files of any size; see `CSV` for reading and caching.
 
     Parameters
     ----------

@@ -54,7 +54,7 @@ class Axes:
         return found
 
     def _evaluated_bytes(self, rows: Rows, version: Array, sent: Array) -> Array:
-        """Return the bytes sent until the model of each evaluation was made; a live one comes in later."""
+        """Return the bytes sent until each evaluated model was made; live evaluations arrive later."""
         changes, evaluations = positions(rows, *_CHANGES), positions(rows, Kind.EVALUATED)
         earlier = len(self._changes[0])
         versions, bytes_sent = self._changes = (

@@ -1,4 +1,4 @@
-"""Clocks of the workers, rebuilt from the log, and how far they lead."""
+"""Clocks of the workers, rebuilt from the log, and their leads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Clocks:
-    """The clocks of the workers that are here, as the engine keeps them.
+    """The clocks of the active workers, as in the engine.
 
     A clock rises with every push. A worker that joins starts at the slowest clock, one that has left no
     longer counts as slowest, and a hand-over sets all clocks to the highest. Where none is left, the next
@@ -56,7 +56,7 @@ class Clocks:
         self.of[worker] = self._slowest
 
     def leave(self, worker: int) -> None:
-        """Remove a worker, if it is here."""
+        """Remove a worker, if it is active."""
         self._slowest = min(self.of.values(), default=self._slowest)
         self.of.pop(worker, None)
 
@@ -143,7 +143,7 @@ def clocks_between(rows: Rows, clocks: dict[int, int]) -> tuple[Array, Array]:
 
 
 def _count_within(code: Array, flag: Array) -> Array:
-    """Return for each entry how many entries of its group up to and including it are flagged."""
+    """Return for each entry the number of flagged entries in its group up to and including it."""
     order = np.argsort(code, kind="stable")
     total = np.cumsum(flag[order])
     grouped = code[order]

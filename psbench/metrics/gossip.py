@@ -45,7 +45,7 @@ def heard_of(log: EventLog, until_s: float = np.inf) -> pd.DataFrame:
 
 
 def lags(log: EventLog, points: int = 400) -> pd.DataFrame:
-    """Return how many gradients of others a model has not heard of, along a run.
+    """Return how many gradients of others a model lacks, along a run.
 
     Returns
     -------
@@ -139,7 +139,7 @@ class _Knowledge:
             self._sent = {key: value for key, value in self._sent.items() if key[1] >= oldest}
 
     def missing(self) -> list[int]:
-        """Return of each pair of different workers how many gradients of the one the other lacks."""
+        """Return for each pair of workers how many of one's gradients the other lacks."""
         return [
             self.made[of] - int(own[of])
             for worker, own in self.heard.items()

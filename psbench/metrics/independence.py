@@ -51,7 +51,7 @@ def independence(log: EventLog) -> pd.DataFrame:
 
 
 def mean_independence(log: EventLog) -> float | None:
-    """Return the mean WI of the workers that asked for the model; None if every one of them has 1.
+    """Return the mean WI of workers that requested the model; None if every one of them has 1.
 
     Examples
     --------

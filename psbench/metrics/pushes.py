@@ -163,7 +163,7 @@ def unused_workers(shares: pd.DataFrame) -> list[str]:
 
 
 def batch_sizes(log: EventLog) -> pd.DataFrame:
-    """Return each worker's batch size where it changes, and where it was last seen.
+    """Return each worker's batch size at every change, and at its last push.
 
     Returns
     -------
@@ -189,7 +189,7 @@ class BatchSizes:
         self.changes: list[tuple[float, int, float]] = []
 
     def read(self, rows: Rows) -> None:
-        """Take note of the pushes among new rows."""
+        """Count the pushes among new rows."""
         push = pick(rows, Kind.PUSH)
         push = push[np.argsort(push["worker"], kind="stable")]
         size, worker = push["samples"] / np.maximum(push["steps"], 1), push["worker"]

@@ -117,7 +117,7 @@ class Recording:
         return Recording(end_s=min(to_s, self.end_s), workers=self.workers, whys=self.whys, **cut)
 
     def around(self, at_s: float, limit: int) -> tuple[Recording, float]:
-        """Return a part with at most about `limit` spans around a time, and where it begins."""
+        """Return a part with at most about `limit` spans around a time, and its beginning."""
         starts = self._starts
         if len(starts) <= limit:
             return self, 0.0
@@ -170,7 +170,7 @@ class Recording:
         }
 
     def next(self, kind: str, at_s: float, back: bool = False) -> float | None:
-        """Return the next instant of a kind after a time (or the one before it); None if there is none."""
+        """Return the next instant of a kind after a time, or the previous one; None if there is none."""
         times = self.instants[kind]
         place = int(np.searchsorted(times, at_s, side="left" if back else "right")) - back
         return float(times[place]) if 0 <= place < len(times) else None
@@ -303,7 +303,7 @@ def _presence(rows: Rows) -> Table:
 def _switches(
     rows: Rows, asked_s: float | None, end_s: float
 ) -> tuple[list[tuple[float, float]], float | None]:
-    """Return from when to when switches were under way, and since when one is that is not over."""
+    """Return the intervals of finished switches, and the start of a pending one."""
     found: list[tuple[float, float]] = []
     for row in pick(rows, Kind.SWITCH_REQUESTED, Kind.HANDOVER):
         time_s = float(row["time_s"])
@@ -318,7 +318,7 @@ def _switches(
 def _with_switches(
     spans: Spans, whys: list[str], codes: Array, switches: Sequence[tuple[float, float]]
 ) -> tuple[Spans, list[str], Array]:
-    """Cut waits where a switch is asked for: from then on they last because all work under way ends first."""
+    """Split waits at a switch request: from then on the reason is the drain."""
     wait = PHASES.index("wait")
     for begin, end in switches:
         cut = (spans.phase == wait) & (spans.start_s < begin) & (spans.end_s > begin)
@@ -449,7 +449,7 @@ def _whys(log: EventLog, spans: Spans, leads: Table) -> tuple[list[str], Array]:
 
 
 def _by_lead(worker: Array, start: Array, leads: Table) -> Iterator[tuple[str, Array]]:
-    """Yield each explanation of waits by the staleness bound, and which of these waits it explains."""
+    """Yield each explanation of waits by the staleness bound, and the waits it explains."""
     times = np.unique(leads["time_s"])
     keys = leads["worker"].astype(np.int64) * (len(times) + 1) + np.searchsorted(times, leads["time_s"])
     order = np.argsort(keys, kind="stable")
@@ -467,7 +467,7 @@ def _by_lead(worker: Array, start: Array, leads: Table) -> Iterator[tuple[str, A
 
 
 def _means(place: Array, values: Array, count: int) -> Array:
-    """Return the mean of the values at each place, 0 where there are none."""
+    """Return the mean of the values at each place, 0 if there are none."""
     sums = np.bincount(place, weights=values, minlength=count)
     means: Array = sums / np.maximum(np.bincount(place, minlength=count), 1)
     return means

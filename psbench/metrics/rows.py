@@ -33,7 +33,7 @@ def trained(rows: Rows) -> Rows:
 
 
 def kept_steps(rows: Rows) -> int:
-    """Return how many steps workers kept after a vote; a vote follows every step."""
+    """Return the number of steps kept after a vote; a vote follows every step."""
     return int(np.count_nonzero(pick(rows, Kind.RELEASE)["samples"]))
 
 
@@ -74,7 +74,7 @@ def categorical(codes: Array, names: Sequence[str]) -> pd.Categorical[str]:
 
 
 def optional(values: Array, missing: Booleans) -> pd.arrays.IntegerArray:
-    """Return whole numbers of which some are missing (NA)."""
+    """Return integers with missing values (NA)."""
     import pandas as pd
 
     return pd.arrays.IntegerArray(values.astype(np.int64), missing)

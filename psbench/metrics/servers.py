@@ -15,7 +15,7 @@ _LOAD = "server_load:"
 
 
 def server_loads(log: EventLog) -> pd.DataFrame:
-    """Return how long each server was busy from one look at the servers to the next.
+    """Return each server's busy time between consecutive measurements.
 
     Returns
     -------

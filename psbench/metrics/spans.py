@@ -153,7 +153,7 @@ class _Own:
         self.sent = self.start - here["send_s"]  # of a push: when it began to travel
 
         def following(values: Array, last: float) -> Array:
-            """Return each row's value of the same worker's next row, `last` where there is none."""
+            """Return each row's value of the same worker's next row, or `last`."""
             return np.append(np.where(same, values[1:], last), last)[: len(values)].astype(values.dtype)
 
         self.next, self.stop = following(self.kind, _END), following(self.start, end_of(rows))
@@ -211,7 +211,7 @@ def _add_waits(own: _Own, spans: _Parts) -> None:
 
 
 def _collective_s(own: _Own, i: Array) -> Array:
-    """Return for how long of each wait a collective operation was under way, with which it ended."""
+    """Return the duration of the collective operation that ended each wait."""
     ends, rows = own.collective, own.rows
     if not len(ends):
         return np.zeros(len(i))
@@ -244,7 +244,7 @@ def _overlapping(log: EventLog, rows: Rows) -> list[int]:
 
 
 def _with_word(log: EventLog, pushes: Rows, word: str) -> list[int]:
-    """Return the texts of pushes that tell something."""
+    """Return the texts of pushes that contain a keyword."""
     used = np.unique(pushes["text"]).tolist()
     return [number for number in used if f'"{word}"' in log.text(number)]
 
@@ -366,7 +366,7 @@ def _by_worker(rows: Rows, place: Array) -> list[Array]:
 
 
 def _exchange_under_way(own: Rows, going_on: list[int]) -> int | None:
-    """Return the place of a worker's newest push if it went on then, and that exchange is not over."""
+    """Return the position of a worker's newest push if it overlaps and its exchange is unfinished."""
     pushes = positions(own, Kind.PUSH)
     if not going_on or not len(pushes) or int(own["text"][pushes[-1]]) not in going_on:
         return None
@@ -374,7 +374,7 @@ def _exchange_under_way(own: Rows, going_on: list[int]) -> int | None:
 
 
 def _with_handover(rows: Rows, place: int, handed: Array) -> Rows:
-    """Return a row, with the hand-over that delays it before it, and a row that ends that answer after it."""
+    """Return a row between the hand-over that delays it and a row that ends the answer."""
     row, before = rows[place : place + 1], handed[handed < place]
     is_late = row["kind"][0] == Kind.RELEASE and len(before)
     if not is_late or len(positions(rows[before[-1] + 1 : place], *_EVENTS)):
@@ -385,7 +385,7 @@ def _with_handover(rows: Rows, place: int, handed: Array) -> Rows:
 
 
 def seconds_without_computing(log: EventLog) -> float:
-    """Return for how many seconds of a run no worker computed: all sent, waited, pulled or were away."""
+    """Return the seconds of a run in which no worker computed: all sent, waited, pulled or were absent."""
     spans = spans_of(log, with_membership(log.rows()))
     ours = spans.phase == PHASES.index("compute")
     start_s, end_s = spans.start_s[ours], spans.end_s[ours]

@@ -120,7 +120,7 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | Target | N
 
 
 def updates(rows: Rows) -> int:
-    """Return how many versions were made; without a server, by all workers together."""
+    """Return the number of versions; without a server, the total over workers."""
     applied = pick(rows, Kind.APPLY)
     if (rows["kind"] == Kind.MIX).any():
         return len(applied)

@@ -1,4 +1,4 @@
-"""Data frames that are made on demand, so that pandas is imported only then."""
+"""Data frames created on demand, so that pandas is imported only then."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _REPEATS = {
 
 
 def clock_of(meta: Mapping[str, Any]) -> str:
-    """Return which clock a run's seconds are of: "virtual", "wall", or "" where no backend is named.
+    """Return the clock of a run's seconds: "virtual", "wall", or "" without a backend.
 
     Examples
     --------

@@ -94,7 +94,7 @@ class SpanTotals:
                 self._present[worker] += time_s - self._joined.pop(worker)
 
     def count_from(self, earlier: SpanTotals) -> None:
-        """Count from where an earlier state of the same log was: both are read no further."""
+        """Start counting at an earlier state of the same log; neither is read further."""
         self._earlier = earlier
 
     @property
@@ -104,7 +104,7 @@ class SpanTotals:
 
     @property
     def _there(self) -> dict[int, float]:
-        """The seconds that each worker was there."""
+        """Return the seconds for which each worker was active."""
         until = self.end_s
         there = {w: own + until - self._joined.get(w, until) for w, own in self._present.items()}
         before = {} if self._earlier is None else self._earlier._there
@@ -179,7 +179,7 @@ class PushTotals:
         return {"up": self._bytes["up"], "down": self._bytes["down"] - unanswered * self._last_replies}
 
     def count_from(self, earlier: PushTotals) -> None:
-        """Count from where an earlier state of the same log was: both are read no further."""
+        """Start counting at an earlier state of the same log; neither is read further."""
         self.staleness[: len(earlier.staleness)] -= earlier.staleness
         self.lead[: len(earlier.lead)] -= earlier.lead
         self.counts.subtract(earlier.counts)
@@ -199,7 +199,7 @@ def time_use(log: EventLog) -> dict[tuple[int, str], float]:
 
 
 def idle(log: EventLog) -> pd.DataFrame:
-    """Return for how long each worker waited, by reason.
+    """Return each worker's waiting time by reason.
 
     Returns
     -------

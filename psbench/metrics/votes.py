@@ -1,4 +1,4 @@
-"""Steps that workers kept to themselves, and those after which all synchronised."""
+"""Steps that workers kept to themselves, and steps after which all synchronised."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _TARGETS = {
 
 
 def _any_size(numbers: int) -> None:
-    """Have nothing against a number of parameters and buffers."""
+    """Accept any number of parameters and buffers."""
 
 
 class Model(Part):
@@ -87,7 +87,7 @@ class Model(Part):
         return network
 
     def _without_values(self, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
-        """Return the network on the meta device, where constructors allocate, initialise and draw nothing."""
+        """Return the network on the meta device, without allocating or drawing values."""
         import torch
 
         self.check_input(input_shape)

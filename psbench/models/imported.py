@@ -18,7 +18,7 @@ _SAY_INIT_WEIGHTS = ("googlenet", "inception_v3")
 
 
 class ImportedModel(ImportedCall, ForeignModel):
-    """A network by where its class is, or a function that builds it; see `ImportedCall`."""
+    """A network from an importable class, or a function that builds one; see `ImportedCall`."""
 
     name: ClassVar[str] = "import"
 

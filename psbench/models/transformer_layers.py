@@ -13,7 +13,7 @@ _DEVIATION = 0.02
 
 
 class CausalAttention(nn.Module):
-    """Self-attention in which a token sees itself and those before it.
+    """Self-attention in which a token attends to itself and earlier tokens.
 
     Shapes
     ------
@@ -27,7 +27,7 @@ class CausalAttention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return for each token the mean of values, weighted by how well keys fit its query."""
+        """Return for each token the mean of values, weighted by the similarity of keys to its query."""
         batch, length, width = x.shape
         each = self.project(x).view(batch, length, 3, self.heads, width // self.heads)
         query, key, value = each.permute(2, 0, 3, 1, 4)

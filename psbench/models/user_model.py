@@ -1,4 +1,4 @@
-"""Networks of one's own: a module, its class, or anything that builds one."""
+"""The user's own networks: a module, its class, or a function that builds one."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _copied(module: nn.Module) -> nn.Module:
 
 
 def _fingerprint_of_module(module: nn.Module) -> str:
-    """Return the SHA-256 of its tensors, of which are trained, and of the code of its classes."""
+    """Return the SHA-256 of the tensors, of the trained flags, and of the code of the classes."""
     import torch
     from torch.nn.parameter import is_lazy
 

@@ -68,7 +68,7 @@ class LAMB(Optimizer):
 
 
 class _Layerwise:
-    """Base of both: a vector's tensors, its weight decay, and the optimizer's state."""
+    """Base of LARS and LAMB: a vector's tensors, its weight decay, and the optimizer's state."""
 
     def __init__(self, spec: Optimizer, parameters: Tensor) -> None:
         self._sizes = [prod(shape) for shape in spec.shapes_of(parameters)]
@@ -96,7 +96,7 @@ class _Layerwise:
         return scaled
 
     def set_momentum(self, momentum: float) -> None:
-        """Do nothing: LAMB's means are no momentum of which a switch could leave a part."""
+        """Do nothing: LAMB's means are not a momentum that a switch could reduce."""
 
     def state(self) -> dict[str, Tensor]:
         return dict(self._state)

@@ -32,7 +32,7 @@ class Loss(Part):
         raise NotImplementedError(f"{type(self).__name__} must define mean")
 
     def total(self, outputs: Any, targets: Tensor) -> Total:
-        """Return the sum over a batch, and how many samples it counts; of a loss that `adds_up`."""
+        """Return the sum over a batch, and its number of samples; for a loss that `adds_up`."""
         raise NotImplementedError(f"{type(self).__name__} must define total, as it adds up")
 
     def on(self, device: torch.device) -> Loss:
@@ -40,7 +40,7 @@ class Loss(Part):
 
 
 class Total(NamedTuple):
-    """The sum of a loss over samples, and how many samples it counts."""
+    """The sum of a loss over samples, and the number of samples."""
 
     loss: Tensor
     samples: float
@@ -62,7 +62,7 @@ class _OfTorch(Loss):
         return Total(total if each == 1 else total / each, counted / each)
 
     def counted(self, targets: Tensor) -> tuple[int, int]:
-        """Return how many targets there are, and how many of them the mean is over."""
+        """Return the number of targets, and of those that the mean includes."""
         return targets.numel(), targets.numel()
 
     def _tensor(self, outputs: Any) -> Tensor:
@@ -79,7 +79,7 @@ class _OfTorch(Loss):
         raise NotImplementedError(f"{type(self).__name__} must define aligned")
 
     def reduced(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
-        """Return torch's function of them; the fields of a loss are its keyword arguments."""
+        """Return torch's loss function; the fields of a loss are its keyword arguments."""
         from torch.nn import functional
 
         options = {name: getattr(self, name) for name in type(self).model_fields}
@@ -100,7 +100,7 @@ class _OfClasses(_OfTorch):
         return outputs, targets
 
     def counted(self, targets: Tensor) -> tuple[int, int]:
-        """Count targets; torch leaves those out that are -100, and takes a row of probabilities as one."""
+        """Count targets; torch ignores targets of -100, and counts a row of probabilities as one."""
         if targets.is_floating_point():
             rows = targets.numel() // targets.shape[1]
             return rows, rows
@@ -147,7 +147,7 @@ class NLL(_OfClasses):
 
 
 class Hinge(_OfClasses):
-    """Multi-class hinge loss: a margin of 1 between the right class and each other."""
+    """Multi-class hinge loss: a margin of 1 between the correct class and each other class."""
 
     name = "hinge"
     source = "torch.nn.functional.multi_margin_loss"
@@ -189,7 +189,7 @@ class Huber(_OfNumbers):
 
 
 def as_vector(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return targets that are a column, (B, 1), as (B,) beside outputs with a row of logits for each.
+    """Return column targets, (B, 1), as (B,) if the outputs have a row of logits for each.
 
     >>> import torch
     >>> as_vector(torch.zeros(4, 3), torch.zeros(4, 1, dtype=torch.int64)).shape

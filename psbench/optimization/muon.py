@@ -1,4 +1,4 @@
-"""Muon, by torch: orthogonalised momentum for matrices, AdamW for all other tensors."""
+"""Muon by torch: orthogonalised momentum for matrices, AdamW for all other tensors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Muon(Optimizer):
 
 
 class _MuonUpdate:
-    """The steps of torch's Muon on views of a vector, and of its AdamW on the others."""
+    """The steps of torch's Muon on views of a vector, and of its AdamW on the other entries."""
 
     def __init__(self, spec: Muon, parameters: Tensor) -> None:
         import torch
@@ -106,7 +106,7 @@ class _MuonUpdate:
         self._set("momentum", momentum)
 
     def state(self) -> dict[str, Tensor]:
-        """Return vectors with zeros where another of both optimizers is; copies."""
+        """Return state vectors, with zeros for the other optimizer's entries; copies."""
         found: dict[str, Tensor] = {}
         start = 0
         for piece in self._pieces:

@@ -93,7 +93,7 @@ class Optimizer(Part):
 
     @property
     def entries(self) -> torch.Tensor:
-        """Which entries decay, of those that it is for."""
+        """The mask of decaying entries."""
         found: torch.Tensor = self._decays
         return found
 
@@ -157,7 +157,7 @@ class Optimizer(Part):
 
     @property
     def coefficient(self) -> float:
-        """The field `momentum`, of which a switch may leave a part; 0 for an optimizer without one."""
+        """The field `momentum`, which a switch may reduce; 0 for an optimizer without one."""
         return float(getattr(self, "momentum", 0.0))
 
     def build(self, parameters: torch.Tensor) -> torch.optim.Optimizer:

@@ -43,14 +43,14 @@ class OwnLoss(Own, Loss):
         return value
 
     def on(self, device: torch.device) -> Loss:
-        """Return the loss with its tensors on that device, where it is a module that has some."""
+        """Return the loss on that device, if it is a module with tensors."""
         if not hasattr(self.object, "to"):
             return self
         return type(self).around(copy.deepcopy(self.object).to(device), self.type, self.fingerprint)
 
 
 class ImportedLoss(_ImportedFunction, Loss):
-    """A loss by where its function is, as `my.package:focal_loss`, or its class, as `torch.nn:HuberLoss`."""
+    """A loss from an importable function, such as `my.package:focal_loss`, or class, `torch.nn:HuberLoss`."""
 
     name = "import"
 
@@ -89,7 +89,7 @@ class OwnMetric(Own, _Declared):
 
 
 class ImportedMetric(_ImportedFunction, _Declared):
-    """A metric by where its function is, as `my.package:score`."""
+    """A metric from an importable function, such as `my.package:score`."""
 
     name = "import"
 
@@ -174,7 +174,7 @@ def _as_metric(value: Any) -> Metric:
 
 
 def _declared(given: dict[str, Any]) -> Metric:
-    """Return a metric from its function, or the path of it, and which value is the better one."""
+    """Return a metric from its function or import path, and its direction."""
     function = given.pop("function")
     if isinstance(function, str):
         return ImportedMetric(target=function, **given)

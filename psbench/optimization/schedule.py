@@ -95,7 +95,7 @@ class OneCycle(RateSchedule):
     end_divisor: float = parameter(1e4, "it ends at one over this of where it began", ge=1)
 
     def factor(self, epoch: float) -> float:
-        """Return the factor, of which the largest is 1."""
+        """Return the factor, at most 1."""
         start, done = 1 / self.start_divisor, min(1.0, epoch / self.epochs)
         if done < self.rise:
             return _between(start, 1.0, done / self.rise)
@@ -129,7 +129,7 @@ class Plateau(RateSchedule):
         return self.metric if self.metric.startswith(("val_", "train_")) else f"val_{self.metric}"
 
     def rule(self, lower: bool) -> PlateauRule:
-        """Return the rule, new; `lower`: whether the smaller value is the better."""
+        """Return a new rule; `lower`: whether lower values are better."""
         bounds = self.patience, self.threshold, self.cooldown, self.floor
         return PlateauRule(self.column, lower, self.gamma, *bounds)
 

@@ -35,7 +35,7 @@ class OptimizerSteps(Protocol):
     """Takes optimizer steps on a vector that it changes in place, and keeps the optimizer's tensors."""
 
     def step(self, gradient: Tensor, lr: float) -> None:
-        """Move the vector along a gradient, which is not changed."""
+        """Step along a gradient, which is not modified."""
 
     def set_momentum(self, momentum: float) -> None:
         """Use this momentum from now on; its buffer stays as it is."""
@@ -193,7 +193,7 @@ class AdamUpdate:
         self._parameters.addcdiv_(mean, root, value=-(lr / (1 - beta1**step)))
 
     def set_momentum(self, momentum: float) -> None:
-        """Do nothing: the means' decay is no momentum that a switch could leave a part of."""
+        """Do nothing: the decay of Adam's means is not a momentum that a switch could reduce."""
 
     def state(self) -> dict[str, Tensor]:
         return dict(self._state)

@@ -52,7 +52,7 @@ def budgets(groups: Mapping[str, Sequence[Run]]) -> str:
 
 
 def unequal_epochs(runs: Sequence[Run], base: Sequence[Run], equal: str = "") -> str:
-    """Return how far some runs and others went, if equal budgets of epochs made them differ by over 5 %.
+    """Return a note if equal epoch budgets led to amounts of training that differ by over 5 %.
 
     Empty if they did not differ, were given different budgets, or were cut at an `equal` amount.
     """

@@ -137,7 +137,7 @@ class Compared(ShownTable):
         return [*lines, *self._rates(), *(f"warning: {text}" for text in self.warnings)]
 
     def _rates(self) -> list[str]:
-        """Say which learning rate each strategy had, and in which runs, where that differs."""
+        """Return the learning rate of each strategy, if the rates differ."""
         found: dict[str, dict[str, list[str]]] = {}
         for label, runs in self.groups.items():  # a switching strategy names those of its two strategies
             for rate in filter(None, (runs[0].meta.get("lr_convention") or "").split("; ")):
@@ -149,7 +149,7 @@ class Compared(ShownTable):
         ]
 
     def _differing(self) -> list[str]:
-        """Say which fields differ beside the strategy, and where; the budget has a line of its own."""
+        """Return the differing fields besides the strategy; the budget has a separate line."""
         lines = []
         for name, values in self.differences.items():
             words = by_value(values)
@@ -213,7 +213,7 @@ class Compared(ShownTable):
         return paired_tests(numbers, self.baseline, self.no_speed_up)
 
     def frame(self, table: str = "curves") -> pd.DataFrame:
-        """Return a table of all runs below each other (`Run.frame`), each row with its `label` and `seed`."""
+        """Return a table of all runs, stacked (`Run.frame`), each row with its `label` and `seed`."""
         from psbench.results.frames import frame_of_groups
 
         return frame_of_groups(self.groups, table)
@@ -223,7 +223,7 @@ class Compared(ShownTable):
         return text_cells(self.table(), list(self.differences))
 
     def renamed(self, labels: Mapping[str, str]) -> Self:
-        """Return the comparison with other labels; a label that is not named keeps its own."""
+        """Return the comparison with other labels; labels not given are kept."""
         return replace(
             self,
             groups={labels.get(label, label): runs for label, runs in self.groups.items()},

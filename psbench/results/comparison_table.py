@@ -127,7 +127,7 @@ def numbers_of_run(run: Run, summary: Mapping[str, Any], target: Target | None) 
 
 
 def _split(frame: pd.DataFrame, clocks: Sequence[str]) -> pd.DataFrame:
-    """Give each clock columns of its own where there are several: one column has seconds of one clock."""
+    """Give each clock its own columns if there are several: a column has seconds of one clock."""
     if len(set(clocks)) == 1:
         return frame
     names = []

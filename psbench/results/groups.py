@@ -96,7 +96,7 @@ def group(runs: Iterable[Run]) -> Groups:
 
 
 def _place(run: Run, alternatives: list[_Group]) -> None:
-    """Add a run to the first group where it is a further seed, or count it where it already is."""
+    """Add a run to the first group that lacks its seed, or count it as a duplicate."""
     for each in alternatives:
         if (place := each.find(run)) is not None:
             each.given[place] += 1

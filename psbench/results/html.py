@@ -74,7 +74,7 @@ class FigureList:
         return _macro("figure", number, title, described, note, axes, meta.get("x"), table)
 
     def grid(self, figures: Iterable[Figure]) -> Markup:
-        """Return figures side by side where there is room."""
+        """Return figures side by side if they fit."""
         return Markup('<div class="grid">{}</div>').format(Markup("").join(map(self.place, figures)))
 
     def scripts(self) -> Markup:
@@ -90,7 +90,7 @@ class FigureList:
 
 
 def _in_script(code: str) -> str:
-    """Return code that may stand inside a script element: no text in it can end the element."""
+    """Return code that is safe inside a script element: no text in it ends the element."""
     return re.sub(r"<(?=/script|!--)", r"\\x3c", code, flags=re.IGNORECASE)
 
 

@@ -49,7 +49,7 @@ def _label(name: str, own: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]
 
 
 def _telling(specs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a few leaves that tell the specifications apart: of each turn the one that does so best.
+    """Return a few leaves that distinguish the specifications, chosen greedily.
 
     The name of a part says more than its parameters, and a value that is short more than one that is long.
     """

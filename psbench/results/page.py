@@ -147,7 +147,7 @@ def _reached(record: dict[Any, Any], other: dict[Any, Any]) -> str:
 
 
 def _seconds(record: dict[Any, Any]) -> str:
-    """Return the time of a row, with the clock where the rows are on several."""
+    """Return the time of a row, with the clock if the rows have several."""
     for name, clock in (("time_s", ""), ("virtual_time_s", "virtual "), ("wall_time_s", "wall-clock ")):
         value = record.get(name)
         if value is not None and value == value:
@@ -163,7 +163,7 @@ def _switch_sentence(label: str, summary: dict[str, Any]) -> Markup:
 
 
 def _strategy(label: str, runs: Sequence[Run], among: Sequence[str]) -> dict[str, Any]:
-    """Return the section of a label: its first run's figures, those along time over the whole width."""
+    """Return the section of a label: its first run's figures, those along time at full width."""
     first, *others = charts.worker_figures(runs[0], label, among)
     along = ["start_s" in figure.table for figure in others]
     return {

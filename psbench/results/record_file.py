@@ -28,7 +28,7 @@ PositiveCount: TypeAlias = Annotated[int, Field(ge=1, le=_LARGEST)]
 
 
 class _Declared(BaseModel):
-    """Plain data of which the fields that are read by name are declared; types are not converted."""
+    """Plain data with declared fields for the names that are read; types are not converted."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 

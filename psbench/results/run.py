@@ -121,7 +121,7 @@ class Run:
         return evaluations(self.log)
 
     def model(self, model: Any = None) -> nn.Module:
-        """Return the trained network as a torch module with tensors of its own, in eval mode.
+        """Return the trained network as a torch module with its own tensors, in eval mode.
 
         Parameters
         ----------
@@ -209,7 +209,7 @@ class Run:
 
     @classmethod
     def load(cls, folder: str | Path) -> Run:
-        """Read a run that `save` wrote; where there is no torch, without its model.
+        """Read a run written by `save`; without torch, its model is left out.
 
         Raises
         ------
@@ -259,7 +259,7 @@ def _log_of(folder: Path) -> Path:
 
 
 def _check_workers(folder: Path, experiment: Experiment, meta: dict[str, Any]) -> None:
-    """Refuse a record of other workers than the specification's."""
+    """Raise if a record has other workers than the specification."""
     if experiment.num_workers != meta["num_workers"]:
         raise DataError(
             f"{folder / 'run.json'}: meta.num_workers: is {meta['num_workers']}, and experiment.yaml has "
@@ -268,7 +268,7 @@ def _check_workers(folder: Path, experiment: Experiment, meta: dict[str, Any]) -
 
 
 def _model_of(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Return parameters and buffers of a file, which are vectors of as many numbers as its record says."""
+    """Return parameters and buffers of a file, checked against the sizes in its record."""
     import torch
 
     size = meta["num_parameters"]
@@ -282,7 +282,7 @@ def _model_of(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> t
 
 
 def _check_one_run(run_id: str | None, owners: dict[Path, str | None]) -> None:
-    """Refuse files of several runs in one folder; checkpoints are checked when a run is resumed."""
+    """Raise if a folder holds files of several runs; checkpoints are checked on resuming."""
     for path, other in owners.items():
         if other != run_id:
             raise DataError(

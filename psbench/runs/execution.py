@@ -1,4 +1,4 @@
-"""Run an experiment on its backend, or go on with one from a checkpoint."""
+"""Run an experiment on its backend, or resume one from a checkpoint."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def resume(
     control: Control | None = None,
     client: Any = None,
 ) -> Run:
-    """Go on with a run that was stopped, was killed, or is to be longer.
+    """Resume a run that was stopped or killed, or make it longer.
 
     It goes on from its last checkpoint that can be read, with the time, the log and the model of that moment;
     what came after it is done again, and its checkpoints are removed from that folder. Workers that were in
@@ -248,7 +248,7 @@ def _beginning(experiment: Experiment, path: Path, log: EventLog) -> Checkpoint:
 
 
 def _check_record(folder: Path, begin: Checkpoint, experiment: Experiment) -> None:
-    """Refuse to replace the record of a run that has come further than it is to come now."""
+    """Raise if the record of a run is further than the resumed run would come."""
     record = folder / "run.json"
     try:
         summary = read_summary(record)
@@ -272,7 +272,7 @@ def params_digest(parameters: Tensor | None, buffers: Tensor | None) -> str | No
 
 
 def lr_convention(strategy: AnyStrategy, lr: float, num_workers: int) -> str:
-    """Say in words which rate an update uses."""
+    """Return a description of the learning rate of an update."""
     words = [f"{c.name}: {_rate_of(c, lr, num_workers)}" for c in strategy.compositions]
     return "; ".join(words)
 
@@ -308,7 +308,7 @@ def _meta(experiment: Experiment, workload: Workload, outcome: Outcome, wall_s: 
 
 
 def _declared(experiment: Experiment) -> dict[str, Any]:
-    """Return the target and own metrics, if there are such: each metric with whether less of it is better."""
+    """Return the target and the user's metrics, if any: each metric with its direction."""
     target, metrics = experiment.stop.target, experiment.metrics
     found: dict[str, Any] = {} if target is None else {"target": target.model_dump(exclude_none=True)}
     if metrics:

@@ -182,7 +182,7 @@ def _columns(rows: Any) -> tuple[list[float], list[int]]:
 
 
 def _other_strategy(now: Strategy | SwitchingStrategy, change: Fork) -> SwitchingStrategy:
-    """Return the strategies of a run and a last one from the fork on, in the place of any that come later."""
+    """Return a run's strategies with another one from the fork on, which replaces later switches."""
     then = make_strategy(change.strategy)
     if isinstance(then, SwitchingStrategy):
         raise ParameterError(f"fork: change to a single strategy, not to {then.name!r}, which switches")
@@ -242,7 +242,7 @@ def _other_cluster(cluster: Cluster, change: Fork) -> Cluster:
 
 
 def _brought_back(cluster: Cluster, worker: int, at_s: float) -> dict[str, Any]:
-    """Return the failures or joins of a cluster where a worker that is gone at a time comes back."""
+    """Return the failures or joins of a cluster with a lost worker returning at that time."""
     for place, failure in enumerate(cluster.failures):
         if failure.worker == worker and failure.at_s < at_s < (failure.rejoin_s or FOREVER_S):
             back = Failure(worker=worker, at_s=failure.at_s, rejoin_s=at_s)

@@ -97,7 +97,7 @@ class BeginningCheck:
             self.compare(log)
 
     def compare(self, log: EventLog) -> None:
-        """Compare the rows before the fork, or, of a run that ended sooner, those before its end.
+        """Compare the rows before the fork, or before the end of a shorter run.
 
         Raises
         ------
@@ -116,7 +116,7 @@ class BeginningCheck:
 
 
 def common_prefix(log: EventLog, other: EventLog) -> int:
-    """Return how many rows two logs have in common from the start, texts included."""
+    """Return the number of equal rows at the beginning of two logs, texts included."""
     mine, theirs = log.rows(), other.rows()
     length = min(len(mine), len(theirs))
     mine, theirs = mine[:length].copy(), theirs[:length].copy()

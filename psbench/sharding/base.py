@@ -137,7 +137,7 @@ class Sharding(Part):
             )
 
     def bare(self) -> Sharding:
-        """Return the sharding as its specification says it, without an object of Python."""
+        """Return the sharding without its Python object, as its specification describes it."""
         return self
 
     @property

@@ -125,7 +125,7 @@ def as_sharding(value: Any) -> Sharding:
 
 
 def _of_function(divider: Divider) -> Sharding:
-    """Return the part that names a function of a module; of any other, the one that holds it."""
+    """Return the part that names an importable function, or else the part that holds the function."""
     module, name = getattr(divider, "__module__", None), getattr(divider, "__qualname__", "<>")
     if module and module != "__main__" and "<" not in name:
         target = f"{module}:{name}"

@@ -1,4 +1,4 @@
-"""Sharding by neighbourhoods that the samples form, whatever their labels say."""
+"""Sharding by neighbourhoods of samples, independent of labels."""
 
 from __future__ import annotations
 

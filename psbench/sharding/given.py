@@ -12,7 +12,7 @@ from psbench.sharding.stratified import groups
 
 
 class Given(Sharding):
-    """The division that the data comes with: a list of data sets, one for each worker."""
+    """The division of the data itself: a list of data sets, one per worker."""
 
     name = "given"
     source = "data that is where it is"

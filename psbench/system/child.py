@@ -45,7 +45,7 @@ class Child:
 
 
 def _context() -> BaseContext:
-    """Return how processes are started: as forks of a server that has imported torch, where there is one."""
+    """Return the start method of processes: forks of a server that has imported torch, if possible."""
     if not fork_server.is_available():
         return multiprocessing.get_context("spawn")
     fork_server.ensure_running()

@@ -1,4 +1,4 @@
-"""Have Python's garbage collector search a run's own objects, and not all that was imported before it."""
+"""Restrict Python's garbage collector to a run's own objects, without those imported before."""
 
 from __future__ import annotations
 

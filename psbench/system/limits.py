@@ -30,7 +30,7 @@ def available_memory() -> int:
 
 
 def machine_memory() -> tuple[str, int]:
-    """Return a name of this machine or container, and the bytes of memory that can still be had there."""
+    """Return a name of this machine or container, and its available memory in bytes."""
     files = ""
     with suppress(OSError):  # containers of one machine have file systems of their own
         files = os.readlink("/proc/self/ns/mnt")
@@ -50,7 +50,7 @@ def _left_in_container(folder: Path, limit: str, used: str) -> int | None:
 
 
 def free_disk(folder: Path) -> int:
-    """Return the free bytes on the disk of a folder, or of the nearest one above it that is there."""
+    """Return the free bytes on the disk of a folder, or of its nearest existing parent."""
     there = next(each for each in (folder, *folder.absolute().parents) if each.is_dir())
     return shutil.disk_usage(there).free
 

@@ -46,7 +46,7 @@ class StartProgress:
         self._up: dict[str, float] = {}  # address -> seconds
 
     def expect(self, roles: Iterable[str]) -> None:
-        """Begin, or begin again: these are to start."""
+        """Start over with these roles."""
         with self._lock:
             self._times = {role: {} for role in roles}
         self._tell()
@@ -71,14 +71,14 @@ class StartProgress:
         self._tell()
 
     def reach(self, role: str, stage: Stage) -> None:
-        """Take note that a process has reached a stage."""
+        """Record that a process has reached a stage."""
         now = self._now()
         with self._lock:
             self._times.setdefault(role, {}).setdefault(stage, now)
         self._tell()
 
     def rows(self) -> list[tuple[str, list[float | None]]]:
-        """Return each process and the seconds after which it reached each stage; None where it has not.
+        """Return each process and the seconds until each stage; None for stages not reached.
 
         Before it is known which process will be what, they are numbered in the order in which they came up.
         """
@@ -112,7 +112,7 @@ _watched: ContextVar[StartProgress | None] = ContextVar("start", default=None)
 
 @contextmanager
 def watching_start(progress: StartProgress) -> Iterator[None]:
-    """Have the runs of this block, in this thread, report their start."""
+    """Let the runs of this block, in this thread, report their start to `progress`."""
     before = _watched.set(progress)
     try:
         yield
@@ -121,5 +121,5 @@ def watching_start(progress: StartProgress) -> Iterator[None]:
 
 
 def start_progress() -> StartProgress:
-    """Return where a start is reported; it is read only while a run shows its progress."""
+    """Return the progress object of the current start."""
     return _watched.get() or StartProgress()

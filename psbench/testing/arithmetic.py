@@ -96,7 +96,7 @@ def _updated(
     reloads: bool = False,
     added_up: bool = False,
 ) -> list[Tensor]:
-    """Return the parameters after each commit, as so many servers make them."""
+    """Return the parameters after each commit, as the servers of these slices compute them."""
     part, versions = strategy.aggregation, [draw("start")]
     fragments = [some_fragments(strategy, range(ENTRIES)[cut]) for cut in slices]
     servers = [
@@ -338,7 +338,7 @@ def some_fragments(strategy: Strategy, held: range) -> list[Some]:
 
 
 def drawn(name: str) -> Tensor:
-    """Return the vector of a name: normal draws, none of them 0."""
+    """Return a fixed random vector for a name, without zeros."""
     draws = Streams(0).generator("arithmetic", crc32(name.encode()))
     return torch.from_numpy(draws.standard_normal(ENTRIES)).float()
 

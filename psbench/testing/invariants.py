@@ -67,7 +67,7 @@ class Invariants:
         self.look()
 
     def _use(self, consistency: Any) -> None:
-        """Go by the declarations of the part that is in force at the row being read."""
+        """Use the declarations of the part that is active at the current row."""
         self._consistency = consistency
         self._staleness_bound = getattr(consistency, "staleness_bound", None)
 
@@ -171,7 +171,7 @@ class Invariants:
             )
 
     def _resume(self, _worker: int, _id: int, _version: int, row: Any) -> None:
-        """Take note that work under way is void: workers that computed are released once more."""
+        """Record that work in progress is void: computing workers are released again."""
         self._resumed = True
         self._round = {worker for worker in self._round if worker in self._pushed}
 

@@ -1,4 +1,4 @@
-"""Probes of the arithmetic of both halves: each push counts, in any order, and the loss falls."""
+"""Probes of the arithmetic of both halves: every push has an effect, in any order, and the loss falls."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _check_equal_pushes(who: str, strategy: Strategy, apply: Apply) -> None:
 
 
 def _check_the_model_stays(who: str, strategy: Strategy, apply: Apply) -> None:
-    """Check that a server which is pushed its own model, by all, keeps it."""
+    """Check that a server keeps its model if all workers push that model."""
     if strategy.vectors_of_a_push > 1:
         return
     start = drawn("start")
@@ -137,7 +137,7 @@ def _check_weights_count(who: str, strategy: Strategy, commits: Sequence[Apply])
 
 
 def _carry_information(commits: Sequence[Apply]) -> bool:
-    """Return whether weights differ otherwise than by the number of pushes."""
+    """Return whether weights differ other than by the number of pushes."""
     plain = {round(weight, 6) for apply in commits for weight in apply.weights}
     shares = {round(weight * len(apply.weights), 6) for apply in commits for weight in apply.weights}
     return len(plain) > 1 and len(shares) > 1
@@ -309,7 +309,7 @@ class _Descent:
 
 
 def _measures_vectors(strategy: Strategy) -> bool:
-    """Return whether decisions need numbers of vectors, which a scripted cluster draws at random."""
+    """Return whether decisions depend on vectors, whose measures a scripted cluster draws at random."""
     return bool({*strategy.measures} - {"server_load"})
 
 

@@ -60,7 +60,7 @@ class Scripted(Consistency):
         return [Release(each) for each in view.waiting]
 
     def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
-        """Commit, as numbers came."""
+        """Commit after a measurement."""
         return _commit(view)
 
     def on_timer(self, key: str, view: ClusterView) -> list[Action]:

@@ -34,14 +34,14 @@ class WatchedServer(Server):
         self.parameters.zero_()
 
     def use(self, aggregation: Any, fragments: Any = ()) -> None:
-        """Go on with another part: but for the first, that is a hand-over."""
+        """Use another aggregation part; every call after the first is a hand-over."""
         super().use(aggregation, fragments)
         self._uses += 1
         if self._uses > 1:
             self._witness.handed_over(self._uses - 1)
 
     def apply(self, pushes: Sequence[Pushed], how: Any = None) -> None:
-        """Tell which payloads make the version, and make it."""
+        """Report the payloads of the version, and make it."""
         self._witness.made(how.version, [int(push.vector[0]) for push in pushes])
         self.parameters.fill_(how.version)
 
@@ -54,7 +54,7 @@ class WatchedTrainer(Trainer):
         self._witness, self._numbers = witness, count(1)
 
     def result(self, job: StepTask, parameters: Tensor, buffers: Tensor) -> StepResult:
-        """Tell from which version a worker has computed, and return a gradient that is the step's number."""
+        """Report the version that a worker computed from, and return the step's number as gradient."""
         number = next(self._numbers)
         self._witness.computed(job.worker, int(parameters[0]), number)
         return StepResult(torch.full_like(parameters, float(number)), buffers.clone(), 1.0)

@@ -10,7 +10,7 @@ from psbench.optimization.losses import logits_of
 
 
 def right_answers(outputs: Any, targets: Tensor) -> int | None:
-    """Return how many targets have the largest logit; None if the outputs are no logits of classes.
+    """Return the number of correct predictions; None if the outputs are not logits of classes.
 
     Shapes
     ------

@@ -160,7 +160,7 @@ class Workload:
 
     @property
     def capacity(self) -> list[int]:
-        """Samples that each worker's memory holds beside parameters, gradient and optimizer state."""
+        """Samples that fit in each worker's memory, beside parameters, gradient and optimizer state."""
         placement = self.experiment.strategy.compositions[0].placement
         sizes = self.model.num_parameters, self.entry_bytes // 4 - 1, self.profile.num_workers
         model = placement.worker_bytes(*sizes) + 4 * self.model.num_buffers
@@ -168,7 +168,7 @@ class Workload:
         return [max(0, held - model) // self.sample_bytes for held in memory]
 
     def _check_memory(self) -> None:
-        """Refuse workers that cannot hold the chunks of data that the strategy sends them."""
+        """Raise if a worker's memory cannot hold the strategy's chunks of data."""
         sized = any(c.stragglers.sizes_chunks for c in self.experiment.strategy.compositions)
         for worker, held in enumerate(self.capacity if sized else ()):
             if held < CHUNKS_HELD:

@@ -14,7 +14,7 @@ from psbench.errors import ParameterError
 
 
 def device_of(name: str) -> torch.device:
-    """Return the device of that name: "cpu", "cuda", or "auto" for a GPU where there is one.
+    """Return the device of that name: "cpu", "cuda", or "auto" for a GPU if available.
 
     Raises
     ------
@@ -52,12 +52,12 @@ def _as_float32(outputs: Any) -> Any:
 
 
 def to_host(tensor: Tensor) -> Tensor:
-    """Return a tensor in host memory: itself if it is there, else a copy, pinned, so that it travels fast."""
+    """Return a tensor in host memory: itself, or a pinned copy, which transfers fast."""
     return tensor if tensor.device.type == "cpu" else _pinned(tensor)
 
 
 def for_device(name: str, tensor: Tensor) -> Tensor:
-    """Return a copy in host memory, pinned where a device of that name is a GPU of this machine."""
+    """Return a copy in host memory, pinned if the device is a GPU of this machine."""
     return _pinned(tensor) if name != "cpu" and torch.cuda.is_available() else tensor.clone()
 
 

@@ -32,7 +32,7 @@ _NO_METRICS: Mapping[str, Metric] = {}
 
 
 class EvaluationPart(NamedTuple):
-    """Samples `start` to `stop` of those that an evaluation goes through in a set, "train" or "val"."""
+    """Samples `start` to `stop` of an evaluation's samples in a set, "train" or "val"."""
 
     which: Literal["train", "val"]
     start: int
@@ -158,7 +158,7 @@ class Evaluator:
         return _mean([self._over(inputs, labels, where, [])])
 
     def sample_size(self, which: Literal["train", "test"], samples: int = 0) -> int:
-        """Return how many samples `loss` is taken over."""
+        """Return the number of samples of `loss`."""
         return len(self._chosen(which, samples))
 
     def _load(self, parameters: Tensor, buffers: Tensor) -> None:
@@ -196,13 +196,13 @@ class Evaluator:
         return Scores(losses, counted, right, targets, {})
 
     def _of_all(self, outputs: list[Any], labels: Tensor) -> float:
-        """Return the loss of all batches together: its denominator may be other than their samples."""
+        """Return the loss of all batches together: its denominator may differ from the number of samples."""
         device = self.model.device
         joined = _each(lambda parts: parts[0].to(device), [_joined(outputs)])
         return float(self._loss.mean(joined, self.data.as_given(labels.to(device))))
 
     def _drawing(self) -> AbstractContextManager[None]:
-        """Have a forward that draws numbers draw the same in every evaluation."""
+        """Seed the forward pass, so that every evaluation draws the same random numbers."""
         if not self.model.draws:
             return nullcontext()
         return drawing_from(self._streams.integer("forward of an evaluation"), self.model.device)

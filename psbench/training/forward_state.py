@@ -23,7 +23,7 @@ Values = dict[str, object]
 
 
 def attributes(module: nn.Module) -> Values:
-    """Return the values of all attributes of a module and its layers, by name, so that they can be compared.
+    """Return the attributes of a module and its layers by name, as comparable values.
 
     Parameters, buffers and hooks are left out. Attributes are followed into containers and objects.
     """
@@ -38,7 +38,7 @@ def attributes(module: nn.Module) -> Values:
 
 
 def changed(before: Values, after: Values) -> str | None:
-    """Return the first attribute that differs or is there once; None if all are equal."""
+    """Return the first attribute that was added, removed or changed; None if all are equal."""
     names = (*after, *(name for name in before if name not in after))
     return next((n for n in names if n not in before or n not in after or before[n] != after[n]), None)
 

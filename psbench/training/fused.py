@@ -1,4 +1,4 @@
-"""Steps that read and write each vector once, by kernels of torch, where these give the same bits."""
+"""Steps that read and write each vector once, by fused torch kernels, if these are bit-identical."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _fused(x: Tensor, mean: Tensor, velocity: Tensor, lr: float, beta: float, ne
 
 @cache
 def _is_exact() -> bool:
-    """Return whether the kernel rounds as separate steps do on this processor with this torch."""
+    """Return whether the fused kernel rounds like separate steps on this processor."""
     if not hasattr(torch, "_fused_sgd_"):
         return False
     drawn = torch.randn(3, 16 * _WHOLE, generator=torch.Generator().manual_seed(0))

@@ -80,7 +80,7 @@ class LocalModel:
         self._own.orders = orders
 
     def load(self, parameters: Tensor, buffers: Tensor, fragment: int = -1) -> None:
-        """Start from a model that was received, with the vectors that came behind it, or a fragment."""
+        """Start from a received model, with the vectors sent after it, or from a fragment."""
         if fragment >= 0:
             self.buffers = buffers
             self._at(fragment, lambda w, state: self._part.begin(w, parameters, state, self._own))
@@ -108,7 +108,7 @@ class LocalModel:
         self._part.keep(self.parameters, self.state, self._own)
 
     def payload(self, fragment: int = -1) -> Tensor:
-        """Return the vector that a push carries, of a fragment or of all entries."""
+        """Return the payload of a push, for a fragment or for all entries."""
         found: Any
         if fragment >= 0:
             found = self._at(fragment, lambda w, state: self._part.payload(w, state, self._own))
@@ -122,7 +122,7 @@ class LocalModel:
         self._part.sent(self.parameters, vector, self.state, self._own)
 
     def _end_to_end(self, found: Any) -> Tensor:
-        """Return the vectors of a push, one after another, if they are those that the server takes."""
+        """Return the concatenated vectors of a push, if they are those that the server expects."""
         names = ("vector", *self._carries) if self._carries else ()
         given = tuple(found) if isinstance(found, Mapping) else ()
         if not names or {*given} != {*names}:
@@ -168,7 +168,7 @@ class LocalModel:
 
 
 def kept_by_worker(composition: Strategy) -> int:
-    """Return how many vectors the worker's half of a strategy keeps beside its model; found by trying it.
+    """Return the number of vectors that a worker keeps beside its model, found by a trial.
 
     On few entries, over three pushes. A part that cannot do with that is taken by what it had until then: an
     estimate from below.

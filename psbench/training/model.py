@@ -91,7 +91,7 @@ class FlatModel:
         self._buffers.load(buffers)
 
     def gradient(self, loss: Tensor) -> Tensor:
-        """Return the gradient of a loss as one new vector, marked where a parameter has no influence.
+        """Return the gradient of a loss as one new vector, marked at parameters without influence.
 
         See `psbench.optimization.absent`.
         """

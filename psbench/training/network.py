@@ -93,7 +93,7 @@ def _called(model: Model) -> str:
 
 
 def _certain(model: Model, module: torch.nn.Module, data: Dataset, shrinks: str) -> bool:
-    """Return whether a step is known to work: psbench's layers, on numbers, and on one sample if need be."""
+    """Return whether a step is known to work: psbench's layers on numbers, and single samples if needed."""
     plain = not isinstance(data.train_x, Several) and data.train_x.dtype == torch.float32 and knows(module)
     alone = not shrinks or not any(isinstance(layer, _BatchNorm) for layer in module.modules())
     return plain and alone and not model.foreign

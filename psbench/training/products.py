@@ -1,4 +1,4 @@
-"""Scalar products of vectors that lie in pieces: the same bits, however they are cut.
+"""Scalar products of vectors in pieces: the same bits for any partition.
 
 Each process takes its share exactly, and the shares are rounded once, when all of them are together.
 """

@@ -85,13 +85,13 @@ class Server:
         self.movement = math.inf
 
     def use(self, aggregation: Aggregation, fragments: Sequence[Entries] = ()) -> None:
-        """Go on with another aggregation part; its state starts from zero, unless it is the same one."""
+        """Use another aggregation part; its state starts from zero, unless it is the same part."""
         if aggregation.name != self.aggregation.name:
             self.state = State(self.parameters)
         self.aggregation, self.aggregate, self.fragments = aggregation, None, fragments
 
     def apply(self, pushes: Sequence[Pushed], how: How = _PLAIN) -> None:
-        """Make the next version from the pushes of a commit, in its order, as its `Apply` says."""
+        """Make the next version from the pushes of a commit, in order, with the settings of its `Apply`."""
         if how.momentum_scale != self._momentum_scale:
             self._scale_momentum(how.momentum_scale)
         before = self.parameters.clone() if self.measures_movement else None
@@ -169,7 +169,7 @@ class Server:
         return self.aggregation.left_out(mine, total, self.state, self.shapes, numbers)
 
     def _tensors(self, fragment: int) -> list[tuple[int, int]]:
-        """Return tensors and how many entries each has of a fragment or of all (-1), in order."""
+        """Return the tensors, and the number of entries of each in a fragment or in total (-1), in order."""
         sizes = [math.prod(shape) for shape in self.shapes] or [len(self.parameters)]
         if fragment < 0:
             return [*enumerate(sizes)]
@@ -221,7 +221,7 @@ class Server:
 
 
 def _leaving_alone(move: Callable[..., None], absent: Tensor) -> Callable[[Tensor, float], None]:
-    """Return the optimizer's step, but where no push has a gradient and the part makes none."""
+    """Return the optimizer's step restricted to entries with a gradient or an update."""
     return lambda direction, lr: move(direction, lr, absent & (direction == 0))
 
 
@@ -234,7 +234,7 @@ def _movement(before: Tensor, after: Tensor) -> float:
 def counted(
     aggregation: Aggregation, samples: Sequence[float], steps: Sequence[int]
 ) -> tuple[Sequence[float], int]:
-    """Return by how many samples the statistics of each push count in a sum, and of how many steps these are.
+    """Return the weight of each push's statistics in a sum, and the number of their steps.
 
     A difference is of many steps, and counts by the samples of one: see `Aggregation.update_buffers`.
     """
@@ -263,7 +263,7 @@ def all_finite(tensor: Tensor) -> bool:
 
 
 def kept_vectors(aggregation: Aggregation) -> int:
-    """Return how many vectors an aggregation part keeps from one update to the next; found by trying it.
+    """Return the number of vectors that an aggregation part keeps between updates, found by a trial.
 
     On few entries, with one push and every number 0; of an exchange, so large that it has begun. A part that
     cannot do with that is taken by what it had until then: an estimate from below.

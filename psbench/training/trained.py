@@ -1,4 +1,4 @@
-"""The trained network of a run as a module of torch, and as a file that other tools read."""
+"""The trained network of a run as a torch module, and as a file for other tools."""
 
 from __future__ import annotations
 

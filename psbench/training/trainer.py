@@ -100,7 +100,7 @@ class Trainer:
         self._steps = [0] * len(shards)
 
     def assign(self, worker: int, samples: int) -> None:
-        """Have a worker draw its batches from a chunk: the next `samples` of its shard, or all of it.
+        """Draw a worker's batches from a chunk: the next `samples` of its shard, or all of it.
 
         The chunk is gone through again and again, reshuffled on every pass unless shards are `ordered`,
         until the worker is assigned the next one, or all return to their shards (`unassign`). Call it
@@ -129,7 +129,7 @@ class Trainer:
             self._batches[worker].skip_to(position.of_chunk)
 
     def unassign(self) -> None:
-        """Have every worker draw its batches from its shard again."""
+        """Draw every worker's batches from its shard again."""
         self._batches = list(self._shards)
 
     def start(self, worker: int, batch_size: int, injection: Mapping[str, Any] = _NO_INJECTION) -> StepTask:
@@ -157,7 +157,7 @@ class Trainer:
         return self.compute(self.read(job), parameters, buffers)
 
     def read(self, job: StepTask) -> Batch:
-        """Fetch the samples of a batch, decode and augment them: no more than the batch is touched."""
+        """Fetch the samples of a batch, decode and augment them, without touching other samples."""
         where = torch.from_numpy(job.indices)
         return self._augmented(job, self.data.train_x[where], self.data.train_y[where])
 

@@ -48,7 +48,7 @@ class Meetings:
 
 
 class Culprit(NamedTuple):
-    """A worker that the others wait for.
+    """A worker that other workers wait for.
 
     Attributes
     ----------
@@ -158,7 +158,7 @@ def _worst(meetings: Meetings, left: list[int]) -> tuple[int, Culprit] | None:
 
 
 def _stretch(took: Doubles) -> int:
-    """Return for how many steps a worker's times depend on each other: (1 + rho) / (1 - rho), of an AR(1)."""
+    """Return the correlation length of a worker's times in steps: (1 + rho) / (1 - rho), of an AR(1)."""
     around = took - np.median(took, axis=1, keepdims=True)
     # what differs by no more than sums of times are rounded is equal, and depends on nothing
     around[np.abs(around) < _ROUNDING * np.abs(took).max()] = 0.0
@@ -169,7 +169,7 @@ def _stretch(took: Doubles) -> int:
 
 
 def _why(begin: Doubles, end: Doubles, worker: int, own: Booleans) -> str:
-    """Return whether its steps are longer than the others', begin later, or are so now and then."""
+    """Return whether the worker's steps are longer than the others', start later, or both at times."""
     others = np.arange(len(end)) != worker
     took = (end - begin)[:, own]
     longer = np.median(took[worker]) / max(1e-12, float(np.median(took[others])))

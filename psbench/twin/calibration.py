@@ -66,7 +66,7 @@ class _Links(FileData):
 
 
 class _Cluster(FileData):
-    """Entries of a fitted cluster that a prediction changes; all of them are checked as a cluster's."""
+    """Entries of a fitted cluster that a prediction changes; validated as a cluster."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -105,7 +105,7 @@ class _Profile(FileData):
 
 @dataclass(frozen=True)
 class Calibration:
-    """A fitted cluster, and where it holds.
+    """A fitted cluster, and its range of validity.
 
     Attributes
     ----------
@@ -377,11 +377,11 @@ class Calibration:
 
     @property
     def _places(self) -> list[int]:
-        """For which measured worker each one stands."""
+        """The measured worker that each worker copies."""
         return [each % self._probed for each in range(self.cluster["workers"])]
 
     def of_workers(self, workers: int) -> Calibration:
-        """Return it for so many workers: the first of them, or, beyond them, all in turn again."""
+        """Return a calibration for `workers` workers: the first ones, or all repeated in turn."""
         places = [each % self.workers for each in range(workers)]
         links = self.cluster["link_time"]
         if "seconds" in links:

@@ -22,7 +22,7 @@ _FIRST = 2
 
 
 class Coding(NamedTuple):
-    """Seconds that the codecs of a push and of its answer take; with one server or several, of them all."""
+    """Seconds of the codecs of a push and of its answer, summed over servers."""
 
     worker_encodes: float
     server_decodes: float

@@ -132,7 +132,7 @@ def _rows(log: EventLog) -> Iterator[tuple[float, ...]]:
 
 
 def last_version(log: EventLog) -> tuple[int, float]:
-    """Return how many versions a run made, and the seconds from its first release to the last of them.
+    """Return the number of versions, and the seconds from the first release to the last version.
 
     Raises
     ------

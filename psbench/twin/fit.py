@@ -117,7 +117,7 @@ def _same(runs: Sequence[Run]) -> int:
 def _on_cores(
     found: Fit, stamps: Sequence[Stamps | None], measured: Sequence[Exchanges]
 ) -> Sequence[Exchanges]:
-    """Fit the cores that workers share; return exchanges with steps as long as on a core of their own."""
+    """Fit the cores that workers share; return exchanges with step times on dedicated cores."""
     known = [each for each in stamps if each is not None]
     if not known:
         found.unknown.append(
@@ -141,7 +141,7 @@ def _on_cores(
 
 
 def _fit_steps(found: Fit, measured: Sequence[Exchanges], workers: int) -> None:
-    """Fit seconds a step and a sample, each worker's speed, and how the times vary."""
+    """Fit seconds per step and per sample, each worker's speed, and the variation of times."""
     every = {
         name: np.concatenate([getattr(each, name) for each in measured]) for name in ("worker", "samples")
     }
@@ -213,7 +213,7 @@ def _run_to_run(measured: Sequence[Exchanges], workers: int) -> dict[str, Fitted
 
 
 def _common_batch(cells: Mapping[tuple[int, int], Doubles], workers: int) -> int:
-    """Return the batch size at which the workers' step times are compared; 0 if they have none in common.
+    """Return a batch size that all workers have, for comparing step times; 0 if there is none.
 
     Of several it is the one of which the worker with the fewest steps has most.
     """
@@ -225,7 +225,7 @@ def _common_batch(cells: Mapping[tuple[int, int], Doubles], workers: int) -> int
 def _say_whether_slow_together(
     found: Fit, measured: Sequence[Exchanges], means: Mapping[tuple[int, int], float]
 ) -> None:
-    """Name a common factor of all workers' steps, with its bound: the simulator's workers have none."""
+    """Add a remark on a common factor of all workers' steps, which the simulator lacks, with its bound."""
     known = list[Doubles]()
     for each in measured:
         cells = zip(each.worker.tolist(), each.samples.tolist(), strict=True)
@@ -241,7 +241,7 @@ def _say_whether_slow_together(
 
 
 def _slowness(means: dict[tuple[int, int], float], workers: int) -> tuple[list[float], dict[int, float]]:
-    """Return how much slower each worker is than the fastest, and the fastest's seconds by batch.
+    """Return the slowdown of each worker relative to the fastest, and the fastest's seconds by batch.
 
     Least squares of log(mean) = log(base of the batch) + log(slowness of the worker).
     """
@@ -483,7 +483,7 @@ def _passing_s(
     mbit_s: float,
     rates: Sequence[tuple[float, float]] = (),
 ) -> Doubles:
-    """Return how long messages took to pass a link of that rate, of which each had an equal share.
+    """Return the transfer times of messages that share a link of that rate equally.
 
     At most it had the rate of its size.
 

@@ -99,7 +99,7 @@ class Band:
         return f"{self.mean:.4g} [{max(0.0, self.low):.4g}, {self.high:.4g}]"
 
     def overlaps(self, other: Band) -> bool:
-        """Return whether both have a value in common."""
+        """Return whether the bands overlap."""
         return self.low <= other.high and other.low <= self.high
 
     def __contains__(self, value: float) -> bool:

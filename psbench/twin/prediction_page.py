@@ -63,7 +63,7 @@ def _tooltips(x: str) -> list[alt.Tooltip]:
 
 
 def _curves(table: pd.DataFrame, x: str, title: str) -> alt.LayerChart:
-    """Draw a line for each strategy with its band; names of settings stand side by side, with bars."""
+    """Draw a line for each strategy with its band; categorical settings are drawn as bars."""
     found = looks(dict.fromkeys(table["label"]))
     legend = alt.Legend(title=None, symbolSize=120, symbolOpacity=1)
     colour = alt.Color("label:N", scale=look_scale(found), legend=legend)
@@ -83,7 +83,7 @@ def _curves(table: pd.DataFrame, x: str, title: str) -> alt.LayerChart:
 
 
 def _bars(table: pd.DataFrame, x: str, title: str) -> alt.LayerChart:
-    """Draw the strategies below each other, each with its band."""
+    """Draw the strategies as rows, each with its band."""
     found = looks(dict.fromkeys(table["label"]))
     base = alt.Chart().encode(
         y=alt.Y("label:N", title=None, sort=list(found)),

@@ -78,7 +78,7 @@ class Predictions:
 
     @property
     def _ranked(self) -> Sequence[Predicted]:
-        """The rows that reached the target; all if none did, or if there is none."""
+        """The rows that reached the target; all if none did, or if there is no target."""
         return [row for row in self.rows if self.target is None or row.target_s is not None] or self.rows
 
     def plain(self) -> list[dict[str, Any]]:

@@ -135,7 +135,7 @@ class Recorded:
 
 
 class _Facts(FileData):
-    """The file that makes a folder a record: how many runs it has of each name, and how the machine was."""
+    """The index file of a record: the number of runs by name, and the state of the machine."""
 
     version: int
     runs: dict[str, PositiveInt]

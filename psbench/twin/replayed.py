@@ -87,7 +87,7 @@ def _cancelled(log: EventLog, worker: int) -> list[tuple[float, float]]:
 
 
 def _hop_s(found: Exchanges, workers: int) -> float:
-    """Return the latency with which a ring of all workers takes as long as the run's collectives."""
+    """Return the latency for which a ring of all workers takes as long as the run's collectives."""
     took = found.collective_s[found.collective_s > 0]
     # a ring has 2 (n - 1) hops, and is ordered and confirmed by a message each
     return float(took.mean()) / (2 * workers) if len(took) else 0.0

@@ -137,7 +137,7 @@ def _of_profiler(
 def _of_recorder(
     plain: Mapping[str, Any], path: Path
 ) -> tuple[str, dict[int, tuple[float, float]], dict[int, float]]:
-    """Return a rank, from when it was done with a collective until it asked for the next, and those ends."""
+    """Return a rank, its intervals between two collectives by number, and the ends of the collectives."""
     rank = _rank_of(plain.get("rank"), path)
     rows, without = [], 0
     for each in _mappings(plain, "entries", path):
@@ -236,7 +236,7 @@ def _one_clock(spans: StepSpans, ends: Mapping[str, Mapping[int, float]]) -> Ste
 
 
 def _whole(spans: StepSpans, where: str) -> Meetings:
-    """Return the steps that all workers have; those that some lack may only be the first and the last."""
+    """Return the steps that all workers have; only the first and the last may be missing for some."""
     workers = sorted(spans, key=lambda name: (len(name), name))
     common = set.intersection(*(set(own) for own in spans.values()))
     if not common:

@@ -112,7 +112,7 @@ class Validation:
         return "\n".join([*lines, *self.verdicts()])
 
     def plain(self) -> dict[str, Any]:
-        """Return all of it as plain data."""
+        """Return the validation as plain data."""
         cells = [each._asdict() | {"allowed": self.allowed(each)} for each in self.cells]
         return {"load": self.load, "seconds": self.seconds, "replays": self.replays, "cells": cells} | {
             "failed": self.failed,
@@ -123,7 +123,7 @@ class Validation:
 
     @property
     def noise_floor(self) -> float:
-        """Standard deviation of one live run's seconds per update, of all cells together; a share."""
+        """Relative standard deviation of a live run's seconds per update, pooled over all cells."""
         known = [each.noise**2 for each in self.cells if math.isfinite(each.noise)]
         return math.sqrt(statistics.fmean(known)) if known else float("nan")
 
@@ -218,7 +218,7 @@ _HEAD = (
 
 
 def validate(recorded: Recorded, seeds: int = 10) -> Validation:
-    """Compare predictions, each with so many seeds, with live runs.
+    """Compare predictions, each with `seeds` seeds, with live runs.
 
     Raises
     ------
@@ -333,7 +333,7 @@ def _idle_by_reason(runs: Sequence[Run]) -> dict[str, float]:
 
 
 def _error_of(what: str, live: Sequence[Run], twins: Sequence[Run]) -> float | None:
-    """Return by how much a step, or (`up_s`) a push and an answer together, take longer in twins; a share."""
+    """Return the relative error of the twins' step time, or (`up_s`) of a push and its answer together."""
     means = []
     try:
         for runs in (live, twins):

@@ -128,7 +128,7 @@ def run_block(
     known: set[str] | None = None,
     shrinks: bool = True,
 ) -> Campaign:
-    """Play the schedules of one block: one strategy, or one pair of equal ones, on clusters of its own.
+    """Play the schedules of one block: one strategy, or one pair of equal ones, on its own clusters.
 
     Parameters
     ----------
@@ -201,7 +201,7 @@ def _run_one(
 
 
 def _work(rng: np.random.Generator, carries: bool) -> tuple[tuple[int, ...], float | None, bool, bool]:
-    """Return the workers' batches, if it carries vectors their momentum, whether some are NaN, and ties."""
+    """Return the workers' batches, the momentum if vectors are simulated, and flags for NaN and ties."""
     batches, momentum = _BATCHES[int(rng.integers(len(_BATCHES)))], 0.5 * float(rng.integers(2))
     wrong = bool(rng.random() < 0.1)
     return batches, momentum if carries else None, wrong and carries, bool(rng.random() < _TIES)

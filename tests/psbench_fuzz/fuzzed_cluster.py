@@ -32,7 +32,7 @@ def rate(epoch: float) -> float:
 
 
 class FuzzedCluster:
-    """An engine and the workers that it releases; time and everything that happens come from outside.
+    """An engine and the workers that it releases; time and all events come from outside.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class FuzzedCluster:
 
     @property
     def switching(self) -> tuple[int, bool]:
-        """Hand-overs so far, and whether another is under way."""
+        """Number of hand-overs so far, and whether another is in progress."""
         return self.handovers, self.model.switch is not None
 
     def _sizes(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class FuzzedCluster:
             )
 
     def save_and_load(self) -> None:
-        """Put a new engine in the place of this one, which goes on from its state."""
+        """Replace the engine by a new one with the same state."""
         state = json.loads(json.dumps(self.engine.state_dict()))
         self.engine = self._new_engine()
         self.engine.load_state_dict(state)

@@ -142,7 +142,7 @@ class Player(FuzzedCluster):
         self.handle(ev.Measured(facts))
 
     def _of_vectors(self, name: str, push: int | None) -> float | None:
-        """Return a number that is taken from vectors, or from points in a plane; None for others."""
+        """Return a number computed from vectors, or from points in a plane; None for other names."""
         kind, _, pair = name.partition(":")
         if kind == "dot":
             one, other = map(int, pair.split(":"))
@@ -155,7 +155,7 @@ class Player(FuzzedCluster):
         return None
 
     def _restart(self, _number: int) -> None:
-        """Go on from a checkpoint: steps and messages under way are void."""
+        """Restart from a checkpoint: steps and messages in progress are void."""
         self.save_and_load()
         waiting = set()
         for worker in self.workers:

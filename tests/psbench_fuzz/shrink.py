@@ -15,7 +15,7 @@ from psbench_fuzz.schedule import Schedule
 
 
 def shrink(schedule: Schedule, fails: Callable[[Schedule], bool], most_tries: int = 300) -> Schedule:
-    """Return a schedule that still fails and of which no single choice can be left out.
+    """Return a failing schedule in which every single choice is needed.
 
     One that takes very long to fail is only made shorter, in `most_tries`.
 

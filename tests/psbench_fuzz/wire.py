@@ -88,7 +88,7 @@ class Wire:
         return arrived
 
     def received(self, worker: int) -> None:
-        """Note a worker's residual at a release, to which a restart from a checkpoint goes back."""
+        """Save a worker's residual at a release, to which a restart from a checkpoint returns."""
         self._codecs.mark_release(worker)
         self._at_release[worker] = self._owed.get(worker, np.zeros(self._pushed))
 
@@ -130,7 +130,7 @@ class Wire:
         self._check()
 
     def hand_over(self, to: Strategy) -> None:
-        """Go on under another composition: gradients, models and differences are not added to each other."""
+        """Continue under another composition, whose units may differ."""
         before = self._composition
         kinds = [(each.aggregation.payload, each.aggregation.carries) for each in (before, to)]
         if kinds[0] != kinds[1] or to.sends_fragments:
@@ -140,7 +140,7 @@ class Wire:
         self._check()
 
     def move(self) -> None:
-        """Let other servers hold each entry."""
+        """Move every entry to another server."""
         self._ranges = [*self._ranges[1:], self._ranges[0]]
         self._codecs.repartition(self._ranges)
         self._check()
@@ -165,7 +165,7 @@ class Wire:
         return {worker: each.double().numpy() for worker, each in self._codecs.residuals().items()}
 
     def _check(self, largest: float = 1.0) -> None:
-        """Compare residuals with the account, and go on from them, so that rounding does not add up."""
+        """Compare residuals with the record, and continue from them, so that rounding does not accumulate."""
         found, none = self._residuals(), np.zeros(self._pushed)
         for worker in sorted(found.keys() | self._owed.keys()):
             residual, owed = found.get(worker, none), self._owed.get(worker, none)

@@ -77,7 +77,7 @@ class Job:
         self.log = log
 
     def hear(self, what: str, done: float) -> None:
-        """Take note of how much of the data is read, unless it was cancelled.
+        """Record the progress of reading data, unless the job was cancelled.
 
         Raises
         ------
@@ -164,7 +164,7 @@ class Bridge:
 
     @property
     def jobs(self) -> list[Job]:
-        """The job that runs, if one does, and those that wait."""
+        """The running job, if any, and the queued ones."""
         return [job for job in (self.current, *self.queued) if job is not None]
 
     @property
@@ -200,7 +200,7 @@ class Bridge:
         return job
 
     def stop(self, job: Job | None = None) -> None:
-        """End a job (the one that runs, if none is given); one that has not begun is cancelled.
+        """Stop a job (by default the running one); a queued one is cancelled.
 
         One that only starts is over at once: it has nothing to keep. What it had started is then ended before
         the next job begins.
@@ -229,7 +229,7 @@ class Bridge:
         return self._current is not None or bool(self._queue)
 
     def switch(self, to: int | None = None) -> None:
-        """Ask the job that runs to switch now."""
+        """Request a switch of the running job."""
         job = self._current
         if job is not None:
             job.control.switch(to)
@@ -242,7 +242,7 @@ class Bridge:
         return self.wait(timeout_s)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until everything has run and was reported; returns whether it has."""
+        """Wait until all jobs have been run and reported; return whether they have."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         for thread in self.threads:
             if thread is not threading.current_thread():
@@ -250,7 +250,7 @@ class Bridge:
         return not [thread for thread in self.threads if thread is not threading.current_thread()]
 
     def _end(self, job: Job, status: JobStatus) -> None:
-        """Note how a job ended, once: it may have been stopped before it noticed."""
+        """Record the end of a job, once: it may have been stopped before it noticed."""
         with self._lock:
             if not job.is_over:
                 job.ended_s = time.monotonic()

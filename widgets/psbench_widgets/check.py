@@ -134,7 +134,7 @@ def place_of(message: str) -> str:
 
 
 def _disable(plain: Mapping[str, Any], rest: Mapping[str, Any], result: CheckResult) -> None:
-    """Say which strategies and parts cannot be taken with the rest as it is."""
+    """Find the strategies and parts that do not fit the other settings."""
     size = (len(result.speeds), rest.get("batch_size", 128)) if result.speeds else None
     strategy = plain.get("strategy", {})
     result.disabled["strategy"] = {

@@ -14,7 +14,7 @@ from psbench_widgets.probe import probe, warm_up
 
 
 class Checker:
-    """Answers the page's checks, of which only the newest is probed for data.
+    """Answers the page's checks; only the newest one is checked with data.
 
     Parameters
     ----------

@@ -148,14 +148,14 @@ class Lab(PanelPage):
         return [self._runner.bridge.submit(first.but(seed=first.seed + i)) for i in range(seeds)]
 
     def _picked(self) -> tuple[Experiment, int]:
-        """Return the experiment that the controls show, and how many seeds."""
+        """Return the selected experiment and the number of seeds."""
         result = check(self.values, self._own)
         if result.experiment is None:
             raise ParameterError("; ".join(result.errors.values()))
         return result.experiment, result.seeds
 
     def hold_back(self, jobs: Sequence[Job]) -> None:
-        """Have simulated runs go at the page's pace for as long as a user sees it."""
+        """Slow simulated runs down to the page's pace while a user sees the panel."""
         view = self._runner.view
         for job in jobs:
             if job.experiment.backend == "simulated":
@@ -196,7 +196,7 @@ class Lab(PanelPage):
         return self._runner.press(Fork(at_s, **change))
 
     def stop(self, number: int | None = None) -> None:
-        """Stop the run under way, or cancel one that is queued."""
+        """Stop the running run, or cancel a queued one."""
         bridge = self._runner.bridge
         for job in bridge.jobs:
             if job.number == number or (number is None and job is bridge.current):
@@ -207,7 +207,7 @@ class Lab(PanelPage):
         self._runner.bridge.switch(to)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until all runs are over and shown; returns whether they are."""
+        """Wait until all runs are finished and displayed; return whether they are."""
         done = self._runner.wait(timeout_s)
         self._checker.wait(timeout_s)
         return done
@@ -222,7 +222,7 @@ class Lab(PanelPage):
         return self._runner.comparison.compare()
 
     def save(self, folder: str | Path | None = None) -> list[Path]:
-        """Write the ticked runs, each to a folder of its own."""
+        """Write the ticked runs, each to its own folder."""
         return self._runner.table.save(folder or self.folder)
 
     def load(self, folder: str | Path | None = None) -> None:

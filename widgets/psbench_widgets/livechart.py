@@ -72,7 +72,7 @@ class LiveChart(FrontendWidget):
             self._tell([table.part(source, first)], signals)
 
     def replace(self, columns: ColumnValues, source: str = "source", **signals: Any) -> None:
-        """Put these rows in the place of all earlier ones."""
+        """Replace all earlier rows."""
         with self._lock:
             if source in self._tables:
                 self._tables[source] = _Table(era=self._tables[source].era + 1)
@@ -86,7 +86,7 @@ class LiveChart(FrontendWidget):
             self._tell([table.part(source, 0) for source, table in self._tables.items()], {})
 
     def count(self, source: str = "source") -> int:
-        """Return how many rows are kept of a data set."""
+        """Return the number of stored rows of a data set."""
         with self._lock:
             table = self._tables.get(source)
             return table.next - table.start if table else 0

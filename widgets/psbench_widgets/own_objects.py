@@ -16,7 +16,7 @@ def own_parts(experiment: Experiment) -> dict[str, Own]:
 
 
 def with_objects(values: Mapping[str, Any], own: Mapping[str, Own]) -> dict[str, Any]:
-    """Return the panel's values with the objects where they say `own`."""
+    """Return the panel's values with `own` replaced by the objects."""
     return {key: own[key] if key in own and _says_own(value) else value for key, value in values.items()}
 
 

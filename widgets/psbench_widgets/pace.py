@@ -28,7 +28,7 @@ def check_pace(pace: str) -> str:
 
 
 class Pace:
-    """Holds a simulated run back, from its own thread, while a page is watched and nothing is asked of it.
+    """Slows a simulated run down, in its own thread, while a page is watched and idle.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Pace:
         self._place = 0.0
 
     def __call__(self, now_s: float) -> None:
-        """Hold the run back at a time of its own."""
+        """Sleep until the run's time is due."""
         if self.kind == "fast" or not self._is_watched():
             self._due_s = None
             return
@@ -63,7 +63,7 @@ class Pace:
             time.sleep(min(left, _NAP_S))
 
     def _seconds(self, now_s: float) -> float:
-        """Return after how many seconds of the clock the run should be at a time of its own."""
+        """Return the wall-clock seconds at which the run should reach a time of its own."""
         if self.kind == "10":
             return now_s / 10
         job = self._job

@@ -21,7 +21,7 @@ NEWEST, OF_EACH = 1000, 12
 def film(
     experiment: Experiment, log: EventLog, label: str, key: str, at_s: float | None = None
 ) -> dict[str, Any]:
-    """Return a run, or the part of it around a time, as the page reads it.
+    """Return a run, or its part around a time, for the page.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def film(
 def part_of(
     whole: Recording, experiment: Experiment, label: str, key: str, at_s: float | None
 ) -> dict[str, Any]:
-    """Return a recording, or the part of it around a time; see `film`."""
+    """Return a recording, or its part around a time; see `film`."""
     part, begin = whole.around(whole.end_s if at_s is None else at_s, MOST_SPANS)
     return _message(part, about(experiment, label, key, whole.workers), begin, whole)
 
@@ -48,14 +48,14 @@ def part_of(
 def moving(
     experiment: Experiment, log: EventLog, label: str, key: str, since: LogPrefix, stop: int
 ) -> dict[str, Any]:
-    """Return the newest rows of a run under way, up to one of them, as the page reads them."""
+    """Return the newest rows of a running run up to `stop`, for the page."""
     part = recording(log, since.bounds, since, stop)
     begin_s = float(log.rows(since.row, since.row + 1)["time_s"][0]) if since.row else 0.0
     return _message(part, about(experiment, label, key, part.workers), begin_s, part)
 
 
 def bounds_of(experiment: Experiment) -> list[int | None]:
-    """Return the staleness bound of each composition; None for those without."""
+    """Return the staleness bound of each composition; None for those without a bound."""
     return [getattr(each.consistency, "staleness_bound", None) for each in experiment.strategy.compositions]
 
 

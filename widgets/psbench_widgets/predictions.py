@@ -147,7 +147,7 @@ def _speed(expected: float, summary: Mapping[str, Any], before: Mapping[str, Any
 
 
 def _curve(expected: Sequence[float], evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Compare a drawn curve with the one that came, which is returned too: (share of the run, accuracy)."""
+    """Compare a drawn curve with the measured one, which is returned too: (share of the run, accuracy)."""
     came = [(e["epoch"], e["val_accuracy"]) for e in evaluations if e.get("val_accuracy") is not None]
     if len(came) < 2:
         return _gap("This run was not evaluated along the way, so there is no curve to compare with.", False)
@@ -228,7 +228,7 @@ class Challenge:
     def verdict(
         self, start: Experiment, run: Experiment, evaluations: Sequence[Mapping[str, Any]]
     ) -> tuple[bool, str]:
-        """Return whether a run reaches the goal, and why not or when.
+        """Return whether a run reaches the goal, and when or why not.
 
         Parameters
         ----------

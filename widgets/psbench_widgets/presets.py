@@ -1,4 +1,4 @@
-"""Situations to begin with: each is one press in the panel, and an experiment like any other."""
+"""Preset situations: each is one button in the panel, and a plain experiment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runs of a panel: those under way, those that failed, and the finished ones that can be compared."""
+"""The runs of a panel: running, failed, and finished ones that can be compared."""
 
 from __future__ import annotations
 
@@ -128,11 +128,11 @@ class RunTable:
         return number in self._entries
 
     def tick(self, number: int, on: bool) -> None:
-        """Choose whether a run is compared."""
+        """Set whether a run is compared."""
         self[number].ticked = on
 
     def rename(self, number: int, name: str) -> None:
-        """Call a run something else; an empty name gives it its own back."""
+        """Rename a run; an empty name restores the default."""
         with self._lock:
             self[number].name = name.strip()
             self._name_all()

@@ -77,7 +77,7 @@ class _Film:
 
 
 class RunView:
-    """Shows one run at a time, or two beside each other; safe to use from any thread.
+    """Shows one run at a time, or two side by side; thread-safe.
 
     The sentence, the charts and the moving picture of a run under way are made at the same moments, from the
     same rows.
@@ -139,7 +139,7 @@ class RunView:
                 self.show_moment(None)
 
     def refresh(self) -> None:
-        """Bring the sentence, the charts and the moving picture up to the log: all of them, or none.
+        """Update the sentence, the charts and the recording from the log, all together.
 
         The charts may be out of sight while the sentence is not (on another tab); they follow later.
         """
@@ -168,7 +168,7 @@ class RunView:
 
     @staticmethod
     def _clock(job: Job) -> float:
-        """Return the seconds that a run takes: of this process, or of the clock if it is elsewhere."""
+        """Return the seconds that a run has used: CPU time in this process, or else wall-clock time."""
         is_here = job.experiment.backend == "simulated" and not _is_held_back(job)
         return time.process_time() if is_here else time.perf_counter()
 
@@ -183,7 +183,7 @@ class RunView:
     # ---------------------------------------------------------------- a run that is over
 
     def show(self, entry: RunEntry, beside: RunEntry | None = None, at_s: float | None = None) -> None:
-        """Show a finished run again, perhaps with another one beside it, at a moment."""
+        """Show a finished run again at a moment, perhaps with another one beside it."""
         entries = [each for each in (entry, beside) if each is not None and each.run is not None]
         if not entries:
             return
@@ -219,7 +219,7 @@ class RunView:
                 self._send({"kind": "films", "films": films} | told)
 
     def seek(self, kind: str, at_s: float, back: bool = False, view: str = "") -> None:
-        """Show the next instant of a kind after a time (or the one before it), looked for in all of the log.
+        """Show the next (or previous) instant of a kind, searched in the whole log.
 
         Of two runs beside each other it is the nearer one. The view is told too where there is none.
         """
@@ -246,7 +246,7 @@ class RunView:
         return self._echo[1]
 
     def progress(self, job: Job) -> dict[str, Any]:
-        """Return how far a job under way has come, as the page shows it."""
+        """Return the progress of a running job, for the page."""
         experiment, progress = job.experiment, self._progress
         found = {
             "running": job.number,

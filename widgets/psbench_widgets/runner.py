@@ -41,7 +41,7 @@ class Runner:
         self._sweep = LatestTask("psbench-sweep", page.show_error)
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait until all are over and shown; returns whether they are over."""
+        """Wait until all runs are finished and displayed; return whether they are finished."""
         done = self.bridge.wait(timeout_s)
         self.comparison.wait(timeout_s)
         self._sweep.wait(timeout_s)
@@ -78,7 +78,7 @@ class Runner:
         return "the run ends here, and is simulated again with the change"
 
     def on_rows(self, job: Job, log: EventLog, start: int, stop: int) -> None:
-        """Take note of new rows; see `RunView.read_rows`."""
+        """Handle new rows; see `RunView.read_rows`."""
         self.view.read_rows(job, log, start, stop)
 
     def on_status(self, job: Job, status: JobStatus) -> None:
@@ -112,7 +112,7 @@ class Runner:
         self.comparison.update_if_changed(unless=self.bridge.is_busy)
 
     def sweep_bounds(self) -> None:
-        """Play the bounds on the cluster of the run that is shown, behind its own point."""
+        """Run all bounds on the cluster of the displayed run, and draw them behind its point."""
         experiment, figures = self.view.experiment, self._figures
         if experiment is not None:
             machines = machines_of(experiment)
@@ -134,7 +134,7 @@ class Runner:
         self._page.goal = self.questions.judge(job.number, entry.run, summary, before)
 
     def _fork_pressed(self) -> None:
-        """Go on from the run that was ended by a press, once it is over."""
+        """Run the fork of a run that was stopped for a change, once it has ended."""
         if self._pressed is None or not self._pressed[0].is_over:
             return
         (job, other), self._pressed = self._pressed, None

@@ -16,7 +16,7 @@ class ViewLease:
         self._seen: dict[str, bool] = {}
 
     def see(self, view: str, on: bool) -> None:
-        """Note whether the charts of a view can be seen."""
+        """Record whether the charts of a view are visible."""
         self._seen[view] = on
 
     @property
@@ -25,11 +25,11 @@ class ViewLease:
         return not self._seen or any(self._seen.values())
 
     def renew(self) -> None:
-        """Note that a view is open."""
+        """Record that a view is open."""
         self._closed_s = None
 
     def view_closed(self) -> None:
-        """Note that a view has closed; others may be open."""
+        """Record that a view has closed; others may be open."""
         self._closed_s = time.monotonic()
 
     @property

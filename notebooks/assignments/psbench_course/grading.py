@@ -28,7 +28,7 @@ class Grade:
         self._tests: dict[int, dict[str, Any]] = {}
 
     def check(self, number: int) -> str:
-        """Carry out a check, 0 for the first, and return the mistake in words; empty if there is none.
+        """Run a check, 0 for the first, and return a description of the mistake; empty if there is none.
 
         No check has points if the work is not the student's own. What a check raises is its own failure,
         and no other's.

@@ -49,7 +49,7 @@ def own_of(student: str) -> dict[str, Any]:
 
 
 def experiment_of(student: str) -> Experiment:
-    """Return the student's experiment: four workers, one of which is slow, on the digits."""
+    """Return the student's experiment: four workers, one of them slow, on the digits."""
     own = own_of(student)
     speed = [own["speed"] if worker == own["slow"] else 1.0 for worker in range(_WORKERS)]
     return _on_digits(speed, lr=0.05, batch_size=64, stop={"epochs": 4}, seed=own["seed"])
@@ -89,7 +89,7 @@ def switching(epochs: Any) -> dict[str, Any]:
 
 
 def _design_for(rng: np.random.Generator) -> Experiment:
-    """Return an experiment on a cluster that is drawn: six workers, two of which are far behind."""
+    """Return an experiment on a random cluster: six workers, two of them far slower."""
     speed = rng.uniform(0.5, 1.0, _DESIGN_WORKERS)
     speed[rng.choice(_DESIGN_WORKERS, 2, replace=False)] = rng.uniform(0.15, 0.35, 2)
     stop = {"epochs": 12, "target_accuracy": 0.93}
@@ -191,11 +191,11 @@ class Submission:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def answer(self, **values: Any) -> None:
-        """Write the answers; those that are still `...` are left out, and the last ones count."""
+        """Write the answers, without those that are still `...`; the last ones count."""
         self._write("answers", _answered(values))
 
     def read(self, name: str) -> dict[str, Any]:
-        """Return the "predictions" or "answers", as they were handed in; empty if there are none.
+        """Return the submitted "predictions" or "answers"; empty if there are none.
 
         Raises
         ------

@@ -112,7 +112,7 @@ class Handed:
 
 
 def _is_like(folder: Path, wanted: Experiment, free: tuple[str, ...]) -> bool:
-    """Return whether a run's specification, read as data, is the wanted one but for the fields in `free`.
+    """Return whether a run's specification is the wanted one except for the fields in `free`.
 
     It is compared before any object is made of it: a specification can name code to import.
     """

@@ -99,7 +99,7 @@ def runs_at(paper: Paper, row: PublishedNumber, scale: Scale) -> bool:
 
 
 def seeds_of(paper: Paper, name: str, scale: Scale, asked: int | None) -> int:
-    """Return how many seeds an experiment gets: as asked, or of its set-up, or of the scale."""
+    """Return the number of seeds of an experiment: as requested, or from its set-up, or from the scale."""
     own = paper.setups[paper.experiments[name].setup].seeds.get(scale, SEEDS[scale])
     return own if asked is None else asked
 
@@ -129,7 +129,7 @@ def tuning(paper: Paper, scale: Scale, table: str | None = None) -> list[PaperCe
 
 
 def best(paper: Paper, scale: Scale, seeds: int | None, factors: dict[str, float]) -> list[PaperCell]:
-    """Return the results again, each experiment at its best rate where that is not the common one."""
+    """Return the result cells at each experiment's best rate, if it is not the common one."""
     cells = [
         _cell(paper, name, scale, seed, "best", f"{factor:g}", {"optimizer.lr": factor})
         for name, factor in factors.items()

@@ -42,7 +42,7 @@ def cost(setup: SetUp, scale: Scale, experiment: Experiment) -> Cost:
 
 
 def _samples(experiment: Experiment, stop: dict[str, Any], images: int) -> tuple[float, str]:
-    """Return how many gradients of single images a run takes, or may take at most."""
+    """Return the maximum number of single-image gradients in a run, and its source."""
     if stop.get("epochs") is not None:
         return stop["epochs"] * images, ""
     cluster = experiment.cluster

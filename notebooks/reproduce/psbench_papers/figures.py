@@ -82,7 +82,7 @@ def _mean_curve(runs: list[PaperRecord], label: str, drawing: Drawing) -> pd.Dat
 
 
 def _bars(found: Reproduction, drawing: Drawing) -> Figure | None:
-    """Draw a measure of each experiment, or its ratio to a baseline, with the printed numbers beside it."""
+    """Draw a measure of each experiment, or its ratio to a baseline, with the printed numbers."""
     labels = _labels(found, drawing)
     rows = [_bar(found, drawing, name, labels[name]) for name in drawing.experiments]
     table = pd.DataFrame([row for group in rows for row in group])
@@ -103,7 +103,7 @@ def _bars(found: Reproduction, drawing: Drawing) -> Figure | None:
 
 
 def _points(found: Reproduction, drawing: Drawing) -> Figure | None:
-    """Draw a measure of each experiment as a point with its interval, on an axis that need not begin at 0."""
+    """Draw a measure of each experiment as a point with its interval, on an axis without 0."""
     labels = _labels(found, drawing)
     rows = [row for name in labels for row in _bar(found, drawing, name, labels[name])]
     table = pd.DataFrame([row for row in rows if row["whose"] == "ours"])

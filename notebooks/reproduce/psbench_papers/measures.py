@@ -35,7 +35,7 @@ _POINTS = 60
 def measure(
     run: Run, summary: Mapping[str, Any], target_of: str, target: float | None
 ) -> dict[str, float | None]:
-    """Return all measures of a run by name; None where there is no such thing, or it was never reached.
+    """Return all measures of a run by name; None if undefined or never reached.
 
     `summary` is the run's own.
 
@@ -104,7 +104,7 @@ def curve(run: Run) -> dict[str, list[float | None]]:
 
 
 def staleness_counts(run: Run) -> list[int]:
-    """Return how many pushes had each staleness, from 0 on."""
+    """Return the number of pushes of each staleness, from 0 on."""
     found = staleness(run.log)["staleness"].to_numpy(dtype=np.int64)
     return [int(count) for count in np.bincount(found)] if len(found) else []
 

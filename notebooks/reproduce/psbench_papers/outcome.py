@@ -79,7 +79,7 @@ class RowOutcome:
     edges: tuple[str, ...] = ()
 
     def at(self, rates: str) -> Estimate | None:
-        """Return our number at the common rate, or at best rates where they were tried."""
+        """Return our number at the common rate, or at the best rates if they were tried."""
         return self.best if rates == "best" and self.best is not None else self.ours
 
     def as_dict(self) -> dict[str, Any]:
@@ -206,7 +206,7 @@ class Reproduction:
 
     @cached_property
     def claims(self) -> list[ClaimOutcome]:
-        """One for each claim of which a row was asked for; the others of its rows were not run.
+        """One outcome for each claim with a requested row; its other rows were not run.
 
         Holm's correction is over all claims of the paper that have a row at this scale, whatever was asked
         for or could be run; our own checks are no part of them.
@@ -221,7 +221,7 @@ class Reproduction:
         return [_controlled(judged[each.claim.name], judged) for each in asked]
 
     def _family(self, own: bool) -> int:
-        """Return how many claims of the paper, or checks of our own, have a row at this scale."""
+        """Return the number of the paper's claims, or of our own checks, with a row at this scale."""
         rows = {row.row for row in self.paper.rows if runs_at(self.paper, row, self.scale)}
         judged = [claim for claim in self.paper.claims if claim.kind in JUDGED and rows & {*claim.rows}]
         return sum((claim.kind == "check") == own for claim in judged)
@@ -305,7 +305,7 @@ class Reproduction:
         )
 
     def _draws(self, row: PublishedNumber, ours: Estimate) -> Iterable[Estimate | None]:
-        """Yield ours as each draw of the assumed numbers moves it; nothing where none were drawn."""
+        """Yield our estimate for each draw of the assumed numbers; empty without draws."""
         drawn_for = [{r.label for r in self.runs(name, "sensitivity")} for name in row.experiments]
         if not self.paper.assumes(row) or not set.intersection(*drawn_for):
             return
@@ -416,7 +416,7 @@ def _moved(row: PublishedNumber, ours: Estimate, draws: Sequence[float]) -> Sens
 
 
 def _tested(claim: Claim, rows: Sequence[RowOutcome]) -> ClaimTest | None:
-    """Return the test of a claim; None where it is not judged, or none of its rows was run."""
+    """Return the test of a claim; None if it is not judged, or none of its rows was run."""
     run = [row for row in rows if row.at(claim.rates) is not None]
     if claim.kind not in JUDGED or not run:
         return None
@@ -441,7 +441,7 @@ def _judged(family: Sequence[ClaimOutcome], size: int) -> list[ClaimOutcome]:
 
 
 def _with_power(found: ClaimOutcome, test: ClaimTest, verdict: Verdict, level: float) -> ClaimOutcome:
-    """Return a claim with its verdict and the power of that; "not found" takes enough of it."""
+    """Return a claim with its verdict and power; "not found" requires enough power."""
     pairs = _pairs(found.claim, found.rows)
     if verdict == "not found" and not was_missed(found.claim, pairs, test, level):
         verdict = "inconclusive"
@@ -467,7 +467,7 @@ def _settled(found: ClaimOutcome, scale: Scale) -> ClaimOutcome:
 
 
 def _controlled(found: ClaimOutcome, judged: Mapping[str, ClaimOutcome]) -> ClaimOutcome:
-    """Return a claim beside its control, which counts as not found where it was not run or there is none."""
+    """Return a claim with its control, which counts as not found if it was not run."""
     of_models = any(row.published.measure in QUALITY for row in found.rows)
     if not found.claim.control and (found.claim.kind == "check" or not of_models):
         return found  # an identity of ours, or a time, which no data can saturate

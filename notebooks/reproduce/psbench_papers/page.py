@@ -127,7 +127,7 @@ def _abstract(found: Sequence[Reproduction]) -> list[str]:
 
 
 def _in_lines(rows: list[list[str]]) -> list[list[str]]:
-    """Return a claim's cells with each number of a row in a line of its own."""
+    """Return a claim's cells with one row's number per line."""
     return [[says, *(cell.replace("; ", ";\n") for cell in rest)] for says, *rest in rows]
 
 

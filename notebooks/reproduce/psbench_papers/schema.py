@@ -97,7 +97,7 @@ class PublishedNumber(_Data):
 
     @property
     def experiments(self) -> list[str]:
-        """The experiment and, where there is one, its baseline; none where it cannot be run."""
+        """The experiment and its baseline, if any; empty if it cannot be run."""
         return [name for name in (self.experiment, self.baseline) if name]
 
     @property
@@ -126,7 +126,7 @@ class PublishedNumber(_Data):
 
 
 class Guess(_Data):
-    """A number of the cluster that the paper does not print, and where ours is from."""
+    """An assumed number of the cluster that the paper does not print, with our source."""
 
     name: str = Field(min_length=1)
     path: str = Field(pattern=r"^[a-z_]+(\.[a-z_]+)+$")
@@ -192,7 +192,7 @@ class Planned(_Settings):
 
 
 class Theory(_Data):
-    """A closed form that stands beside rows: its name in `closed_forms`, and its arguments.
+    """A closed form for comparison with rows: its name in `closed_forms`, and its arguments.
 
     An argument may be a number, or [experiment, baseline, measure]: their measured speed-up.
     """
@@ -291,7 +291,7 @@ class Paper(_Data):
 
     @model_validator(mode="after")
     def _every_row_counts_once(self) -> Self:
-        """Refuse a row of no claim or of two, and a comparison that would be counted twice."""
+        """Raise for a row in no claim or in two, and for a comparison that would be counted twice."""
         _unique([claim.name for claim in self.claims], "claims named twice")
         _unique([(claim.says, claim.given) for claim in self.claims], "claims that say the same")
         rows = {row.row: row for row in self.rows}

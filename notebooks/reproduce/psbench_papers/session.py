@@ -116,7 +116,7 @@ def reproduce(
 
 
 def stored_records(name: str, scale: Scale = "quick") -> list[PaperRecord]:
-    """Return the runs of a paper that come with psbench.
+    """Return a paper's stored runs that come with psbench.
 
     Raises
     ------
@@ -148,7 +148,7 @@ def stored_reproduction(name: str, scale: Scale = "quick") -> Reproduction:
 
 
 def draw(records: Sequence[PaperRecord], seed: int, without: Collection[str] = ()) -> PaperRecord:
-    """Return one of the records by chance, of none of the data sets in `without`.
+    """Return a random record, of no data set in `without`.
 
     Raises
     ------
@@ -175,7 +175,7 @@ def again(record: PaperRecord) -> dict[str, Any]:
 
 
 def difference(record: PaperRecord, summary: Mapping[str, Any]) -> str:
-    """Return in words how a run that was made again differs; empty if log and model are the same bits."""
+    """Return how a repeated run differs; empty if log and model are bit-identical."""
     from torch.backends import cpu
 
     if (summary["digest"], summary["params_digest"]) == (record.digest, record.params_digest):

@@ -53,7 +53,7 @@ def sentence(found: ClaimOutcome) -> str:
 
 
 def verdict_words(found: ClaimOutcome) -> str:
-    """Return the verdict as it is shown: a check of ours holds or does not, and evidence has none."""
+    """Return the displayed verdict: our own checks hold or do not, and evidence has none."""
     if found.claim.kind not in JUDGED:
         return "input" if found.claim.kind == "input" else "not judged"
     if found.claim.kind == "check":
@@ -113,7 +113,7 @@ def ours_of(claim: ClaimOutcome) -> Callable[[RowOutcome], str]:
 
 
 def counts_line(found: Sequence[Reproduction], kind: ClaimKind = "claim") -> str:
-    """Return how many claims of a kind have each verdict, in words.
+    """Return the number of claims of a kind with each verdict, as text.
 
     Those without any are left out.
     """
@@ -195,7 +195,7 @@ def _joined(found: ClaimOutcome, say: Callable[[RowOutcome], str]) -> str:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Return a number with so many digits that count and without an exponent; 0 where only rounding made it.
+    """Return a number with `digits` significant digits and no exponent; rounding errors become 0.
 
     >>> number(0.1234), number(1.9864e6), number(-3.5e-05), number(1e-12), number(9e-13)
     ('0.123', '1,990,000', '-0.000035', '0.000000000001', '0')
@@ -210,7 +210,7 @@ def _unit(outcome: RowOutcome) -> str:
 
 
 def readme_row(found: Reproduction) -> list[str]:
-    """Return a paper's line of measurements.md: counts, and conditional claims that hold of those run."""
+    """Return a paper's row for measurements.md: counts, and conditional claims that hold."""
     counts, given = found.counts(), found.counts("conditional")
     run = sum(given.values()) - given["not run"]
     held = given["confirmed"] + given["confirmed in direction"] + given["exceeds"]

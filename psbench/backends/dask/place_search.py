@@ -1,4 +1,4 @@
-"""The search for Dask workers that can take roles while a run goes on, which waits for none of them."""
+"""The search for Dask workers that can take roles during a run, without blocking it."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ class PlaceSearch:
         return look.result()
 
     def look_again(self, now: float) -> None:
-        """Drop the look under way: the cluster has changed since it began."""
+        """Cancel the current search: the cluster has changed since its start."""
         if self._look is not None:
             self._look.cancel()
         self._look, self._next = None, now + _EVERY_S
 
     def ask(self, addresses: Collection[str]) -> None:
-        """Ask these Dask workers for a sign of life, unless they have given one or are asked already."""
+        """Ask Dask workers for a response, unless they have responded or are asked already."""
         for address in addresses:
             if (asked := self._asked.get(address)) is None or _has_failed(asked):
                 self._asked[address] = begin(
@@ -86,7 +86,7 @@ class PlaceSearch:
         return {address for address, asked in self._asked.items() if _has_failed(asked)}
 
     def doubt(self, address: str) -> None:
-        """Ask a Dask worker anew before it is given a role."""
+        """Ask a Dask worker again before it is given a role."""
         self._asked.pop(address, None)
 
     def end_asking(self) -> None:

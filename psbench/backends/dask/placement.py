@@ -59,7 +59,7 @@ class Room(NamedTuple):
         return enough and (self.able is None or sum(self.able.values()) >= _training(roles))
 
     def take(self, role: str, barred: Collection[str] = ()) -> str | None:
-        """Take the Dask worker with the most free threads for a role, but none of those `barred`, or None."""
+        """Reserve the Dask worker with the most free threads, except `barred` ones; None if there is none."""
         is_limited = self.able is not None and worker_number(role) is not None
         possible = [each for each in (self.able if is_limited else self.free) or () if each not in barred]
         address = max(possible, key=self.free.__getitem__, default=None)
@@ -149,7 +149,7 @@ def _holder(key: str) -> str:
 def placing(
     client: Client, wait_s: float, go_on: Callable[[], None], limits: ConnectionSettings
 ) -> Iterator[None]:
-    """Keep other runs from being placed meanwhile; wait for one that is being placed now.
+    """Lock placement against other runs; wait while another run is being placed.
 
     The scheduler has a note of who is placed, as long as that client is there. (Dask's own lock renews a
     lease in the background, which fails with tracebacks in the terminal where the scheduler is lost.)
@@ -301,7 +301,7 @@ def place_with_resources(roles: Sequence[str], room: Room, hosts: str = "any") -
 
 
 def check_replica(placed: Mapping[str, str]) -> None:
-    """Refuse a placement by which the replica would be lost with a server.
+    """Raise if the replica would be lost together with a server.
 
     Raises
     ------

@@ -50,7 +50,7 @@ def check_reach(client: Client, addresses: Collection[str], limits: ConnectionSe
 
 
 def _listener() -> Callable[..., tuple[str, int] | None]:
-    """Return a function for a Dask worker: listen on its host for one connection, and return where."""
+    """Return a function that accepts one connection on a Dask worker, and returns its address."""
 
     # in here it is sent whole: a Dask worker that has not imported torch yet takes seconds to do so
     def greet(listening: socket.socket, token: bytes) -> None:

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Last(NamedTuple):
-    """A checkpoint that the run can go on from, and how long its log was then."""
+    """A checkpoint to resume from, and the length of its log."""
 
     checkpoint: Checkpoint
     rows: int
@@ -143,7 +143,7 @@ class Record:
         return f"{lost} since {self._last.name} are lost"
 
     def stopped(self) -> Outcome | None:
-        """Return the outcome of a run that is stopped before it goes on from its last checkpoint.
+        """Return the outcome of a run that is stopped before it resumes from its last checkpoint.
 
         The model is the checkpoint's, where the log ends too; None if the run has not begun yet.
         """

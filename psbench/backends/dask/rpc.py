@@ -1,4 +1,4 @@
-"""Questions to Dask workers and their scheduler that do not wait for one that is frozen."""
+"""Requests to Dask workers and their scheduler, with timeouts for frozen ones."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def ask_scheduler(
 def begin(
     client: Client, call: Callable[[], Awaitable[_T]], within_s: float | None = None
 ) -> concurrent.futures.Future[_T]:
-    """Begin a call in the client's event loop, which may take so long; return its future at once."""
+    """Start a call in the client's event loop, with a timeout; return its future at once."""
 
     async def bounded() -> _T:
         async with asyncio.timeout(within_s):

@@ -16,7 +16,7 @@ from psbench.training.dry_run import trial_rows
 
 
 def bare(experiment: Experiment) -> Experiment:
-    """Return an experiment without data and divisions of it that are sent apart."""
+    """Return an experiment without data and shardings that are sent separately."""
     if not _travels(experiment):
         return experiment
     return experiment.but(data=experiment.data.bare(), sharding=experiment.sharding.bare())

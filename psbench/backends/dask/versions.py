@@ -18,7 +18,7 @@ _COMPARED = ("psbench", "torch", "numpy", "distributed")
 
 
 def _versions(names: Sequence[str]) -> dict[str, str]:
-    """Return the versions of this process, importing nothing."""
+    """Return the versions of this process's packages, without importing them."""
     found = {"python": platform.python_version().rpartition(".")[0]}
     for name in names:
         try:

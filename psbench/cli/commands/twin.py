@@ -90,7 +90,7 @@ def predict_command(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Predict how long strategies take on machines that were measured, with 90 % bands over seeds.
+    """Predict the time of strategies on measured machines, with 90 % bands over seeds.
 
     \b
     Examples:
@@ -146,7 +146,7 @@ def twin_command(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Compare predictions with live runs: replayed, other seeds, strategies left out, more workers.
+    """Compare predictions with live runs: replayed, with other seeds, other strategies, more workers.
 
     Exit code 1 if a run with its own times is off by 1 % or more: then the mechanism is wrong.
 

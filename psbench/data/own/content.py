@@ -44,7 +44,7 @@ class Content:
     is_column: bool = False
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of the content: equal where all samples, targets and names are."""
+        """Return the SHA-256 of the content: all samples, targets and names."""
         found = hashlib.sha256()
         for name, array in self._arrays():
             found.update(f"{name} {array.dtype.str} {array.shape}".encode())

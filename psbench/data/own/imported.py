@@ -12,7 +12,7 @@ from psbench.seeds import Streams
 
 
 class ImportedData(ImportedCall, DataSource):
-    """Data by where the function is that returns it, or the class of a torch Dataset; see `ImportedCall`.
+    """Data from an importable function or torch Dataset class; see `ImportedCall`.
 
     What it returns may be all that an experiment takes as its data, such as (X, y). Every process of a live
     run calls it: with files of its own each, data stays where it is.

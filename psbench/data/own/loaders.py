@@ -40,19 +40,19 @@ class Loaded(NamedTuple):
 
 
 class _Order(NamedTuple):
-    """The samples of a pass over a sampler, and whether they come in the same order in every pass."""
+    """The samples of a pass over a sampler, and whether every pass has the same order."""
 
     numbers: Integers
     fixed: bool
 
 
 def is_loader(value: Any) -> bool:
-    """Return whether it is a torch DataLoader."""
+    """Return whether a value is a torch DataLoader."""
     return hasattr(value, "dataset") and hasattr(value, "collate_fn")
 
 
 def is_stream(value: Any) -> bool:
-    """Return whether its samples come one after the other: an IterableDataset of torch or Hugging Face."""
+    """Return whether samples can only be iterated: an IterableDataset of torch or Hugging Face."""
     if hasattr(value, "column_names") and not hasattr(value, "__len__"):
         return True
     data = sys.modules.get("torch.utils.data")  # without which there is none of torch
@@ -60,7 +60,7 @@ def is_stream(value: Any) -> bool:
 
 
 def check_by_number(dataset: Any) -> None:
-    """Refuse a dataset that is not map-style.
+    """Raise unless a dataset is map-style.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def check_by_number(dataset: Any) -> None:
 
 
 def loaded(loader: Any) -> Loaded:
-    """Return the dataset of a DataLoader, the samples that it draws from it, and its own collate_fn.
+    """Return the dataset of a DataLoader, its sampled indices, and its own collate_fn.
 
     Raises
     ------

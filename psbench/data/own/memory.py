@@ -13,7 +13,7 @@ _LOOKED_AT = 16
 
 
 def check_samples(read: Callable[[int], Any], count: int, what: str) -> None:
-    """Refuse to hold all samples at a time if they would not fit; estimated from a few of them.
+    """Raise if all samples together would not fit into memory; estimated from a few.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def check_samples(read: Callable[[int], Any], count: int, what: str) -> None:
 
 
 def check_texts(values: Iterable[Any], count: int, what: str) -> None:
-    """Refuse texts that would not fit as an array, in which each takes as much as the longest.
+    """Raise if texts would not fit as an array, whose entries are as long as the longest text.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The part of a specification that stands for the user's own data."""
+"""The part of a specification that represents the user's own data."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ USUAL_TARGETS = ("label", "labels", "target", "y", "fine_label")
 
 @dataclass(frozen=True)
 class Read:
-    """Samples and targets as they came.
+    """Samples and targets as read.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def _plain(series: Any, name: str) -> Array:
 
 
 def target_of(given: str | None, names: Sequence[str], how: str) -> str:
-    """Return the column to be learned, which must be given and there; `how` says how it is given."""
+    """Return the target column, which must be given and exist; `how` describes how to give it."""
     if given is not None:
         if given not in names:
             raise UnknownName("target column of data", str(given), names)
@@ -171,7 +171,7 @@ def is_hugging_face(value: Any) -> bool:
 
 
 def is_transformed(dataset: Any) -> bool:
-    """Return whether a Hugging Face dataset has a transform, which makes samples when they are read."""
+    """Return whether a Hugging Face dataset has a transform, applied on access."""
     return dict(getattr(dataset, "format", {})).get("type") == "custom"
 
 
@@ -187,7 +187,7 @@ def _holds_images(dataset: Any) -> bool:
 
 
 def splits_of(value: Any) -> tuple[Any, Any | None] | None:
-    """Return training and validation part of a mapping of splits; None if it is none."""
+    """Return the training and validation parts of a mapping of splits; None for other values."""
     if not isinstance(value, Mapping) or not value or not all(map(is_hugging_face, value.values())):
         return None
     if "train" not in value:
@@ -243,6 +243,6 @@ def _numeric_column(dataset: Any, name: str) -> PaddedRows:
 
 
 def names_of(found: Any) -> tuple[str, ...]:
-    """Return the names of classes, if these are such; else none."""
+    """Return the names of classes if they are texts; else empty."""
     texts = isinstance(found, (list, tuple)) and all(isinstance(name, str) for name in found)
     return tuple(found) if texts else ()

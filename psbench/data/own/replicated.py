@@ -17,7 +17,7 @@ from psbench.system.limits import check_memory
 
 
 class Replicated(DataSource):
-    """Repeat the training samples of another data set, in their order, until there are so many.
+    """Repeat the training samples of another data set, in order, up to a given number.
 
     Raises
     ------

@@ -122,7 +122,7 @@ def _task_of(y: Array, tokens: bool) -> Task:
 
 
 def _one_target(y: Array) -> str:
-    """Return how to give targets of several whole numbers a sample."""
+    """Return advice on targets with several whole numbers per sample."""
     looked_at = y[:1000]
     if y.ndim != 2 or not set(np.unique(looked_at).tolist()) <= {0, 1}:
         return "give a target a sample"

@@ -1,4 +1,4 @@
-"""The best setting of each strategy with equally many trials, read off a sweep's table; nothing is run."""
+"""The best setting of each strategy with equal numbers of trials, read from a sweep's table."""
 
 from __future__ import annotations
 

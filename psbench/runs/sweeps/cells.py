@@ -131,7 +131,7 @@ class CellOutcome:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """The run's summary (`Run.summary`), read from its record where there is one."""
+        """The run's summary (`Run.summary`), read from its record if there is one."""
         if self._run is None and self._folder is not None:
             return read_summary(self._folder / "run.json")
         return self.run.summary()

@@ -1,4 +1,4 @@
-"""Running cells: side by side in processes or on a Dask cluster, those already saved left out."""
+"""Execution of cells in processes or on a Dask cluster; saved cells are skipped."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _here(
 
 
 def _outcome(cell: Cell, content: dict[str, Any], folder: Path | None) -> CellOutcome:
-    """Return the outcome of a cell; save a run that comes from elsewhere."""
+    """Return the outcome of a cell; save a run from another machine."""
     from psbench.runs.sweeps.worker import outcome_of
 
     outcome = outcome_of(cell, content)
@@ -166,7 +166,7 @@ def _outcome(cell: Cell, content: dict[str, Any], folder: Path | None) -> CellOu
 
 
 class _Watch:
-    """Keeps outcomes as they come, and says how far all have come."""
+    """Collects outcomes, and reports the progress of all cells."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class _Watch:
         self._began = time.monotonic()
 
     def moved(self, place: int, done: float) -> None:
-        """Note how far a cell has come."""
+        """Record the progress of a cell."""
         self._under_way[place] = done
         self.show()
 

@@ -31,7 +31,7 @@ _UNCHECKED = ("name", "seed", "evaluate_every", "checkpoint_every", "threads", "
 
 
 def cells_of(experiment: Experiment, grids: Grid | Sequence[Grid], seeds: int | Sequence[int]) -> list[Cell]:
-    """Return every cell of one grid or of several; a cell that two grids share is there once.
+    """Return every cell of one or several grids; a cell in two grids is returned once.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def _shown(label: str, value: Any) -> Any:
 
 
 def changed(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
-    """Return an experiment with the values of some dotted paths changed; its other objects are kept.
+    """Return an experiment with changed values at some dotted paths; its other objects are kept.
 
     Raises
     ------
@@ -196,7 +196,7 @@ def _distinct(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def check(cells: Iterable[Cell]) -> None:
-    """Refuse a cell that could not begin: load its data and build its model, as its run will.
+    """Check that each cell can start: load its data and build its model, as its run will.
 
     Cells that differ only in what neither depends on are checked once.
 

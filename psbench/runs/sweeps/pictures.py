@@ -64,7 +64,7 @@ def _heat(rows: pd.DataFrame, x: str, y: str, value: str, title: str) -> alt.Lay
 
 
 def _is_dark(values: pd.Series[float], reverse: bool) -> pd.Series[bool]:
-    """Return whether text on the colour of each value must be light to be read."""
+    """Return whether text on the colour of each value must be light."""
     span = values.max() - values.min()
     share = (values - values.min()) / span if span > 0 else values * 0 + 0.5
     return (1 - share if reverse else share) > 0.55

@@ -63,7 +63,7 @@ class _Worker(Child):
         self.place: int | None = None
 
     def ask(self, place: int, content: bytes) -> None:
-        """Have a cell run."""
+        """Start a cell."""
         self.place = place
         with suppress(OSError):  # a process that has died is noticed when its answer is waited for
             self.pipe.send_bytes(content)

@@ -266,7 +266,7 @@ def find_fraction(
     metric: str = "accuracy",
     **options: Any,
 ) -> Search:
-    """Search by running an experiment with other shares of the epochs under its first strategy.
+    """Search for the shortest use of the first strategy by running other shares of the epochs.
 
     Parameters
     ----------

@@ -114,7 +114,7 @@ class Sweep(ShownTable):
         return value
 
     def parameter(self, path: str) -> str:
-        """Return the path of a parameter; "lr" may stand for "optimizer.lr" if no other ends so.
+        """Return the path of a parameter; "lr" stands for "optimizer.lr" if that is unambiguous.
 
         Raises
         ------

@@ -38,7 +38,7 @@ CellMessage: TypeAlias = tuple[Literal["progress"], float] | tuple[Literal["done
 
 
 def packed(cell: Cell, folder: Path | None, *, by_value: bool = False) -> bytes:
-    """Return a cell as bytes, to be run elsewhere; by value where the user's own modules may not be.
+    """Return a cell as bytes, for another process; by value if the user's modules may be missing there.
 
     Raises
     ------
@@ -131,7 +131,7 @@ class _Reporter:
 
 
 def serve(connection: Connection) -> None:
-    """Run the cells that come through a connection, one after another, until it is closed.
+    """Run the cells received through a connection, one after another, until it is closed.
 
     Ctrl-C reaches every process of a terminal's group, and SIGTERM often all of a job; here both are ignored,
     as the process that asked decides.

@@ -50,11 +50,11 @@ class _ByProducts(Aggregation):
         return [Apply(pushes, [weights.get(push.id, 0.0) for push in pushes])]
 
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
-        """Step along the weighted sum of those that count: 0 times infinity is no number."""
+        """Step along the weighted sum of the finite pushes: 0 times infinity is not a number."""
         step.move(step.sum(_counting(pushes)))
 
     def update_buffers(self, buffers: Vector, pushes: Sequence[Pushed], step: Step) -> None:
-        """Take the running statistics of those that count."""
+        """Update the running statistics from the finite pushes."""
         super().update_buffers(buffers, _counting(pushes), step)
 
     def weights(self, pushes: Sequence[Push], gram: Gram) -> list[float]:
@@ -104,7 +104,7 @@ class Krum(_ByProducts):
             )
 
     def weights(self, pushes: Sequence[Push], gram: Gram) -> list[float]:
-        """Share the weight among those with the lowest scores."""
+        """Share the weight among the pushes with the lowest scores."""
         count = len(pushes)
         neighbours = max(1, count - self.faulty - 2)
         scores = [
@@ -202,7 +202,7 @@ def _distance_sq(gram: Gram, i: int, j: int) -> float:
 
 
 def _distances_from(weights: Sequence[float], squares: Gram) -> list[float]:
-    """Return the distance of each vector from the weighted mean of all, by their squared distances."""
+    """Return the distance of each vector from the weighted mean, from their squared distances."""
     found = []
     for i in range(len(weights)):
         away = [-weight for weight in weights]

@@ -60,7 +60,7 @@ class Exchange(MovesToMean):
             Aggregation.update(self, x, pushes, state, step)
 
     def update_buffers(self, buffers: Vector, pushes: Sequence[Pushed], step: Step) -> None:
-        """Take the same mean of the running statistics as of models."""
+        """Average the running statistics like the models."""
         if self.aggregate == "parameters":
             super().update_buffers(buffers, pushes, step)
         else:

@@ -40,7 +40,7 @@ class GradientEstimates(EstimatedGradients):
     _tickets: dict[str, int] = PrivateAttr(default_factory=dict)  # by worker, of the last commit
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Weigh each estimate by its push's samples, and say of which workers one is known."""
+        """Weigh each estimate by its push's samples, and list the workers with a known estimate."""
         last, self._tickets = self._tickets, {f"{push.worker}": push.ticket for push in pushes}
         # a worker that was lost, or whose work became void, restarts with a later ticket
         known = [push.worker for push in pushes if last.get(f"{push.worker}") == push.ticket - 1]

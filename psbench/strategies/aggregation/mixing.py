@@ -29,7 +29,7 @@ class NeighbourAverage(NeighbourMixing):
     source = "Lian et al. 2017 (D-PSGD), Alg. 1; Xiao and Boyd 2004"
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Weigh the models of the neighbours that are there."""
+        """Weigh the models of the active neighbours."""
         (push,) = pushes
         graph, worker = view.graph, push.worker
         version = view.workers[worker].version

@@ -49,12 +49,12 @@ class ModelAverage(MovesToMean):
     source = SOURCE
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Weigh each model by its samples, and the old one by the share of the other workers."""
+        """Weigh each model by its samples, and the old model by the share of the other workers."""
         return [average(pushes, view)]
 
 
 def average(pushes: list[Push], view: ClusterView) -> Apply:
-    """Return the move of the server's model towards the mean of those pushed."""
+    """Return the move of the server's model towards the mean of the pushed models."""
     share = _share_of_all(pushes, view)
     return Apply(pushes, [share * own for own in sample_shares(pushes)], {"keep": 1.0 - share})
 

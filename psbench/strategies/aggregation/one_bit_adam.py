@@ -63,7 +63,7 @@ class OneBitAdam(Mean):
     adam_weight_decay: float = parameter(0.0, "share of the model in a step", source=SOURCE, ge=0)
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Weigh each push by its samples, and say which version this is made from."""
+        """Weigh each push by its samples, and pass the base version to the update."""
         return [Apply(pushes, sample_shares(pushes), {"version": view.version})]
 
     def sums(self, shapes: Shapes, version: int) -> Sequence[int | ToAll]:
@@ -122,7 +122,7 @@ def _signs(vector: Vector, sizes: Sequence[int]) -> Packed:
 
 
 def _unpacked(packed: Packed, like: Vector, sizes: Sequence[int]) -> Vector:
-    """Return the vector that signs and scales stand for."""
+    """Return the vector with these signs and scales."""
     header = 4 * len(sizes)
     scales = packed[:header].copy().view(np.float32)
     negative = np.unpackbits(packed[header:], count=sum(sizes))

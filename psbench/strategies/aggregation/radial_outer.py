@@ -85,7 +85,7 @@ class RadialOuter(Aggregation):
 
 
 def radial_mean(vectors: list[Vector], weights: list[float]) -> Vector:
-    """Return the mean length of vectors, in their mean direction; their mean if they have none.
+    """Return the mean direction of vectors times their mean length; the plain mean if it has no direction.
 
     Examples
     --------

@@ -66,7 +66,7 @@ class SparseOuter(Aggregation):
         return ("dot",) if self.clip == "median_norm" else ()
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Ask for the norms, or take all as they are."""
+        """Request the norms, or apply all pushes unchanged."""
         if self.clip == "none":
             return [Apply(pushes, [1.0] * len(pushes))]
         self._asked = [push.id for push in pushes]

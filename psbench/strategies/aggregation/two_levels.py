@@ -103,7 +103,7 @@ class TwoLevels(AnsweredModels):
     _under_way: list[tuple[float, str, int]] = PrivateAttr(default_factory=list)
 
     def check(self, num_workers: int, global_batch: int) -> None:
-        """Require a link for each region, where there are any."""
+        """Raise unless every region has a link, if links are given."""
         regions, links = -(-num_workers // self.region_size), self.region_links_mbit_s
         if links and (len(links) != regions or min(links) <= 0):
             raise ParameterError(
@@ -182,7 +182,7 @@ class TwoLevels(AnsweredModels):
 def delayed_nesterov(
     x: Vector, difference: Vector, state: State, whose: str, lr: float, beta: float, every: int
 ) -> None:
-    """Step along a difference, in place, and along the momentum once in so many."""
+    """Step along a difference in place, and along the momentum with every N-th one."""
     total, momentum = state.vector(f"total {whose}"), state.vector(f"momentum {whose}")
     count = state.number(f"count {whose}") + 1
     total.add_(difference)

@@ -38,7 +38,7 @@ class Codec(parts.CodecPart):
         return -(-self.num_bits(size) // 8)
 
     def encode(self, vector: Floats, rng: np.random.Generator) -> Packed:
-        """Return the packed bits of a vector, which is not changed.
+        """Return the packed bits of a vector, which is not modified.
 
         Raises
         ------
@@ -55,7 +55,7 @@ class Codec(parts.CodecPart):
         return self._encode(np.ascontiguousarray(vector), rng)
 
     def decode(self, packed: Packed, size: int) -> Floats:
-        """Return the vector that packed bits stand for, as a new array.
+        """Return the vector of packed bits, as a new array.
 
         Raises
         ------

@@ -61,7 +61,7 @@ def numbers_of(planes: Sequence[Booleans]) -> npt.NDArray[np.unsignedinteger]:
 
 
 def pack_numbers(numbers: npt.NDArray[np.uint32], width: int) -> Packed:
-    """Pack integers below 2^width, one after the other.
+    """Pack integers below 2^width, one after another.
 
     Examples
     --------

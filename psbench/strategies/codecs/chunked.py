@@ -63,7 +63,7 @@ class ChunkedTopK(Lossy):
     )
 
     def num_kept(self, size: int) -> int:
-        """Return how many entries of a vector are sent."""
+        """Return the number of sent entries of a vector."""
         full, rest = divmod(size, self.chunk)
         return full * min(self.kept, self.chunk) + min(self.kept, rest)
 

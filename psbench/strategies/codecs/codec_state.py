@@ -88,7 +88,7 @@ class Channel:
         self.restore(None, 0)
 
     def restore(self, residual: Floats | None, num_sent: int) -> None:
-        """Continue after so many messages with the residual left then; None stands for 0.
+        """Continue after `num_sent` messages with that residual; None means 0.
 
         Raises
         ------
@@ -118,7 +118,7 @@ class Channel:
         self.residual = residual.copy() if self.residual is None else self.residual + residual
 
     def send(self, vector: Floats) -> Packed:
-        """Return the next message; nothing changes if there is an error.
+        """Return the next message; the state is unchanged if an error occurs.
 
         Shapes
         ------
@@ -297,16 +297,16 @@ class ServerCodecState:
         return self._down.encode(part, self._streams.generator("codec", *self._keys, 0))
 
     def decode_part(self, packed: Packed, size: int) -> Floats:
-        """Decode the payload of a push that is of some entries alone, of which so many are here."""
+        """Decode the payload of a fragment's push, of which this server holds `size` entries."""
         return self._up.decode(packed, size) if size else np.zeros(0, np.float32)
 
     def forget(self, worker: int) -> None:
-        """Forget a worker that has left: if it comes back, it is sent the whole model."""
+        """Forget a worker that has left: if it returns, it is sent the whole model."""
         self._held.pop(worker, None)
 
     @property
     def draws(self) -> int:
-        """Number of the last model encoded; each is encoded with a random stream of its own."""
+        """Number of encoded models; each uses a new random stream."""
         return self._draws
 
     def restore(self, draws: int, held: Mapping[int, Floats]) -> None:

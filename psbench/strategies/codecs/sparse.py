@@ -1,4 +1,4 @@
-"""Sparse codecs: few entries of a vector are sent, the others arrive as 0."""
+"""Sparse codecs: few entries of a vector are sent; the others arrive as 0."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROUNDING = 1e-12
 
 
 class Sparse(Lossy):
-    """Base of top-k and random-k: how many entries are sent."""
+    """Base of top-k and random-k, with the number of sent entries."""
 
     # 0.01: some 65 times fewer bytes, indices included; a larger share costs more, a smaller one delays more
     ratio: float = parameter(0.01, "share of the entries to send", source=SOURCE, gt=0, le=1)
@@ -157,7 +157,7 @@ def index_bits(size: int) -> int:
 
 
 def largest(vector: Floats, count: int) -> npt.NDArray[np.intp]:
-    """Return the indices of the largest magnitudes, in order; of equal ones those with the lower index.
+    """Return the indices of the largest magnitudes, in order; ties are broken by lower index.
 
     Examples
     --------

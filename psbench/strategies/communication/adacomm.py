@@ -99,7 +99,7 @@ class AdaComm(Local):
     _sent: list[float] = PrivateAttr(default_factory=lambda: [0.0, 0.0])  # sum of loss * samples, samples
 
     def start(self, view: ClusterView) -> list[Action]:
-        """Begin with the longest period; a loss that is measured is measured before any step."""
+        """Start with the longest period; a measured initial loss is measured before any step."""
         self._steps = self.initial_steps
         self._began_s, self._began_epoch = view.now, view.epoch
         self._rates = [view.rate(view.epoch)] * 2

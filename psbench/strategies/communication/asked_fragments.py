@@ -15,7 +15,7 @@ class Answering(Streaming):
     asked: bool = False
 
     def on_orders(self, orders: Orders) -> None:
-        """Take the steps with a release; note that a push is asked for, unless it is under way."""
+        """Set the steps of a release; record a request to push, unless a push is in transit."""
         asked = bool(orders.get(ASKED))
         if "local_steps" in orders:
             super().on_orders(orders)

@@ -46,13 +46,13 @@ class DynamicLocalSGD(Local):
     _step_s: dict[str, float] = PrivateAttr(default_factory=dict)  # seconds of a step, by worker
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Note how long a step took."""
+        """Record the duration of a step."""
         assert push.stats is not None  # the backend sends what `reads` declares
         self._step_s[str(push.worker)] = push.stats["compute_s"] / push.steps
         return []
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """Forget the speed of a worker that may come back as another machine."""
+        """Forget the speed of a worker, which may return on another machine."""
         self._step_s.pop(str(worker), None)
         return []
 

@@ -29,7 +29,7 @@ class GradientDifferences(SentDifferences):
         return WorkerPolicy()
 
     def begin(self, w: Vector, model: Vector, state: State, own: WorkerStep) -> None:
-        """Keep the estimate; a gradient that was not pushed is void."""
+        """Keep the estimate; discard an unpushed gradient."""
         state["samples"] = 0
 
     def payload(self, w: Vector, state: State, own: WorkerStep) -> Vector:

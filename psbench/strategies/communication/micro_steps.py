@@ -45,7 +45,7 @@ class MicroSteps(Communication):
         return batch % piece or piece
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
-        """Begin a round: say of which version it is, and how large the batch is."""
+        """Begin a round, with its version and batch size."""
         return {"round": view.version, "batch": view.workers[worker].batch_size}
 
 
@@ -60,7 +60,7 @@ class Cutting(WorkerPolicy):
     next: int = 0  # the piece that is being computed, or comes next
 
     def on_orders(self, orders: Orders) -> None:
-        """Begin a round, or change the quota of the one that the worker is in."""
+        """Begin a round, or change the quota of the current one."""
         if "batch" in orders:
             self._begin(orders["round"], orders["batch_size" if "batch_size" in orders else "batch"])
         elif orders.get("round") == self.round and "quota" in orders:
@@ -79,7 +79,7 @@ class Cutting(WorkerPolicy):
         return "push"
 
     def report(self, stats: dict[str, float]) -> dict[str, float]:
-        """Say how many samples are done."""
+        """Return the statistics with the number of finished samples."""
         return stats | {"done": float(self.done), "piece": float(self.piece)}
 
     def _begin(self, number: int, batch_size: int) -> None:

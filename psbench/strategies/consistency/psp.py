@@ -53,7 +53,7 @@ class PSP(Consistency):
         return [Release(worker)]
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """Release those that waited for the worker that has left, and for no other."""
+        """Release the workers that waited only for the one that has left."""
         return self._released(view)
 
     def _released(self, view: ClusterView) -> list[Action]:

@@ -16,7 +16,7 @@ class ClockBound(Consistency):
         raise NotImplementedError
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Commit; then this worker goes on or is held, and others go on if the slowest has advanced."""
+        """Commit; release or hold this worker, and release others if the slowest has advanced."""
         may = self._may_go_on(push.worker, view)
         actions: list[Action] = [Commit([push])]
         if view.min_clock_rose:

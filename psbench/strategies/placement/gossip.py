@@ -91,7 +91,7 @@ class Gossip(PeerToPeer):
         return None
 
     def check(self, num_workers: int, global_batch: int) -> None:
-        """Raise ParameterError if there is no such graph of so many workers."""
+        """Raise ParameterError if the graph does not exist for that many workers."""
         check_graph(self.graph, num_workers)
         largest = max((size for _, size in self.levels), default=1)
         if self.graph == "hierarchical" and largest < num_workers:

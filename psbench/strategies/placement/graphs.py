@@ -44,7 +44,7 @@ def _torus(worker: int, exchange: int, n: int, seed: int) -> list[int]:
 
 
 def _rows(n: int) -> int:
-    """Return the sides' shorter length: the largest divisor of n that is no more than its root."""
+    """Return the number of grid rows: the largest divisor of n not above sqrt(n)."""
     return next(rows for rows in range(isqrt(n), 0, -1) if n % rows == 0)
 
 

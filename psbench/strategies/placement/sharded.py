@@ -57,7 +57,7 @@ class Sharded(Shares, AllReduce):
         return super().reduce_s(network, num_bytes, workers) * (1 + self.gathers) / 2
 
     def bytes_down(self, payload: int, num_workers: int) -> int:
-        """Return the bytes a worker sends where parameters are gathered."""
+        """Return the bytes that a worker sends when parameters are gathered."""
         return super().bytes_down(payload, num_workers) * self.gathers
 
     def worker_bytes(self, num_parameters: int, kept: int, num_workers: int) -> int:

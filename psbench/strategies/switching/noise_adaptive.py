@@ -1,4 +1,4 @@
-"""Switch when the validation loss moves no further than its own noise: a threshold that adapts."""
+"""Switch when the validation loss changes less than its noise: an adaptive threshold."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class NoiseAdaptive(LossWindow):
         return value <= threshold
 
     def reason(self, value: float, threshold: float) -> str:
-        """Say why to switch."""
+        """Return the reason for the switch."""
         return f"loss changed by {value:.2%} an epoch, of which noise explains {threshold:.2%}"
 
     def nearest(self, found: list[tuple[float, float]]) -> str:

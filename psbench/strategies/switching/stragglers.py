@@ -78,7 +78,7 @@ class OnStragglers(Switching):
         return self.policy == "elastic"
 
     def start(self, view: ClusterView) -> list[Action]:
-        """Switch at once if nothing is to run under the first strategy."""
+        """Switch at once if the first strategy gets no share."""
         if view.epochs is None:
             raise without_epochs(self.name)
         return self._once_spent(view)
@@ -109,7 +109,7 @@ class OnStragglers(Switching):
         return super().on_switch_requested(event, view) + self._take_back(view)
 
     def why_not(self, evaluations: Sequence[Evaluated], trained: float, planned: float | None) -> str:
-        """Say that the first strategy had not had its share, and that no worker was a straggler."""
+        """Return that the first strategy's share was not reached, and that no worker was a straggler."""
         share = self.fraction * (planned or 0.0)
         if trained >= share or self.fraction == 1:
             return ""

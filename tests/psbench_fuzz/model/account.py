@@ -84,7 +84,7 @@ class Account:
         return self.switches.rule if self.switches is not None else None
 
     def use(self, index: int) -> None:
-        """Begin with the parts of a composition."""
+        """Start the parts of a composition."""
         c = self.cluster
         self.composition: Strategy = self.strategy.compositions[index]
         now = self.composition
@@ -141,7 +141,7 @@ class Account:
         return [action for actions in reversed(found) for action in actions]
 
     def mix(self, mix: act.Mix) -> None:
-        """Let models be mixed: each is a version more of its worker's, but a newcomer's first one."""
+        """Mix models: each becomes the next version of its worker, or a newcomer's first."""
         workers, now = self.cluster.workers, self.composition
         for number in mix.rows:
             joins = workers[number].status is Status.NEW
@@ -157,7 +157,7 @@ class Account:
         self.log.add(Kind.MIX, first, text, id=mix.push, version=versions[first], bytes=size)
 
     def count_votes(self, release: act.Release) -> list[Action]:
-        """Ask the rule, before votes are answered, as if all that was voted on were trained on; once."""
+        """Call the rule before votes are answered, as if all voted steps had been trained on; once."""
         c = self.cluster
         voted = c.workers[release.worker].status is Status.VOTED
         if release.then == "push" or not voted or self.rule is None or self.counted:
@@ -170,7 +170,7 @@ class Account:
         return decisions
 
     def release(self, release: act.Release) -> None:
-        """Let a worker go: with which version, whether it is sent it, and its orders."""
+        """Release a worker: with a version, whether it is sent, and orders."""
         c, now = self.cluster, self.composition
         member = c.workers[release.worker]
         if member.dropped:
@@ -222,7 +222,7 @@ class Account:
         self.counted = self.counted and bool(c.voted)
 
     def _ahead(self, member: Any) -> int:
-        """Return the samples of a worker's schedule beyond those counted: of pushes and votes that wait.
+        """Return the samples that a worker's schedule is ahead of the counted ones.
 
         Without a server it is where all would be with as many exchanges as the worker has made.
         """
@@ -266,7 +266,7 @@ class Account:
         self.log.add(Kind.RELEASE, member.id, release.orders or "", **columns, bytes=number)
 
     def hold(self, hold: act.Hold) -> None:
-        """Let a worker wait."""
+        """Hold a worker."""
         member = self.cluster.workers[hold.worker]
         if not member.dropped:
             member.hold_reason = hold.reason
@@ -295,7 +295,7 @@ class Account:
             self.hold(act.Hold(member.id, "switch"))
 
     def enter(self, worker: int) -> None:
-        """Let a worker in: at the slowest clock, with nothing, and with its first batch."""
+        """Add a worker: at the slowest clock, without state, and with its initial batch."""
         c = self.cluster
         tickets = c.workers[worker].ticket if worker in c.workers else 0
         furthest = max((each.version for each in c.present), default=0)
@@ -306,7 +306,7 @@ class Account:
         self.changes += [act.Readmit(each.id) for each in self.cluster.workers.values() if each.dropped]
 
     def begin_switch(self, switch: act.SwitchTo) -> None:
-        """Begin to drain, if there is anything to switch to; parameters no longer move."""
+        """Start to drain, if there is another composition; parameters no longer move."""
         assert self.switches is not None
         switch = replace(switch, to=switch.to + self.switches.number)
         if self.switch is None and switch.to != self.cluster.in_force:
@@ -314,7 +314,7 @@ class Account:
             self.switch, self.swept, self.parked = switch, False, set()
 
     def end_work(self) -> list[Action]:
-        """Return the actions on workers when a switch begins: to push, or that their work is void."""
+        """Return the actions on workers at a switch: orders to push, or cancellations."""
         assert self.switch is not None
         m = self.composition.communication
         cancels = self.switch.drain == "cancel" and not (self.composition.own_steps or m.accumulates)
@@ -329,7 +329,7 @@ class Account:
         return told
 
     def begin_move(self, change: act.Reassign) -> None:
-        """Keep releases back until no message is under way; then the parameters move."""
+        """Withhold releases until no message is in transit; then the parameters move."""
         if self.switch is None and self.move is None:
             self.move, self.kept_back, self.orders_kept_back = change, {}, []
             self.told_to_push = False
@@ -343,11 +343,11 @@ class Account:
         return own is not None and own[0].ticket == member.ticket and member.status is Status.COMPUTING
 
     def is_quiet(self) -> bool:
-        """Return whether no worker is under way."""
+        """Return whether no worker is computing or voting."""
         return not self.cluster.voted and all(map(self.is_kept_back, self.cluster.computing))
 
     def sweep_for_move(self) -> list[Action]:
-        """Order workers to push that might otherwise never do so; once."""
+        """Order workers to push that might otherwise never push; once."""
         if self.told_to_push:
             return []
         self.told_to_push = True

@@ -58,7 +58,7 @@ class ModelServer:
         self.part = part
 
     def use(self, part: str) -> None:
-        """Go on with an aggregation of that name, without the state of another."""
+        """Use an aggregation of that name, without the state of another."""
         if part != self.part:
             self.part, self.memory = part, {}
 
@@ -75,7 +75,7 @@ class ModelServer:
         momentum: float,
         places: ModelVector | None,
     ) -> None:
-        """Make the next version, of all entries or of those in some places."""
+        """Make the next version of all entries or of those in `places`."""
         update, self.left = UPDATES.get(part.name, weighted_sum), []
         whole, memory = self.x, self.memory
         if places is not None:
@@ -184,7 +184,7 @@ def power_sgd(u: OneUpdate) -> ModelVector:
 
 
 def orthogonal(matrix: ModelVector, epsilon: float) -> ModelVector:
-    """Return the columns, each without its part along those before it, and of length 1; one of these is 0."""
+    """Return the columns orthonormalised by Gram-Schmidt; dependent ones are 0."""
     found: list[ModelVector] = []
     for whole in matrix.T:
         column = whole
@@ -204,7 +204,7 @@ def robust(u: OneUpdate) -> ModelVector:
 
 
 def delay_compensated(u: OneUpdate) -> ModelVector:
-    """DC-ASGD, eq. 10: g + lambda g g (x - x_base), the pushes of a commit one after the other."""
+    """DC-ASGD, eq. 10: g + lambda g g (x - x_base), for the pushes of a commit in order."""
     for push in u.pushes:
         g, factor = push.vector, u.own.compensation
         if u.own.form == "adaptive":
@@ -445,7 +445,7 @@ class ModelWorker:
         self.estimate: ModelVector = 0.0  # g_i of EF21
 
     def load(self, x: ModelVector, places: ModelVector | None) -> None:
-        """Go on from a model, or from a part of one."""
+        """Continue from a model, or from a fragment of one."""
         if places is not None:
             alpha, self.own, self.received = self.m.mixing, self.own.copy(), self.received.copy()
             mixed = alpha * self.own[places] + (1 - alpha) * x
@@ -471,7 +471,7 @@ class ModelWorker:
             self.optimizer = ModelSGD()
 
     def receive(self, answer: ModelVector) -> None:
-        """Step along the aggregate, in the place of the own last gradient; or take a region's model."""
+        """Step along the aggregate in place of the last own gradient, or take a region's model."""
         if isinstance(self.m, AnsweredSteps):
             self.load(answer, None)
             return

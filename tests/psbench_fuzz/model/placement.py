@@ -15,7 +15,7 @@ rule("placement", "all_reduce", "gossip", "map_reduce", "sharded", "summing_serv
 
 @rule("placement", "parameter_server")
 class _ParameterServer(Rule):
-    """Look at the servers' loads every so many versions; take back a move that was of no use."""
+    """Measure the servers' loads at intervals; undo a move that did not help."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)

@@ -42,7 +42,7 @@ class Rule:
         return [Commit(c.buffered())] if c.pending else []
 
     def on_commit(self, pushes: list[ev.Push], c: ModelCluster) -> Decisions:
-        """Say how pushes become the next version."""
+        """Return the update from these pushes."""
         raise NotImplementedError
 
     def on_switch_requested(self, event: ev.SwitchRequested, c: ModelCluster) -> Decisions:
@@ -56,7 +56,7 @@ class Rule:
         return c.epoch
 
     def rate_epochs_per_step(self, c: ModelCluster) -> float:
-        """Return by how much a worker's own step advances that epoch: by a global batch, if all are there."""
+        """Return the epochs per local step: a global batch if all workers are active."""
         return c.global_batch * len(c.active) / c.num_workers / c.dataset_size
 
 
@@ -65,7 +65,7 @@ RULES: dict[tuple[str, str], type[Rule]] = {}
 
 
 def rule(domain: str, *names: str) -> Callable[[type[Rule]], type[Rule]]:
-    """Enter a rule for the parts of these names."""
+    """Register a rule for the parts of these names."""
 
     def enter(kind: type[Rule]) -> type[Rule]:
         RULES.update({(domain, name): kind for name in names})
@@ -75,7 +75,7 @@ def rule(domain: str, *names: str) -> Callable[[type[Rule]], type[Rule]]:
 
 
 def rule_of(part: Part) -> Any:
-    """Return the model's rule for a part, or the part itself, in its initial state, if there is none."""
+    """Return the model's rule for a part, or a fresh copy of the part if there is none."""
     kind = RULES.get((part.domain, part.name))
     known = kind is not None and type(part).__module__.startswith("psbench.")
     return kind(part) if kind is not None and known else part.fresh()

@@ -26,7 +26,7 @@ class Switches:
 
     @property
     def number(self) -> int:
-        """The rule that decides: of the switch to come, if it has one, else of the one that led here."""
+        """The number of the active rule: of the next switch, if it has one, else of the last."""
         following = self.reached
         if following == 0:
             return 0
@@ -39,7 +39,7 @@ class Switches:
         return self.rules[self.number]
 
     def show(self, c: ModelCluster) -> None:
-        """Show the rule where the run is."""
+        """Show the rule the run's position."""
         c.composition = 1 if c.in_force > self.number else 0
 
     def start(self, c: ModelCluster) -> list[Action]:

@@ -27,7 +27,7 @@ class _After(_Manual):
     """After alpha % of the epochs, rounded to the nearest whole one, or to the sample."""
 
     def start(self, c: ModelCluster) -> Decisions:
-        """Switch before the first step, if nothing is to come before."""
+        """Switch before the first step, if the first strategy gets no share."""
         return self.on_applied(c)
 
     def on_applied(self, c: ModelCluster) -> Decisions:

@@ -56,11 +56,11 @@ class ModelCluster:
 
     @property
     def present(self) -> list[Member]:
-        """The workers that have not left, in the order in which they first came."""
+        """The workers that have not left, in order of their first join."""
         return [each for each in self.workers.values() if each.status is not Status.GONE]
 
     def in_status(self, *statuses: Status) -> list[int]:
-        """Return the workers in one of these statuses, in order."""
+        """Return the workers with one of these statuses, in order."""
         return sorted(each.id for each in self.present if each.status in statuses)
 
     @property
@@ -113,12 +113,12 @@ class ModelCluster:
         return {clock: clocks.count(clock) for clock in clocks}
 
     def buffered(self) -> list[Push]:
-        """Return the pending pushes by worker, each worker's as they came."""
+        """Return the pending pushes by worker, each worker's in order of arrival."""
         order = {number: i for i, number in enumerate(self.pending)}
         return sorted(self.pending.values(), key=lambda push: (push.worker, order[push.id]))
 
     def clock_lead(self, worker: int) -> int:
-        """Return by how much a worker is ahead of the slowest that is there."""
+        """Return the lead of a worker over the slowest active worker."""
         return self.workers[worker].clock - min(each.clock for each in self.present)
 
     def look_at_clocks(self) -> None:

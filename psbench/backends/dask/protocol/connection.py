@@ -127,7 +127,7 @@ class Connection:
         return time.monotonic() - self._heard_s > self._silence_s
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until there is something to read, at most that long; returns whether there is."""
+        """Wait until data can be read, at most `timeout_s`; return whether it can."""
         if timeout_s > 0 and self._comes_soon():
             return True
         return bool(self._poller.poll(max(0, round(timeout_s * 1000))))
@@ -145,7 +145,7 @@ class Connection:
         return False
 
     def next_frame(self) -> Frame | None:
-        """Return the next frame, or None until all of it has come.
+        """Return the next frame, or None if it is incomplete.
 
         A call reads one buffer, or a payload as far as it is there: no peer keeps the reader from the others.
 
@@ -163,7 +163,7 @@ class Connection:
         return frame
 
     def _take_message(self) -> Frame | None:
-        """Return the next frame that was read and is no heartbeat; before the greeting none is skipped."""
+        """Return the next frame, skipping heartbeats after the greeting."""
         while (frame := self._take()) is not None and frame.kind == _HEARTBEAT and self.is_met:
             pass
         return frame
@@ -209,7 +209,7 @@ class Connection:
             raise MessageRefused(f"its head says {entries} entries, more than any message has")
 
     def _make_room(self, size: int) -> None:
-        """Have the buffer take a frame's head and body of that size."""
+        """Enlarge the buffer for a frame with head and body of that size."""
         if size > len(self._buffer):
             rest = bytes(self._view[self._start : self._stop])
             self._buffer = bytearray(size)
@@ -313,7 +313,7 @@ class Connection:
                 self._queue = deque(self._write(list(self._queue)[:16]) + list(self._queue)[16:])
 
     def beat(self, now_s: float) -> None:
-        """Give a sign of life if nothing was sent for a while."""
+        """Send a heartbeat if nothing was sent for a while."""
         if now_s - self._sent_s > HEARTBEAT_S and not self._queue:
             self.send(Frame(_HEARTBEAT, b"", None))
 

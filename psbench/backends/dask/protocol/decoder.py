@@ -88,7 +88,7 @@ class Message(msgspec.Struct, metaclass=_Numbered):
 
 
 class VectorMessage(Message):
-    """A message of every step: its field `payload` is a vector that is sent from where it lies."""
+    """A message of every step: its field `payload` is a vector that is sent without a copy."""
 
     def encode(self) -> tuple[bytes, Tensor | None]:
         """Return body and payload."""

@@ -25,7 +25,7 @@ class Refused(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """The answer to `Look`: the peers that are gone, and how many connections of strangers were refused."""
+    """The answer to `Look`: the lost peers, and the number of rejected strangers."""
 
     dead: tuple[str, ...]
     strangers: int = 0
@@ -41,7 +41,7 @@ Input: TypeAlias = Received | Refused | Looked | Tick
 # -------------------------------------------------------------------- instructions
 @dataclass(slots=True)
 class Send:
-    """Send a message to a peer; nothing happens if it is gone."""
+    """Send a message to a peer; ignored if the peer is lost."""
 
     to: str
     message: Message
@@ -64,7 +64,7 @@ class Forget:
 
 @dataclass(slots=True)
 class Look:
-    """Find out which of these peers are gone, and say so with `Looked`."""
+    """Check which of these peers are lost, and answer with `Looked`."""
 
     names: tuple[str, ...]
 

@@ -40,7 +40,7 @@ class Update(Struct, array_like=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, apply: Apply) -> Update:
-        """Return how the engine wants a version to be made."""
+        """Return the settings of an update."""
         return cls(apply.lr_scale, apply.epoch, apply.momentum_scale, apply.numbers, apply.fragment)
 
 
@@ -52,7 +52,7 @@ class Hello(Message, kind=0):
 
 
 class Ping(Message, kind=5):
-    """Carries nothing; a failure to send it shows that the peer is gone."""
+    """An empty message; a failure to send it shows that the peer is lost."""
 
 
 class Ready(Message, kind=10):
@@ -96,19 +96,19 @@ class Clock(Message, kind=15):
 
 # -------------------------------------------------------------------- client
 class RequestStop(Message, kind=20):
-    """The user wants the run to end, with a checkpoint from which it can go on or without."""
+    """The user's request to end the run, with or without a checkpoint to resume from."""
 
     checkpoint: bool
 
 
 class RequestSwitch(Message, kind=21):
-    """The user wants a switch to that composition, or to the other one."""
+    """The user's request to switch to that composition, or to the other one."""
 
     to: int | None
 
 
 class PressWorker(Message, kind=18):
-    """The user has a worker lost, back, or so many times as fast as it was; see `control.Press`."""
+    """A fault that the user injects into a worker; see `control.Press`."""
 
     worker: int
     what: Literal["lost", "back", "speed"]
@@ -124,7 +124,7 @@ class StoreCheckpoint(Message, kind=22):
 
 
 class RoleLost(Message, kind=25):
-    """To the client: find another Dask worker for a role. From it: there is none."""
+    """To the client: find another Dask worker for a role. From the client: there is none."""
 
     name: str
 
@@ -136,7 +136,7 @@ class RoleLeaves(Message, kind=26):
 
 
 class RoleGone(Message, kind=29):
-    """The Dask worker of a role is gone, as its scheduler says, perhaps before the role could connect."""
+    """The Dask worker of a role is lost, according to its scheduler."""
 
     name: str
 
@@ -154,7 +154,7 @@ class Waiting(Message, kind=19):
 
 
 class RunMoves(Message, kind=27):
-    """A server's Dask worker is being retired: the run has written a checkpoint, to go on elsewhere."""
+    """A server's Dask worker is being retired: the run has written a checkpoint, and will move."""
 
     name: str
 
@@ -174,7 +174,7 @@ class OutcomeReceived(Message, kind=24):
 
 # -------------------------------------------------------------------- workers
 class StartTraining(Message, kind=30):
-    """Training begins at that time of the coordinator's clock; where each member of rings listens."""
+    """Training begins at that time of the coordinator's clock; with the addresses of ring members."""
 
     begin_s: float
     rings: dict[int, Address | None]
@@ -197,7 +197,7 @@ class ReportMessage(Message, kind=32):
 
 
 class ChangeSpeed(Message, kind=43):
-    """The worker is so many times as fast as its profile says, as the user wants."""
+    """Sets the worker's speed as a multiple of the profile's, as the user requested."""
 
     factor: float
 
@@ -219,7 +219,7 @@ class ChangeComposition(Message, kind=35):
 
 
 class ChangeRanges(Message, kind=36):
-    """The servers hold other entries from now on."""
+    """The servers' partition changes."""
 
     ranges: EntryRanges
 
@@ -239,7 +239,7 @@ class WorkerModel(Message, kind=42):
 
 
 class SendWorkerState(Message, kind=38):
-    """Asks for the worker's part of a checkpoint: as it is now if it waits, else as of its last release."""
+    """Asks for the worker's part of a checkpoint: its current state if it waits, else at its last release."""
 
     tag: int
     waits: bool
@@ -285,7 +285,7 @@ class StampsReport(Message, kind=49):
 
 # -------------------------------------------------------------------- All-Reduce
 class StartRing(Message, kind=50):
-    """The members add up their payloads in this order, and each says when it has the sum.
+    """The members add up their payloads in this order, and report when they have the sum.
 
     `samples` and `steps` went into each, and `numbers` are those of the update that the sum is for.
     """
@@ -308,7 +308,7 @@ class ContributeZeros(Message, kind=47):
 
 
 class AbortRing(Message, kind=51):
-    """The ring has lost a member; asks whether the receiver finished it."""
+    """The ring has lost a member; asks whether the receiver finished the ring."""
 
     ring: int
 
@@ -327,13 +327,13 @@ class LoadReplica(Message, kind=53):
 
 
 class KeepShare(Message, kind=44):
-    """The receiver keeps its share of the model alone; every ring is of these members, in this order."""
+    """The receiver keeps only its share of the model; every ring has these members, in this order."""
 
     members: list[int]
 
 
 class SendSum(Message, kind=54):
-    """Asks a member for the sum of the last ring, which others did not finish."""
+    """Asks a member for the sum of the last ring, which other members did not finish."""
 
     tag: int
 
@@ -361,7 +361,7 @@ class MixModels(Message, kind=57):
 
 
 class GiveModel(Message, kind=58):
-    """Send the own model to another worker, which joins.
+    """Send the receiver's model to a joining worker.
 
     With `at_once` also while the receiver waits for a model itself: perhaps for one of that worker.
     """
@@ -379,7 +379,7 @@ class NeighbourLost(Message, kind=46):
 
 
 class SendAgain(Message, kind=45):
-    """Send another worker, which joins, the models that were sent last: it may have them no more.
+    """Send the latest models again to a joining worker, which may have lost them.
 
     They are for that release of it and those that follow.
     """
@@ -389,7 +389,7 @@ class SendAgain(Message, kind=45):
 
 
 class PeerModel(Message, kind=59):
-    """A worker's model, for another worker; for that release of it or a later one."""
+    """A worker's model for another worker, for that release or a later one."""
 
     worker: int
     key: int
@@ -407,7 +407,7 @@ class MakeVersion(Message, kind=56):
 
 # -------------------------------------------------------------------- requests to servers and replicas
 class SendState(Message, kind=60):
-    """Asks for the current version, with the states that updates go on from if wanted."""
+    """Asks for the current version, with the optimizer's states if `states`."""
 
     tag: int
     states: bool
@@ -469,7 +469,7 @@ class ServedReport(Message, kind=69):
 
 
 class StateReply(Message, kind=65):
-    """Tensors that were asked for; of a checkpoint the first server says its codecs' counters too."""
+    """Requested tensors; for a checkpoint the first server adds its codecs' counters."""
 
     tag: int
     tensors: StateDict
@@ -505,7 +505,7 @@ class ApplyUpdate(Message, kind=71):
 
 
 class AnswerWorker(Message, kind=72):
-    """Send a worker the slice, a fragment of it, or the last commit's aggregate, with its release."""
+    """Send a worker the slice, a fragment, or the last commit's aggregate, with its release."""
 
     worker: int
     ticket: int
@@ -527,7 +527,7 @@ class ForgetWorker(Message, kind=74):
 
 
 class WorkerGone(Message, kind=75):
-    """Do not wait for payloads of a worker that is dead, or another process has taken its place.
+    """Stop waiting for payloads of a dead worker, or accept the process that replaces it.
 
     `ticket` is the last that the dead process had.
     """
@@ -538,14 +538,14 @@ class WorkerGone(Message, kind=75):
 
 
 class HoldVersion(Message, kind=76):
-    """Keep the current version for distances from it, and drop those not in use."""
+    """Keep the current version for distances, and drop unused versions."""
 
     version: int
     in_use: list[int]
 
 
 class GiveEntries(Message, kind=77):
-    """Asks for the entries that other servers are to hold; these pushes must have arrived."""
+    """Asks for the entries that move to other servers; the listed pushes must have arrived."""
 
     tag: int
     keys: list[PushKey]
@@ -553,7 +553,7 @@ class GiveEntries(Message, kind=77):
 
 
 class TakeEntries(Message, kind=78):
-    """Entries that other servers gave; is answered, as pushes for them must find them there."""
+    """Entries from other servers; answered, because pushes for them must arrive afterwards."""
 
     tag: int
     tensors: StateDict
@@ -575,7 +575,7 @@ class EvaluationDone(Message, kind=81):
 
 
 class MeasureLoss(Message, kind=82):
-    """Asks for the loss of a model on so many fixed samples of a part of the data."""
+    """Asks for the loss of a model on a number of fixed samples of a part of the data."""
 
     name: str
     which: Literal["train", "test"]
@@ -592,7 +592,7 @@ class LossMeasured(Message, kind=83):
 
 # -------------------------------------------------------------------- replica
 class KeepState(Message, kind=90):
-    """All that the run goes on from; the log after so many rows and texts came before it."""
+    """The complete state of the run; `rows` and `texts` of the log precede it."""
 
     tag: int
     rows_before: int
@@ -608,7 +608,7 @@ class StateKept(Message, kind=91):
 
 
 class GiveStateBack(Message, kind=92):
-    """The client takes the state, as a server is lost; it has so many rows and texts of the log."""
+    """The client requests the state after the loss of a server; it has `rows` and `texts` of the log."""
 
     rows: int
     texts: int

@@ -1,4 +1,4 @@
-"""The messages that are sent in every step; all others are in `messages`."""
+"""The messages of every step; all others are in `messages`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class PushMessage(VectorMessage, kind=1):
 
 
 class ReleaseMessage(VectorMessage, kind=2):
-    """Tells a worker to take steps of so many samples from a version, or to push.
+    """Orders a worker to take steps of a number of samples from a version, or to push.
 
     `sent` says that something comes with it: the model, a `fragment` of it, or the last commit's
     `aggregate`; `epoch` and `epochs_per_step` give the rates of the worker's own steps; `allowance` limits
@@ -65,7 +65,7 @@ class ReleaseMessage(VectorMessage, kind=2):
 
     @classmethod
     def of(cls, release: Release, samples: int, payload: Tensor | None = None) -> ReleaseMessage:
-        """Return the message of a release, under which the worker takes steps of so many samples."""
+        """Return the message of a release, for steps of `samples` samples."""
         what = release.ticket, release.load, samples, release.send, release.aggregate, release.then
         own = release.epoch, release.epochs_per_step, release.fragment, release.allowance
         return cls(*what, *own, release.orders, payload)

@@ -89,7 +89,7 @@ def _of_this_version(protocol: int) -> ssl.SSLContext:
 
 
 class SecureConnection(Connection):
-    """One end of an encrypted connection. The handshake does not block: reading and sending go on with it.
+    """One end of an encrypted connection. The handshake is non-blocking, during reads and sends.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ class SecureConnection(Connection):
         return frame
 
     def _shake_hands(self) -> None:
-        """Go on with the handshake.
+        """Continue the handshake.
 
         Raises
         ------
@@ -211,7 +211,7 @@ class SecureConnection(Connection):
 
 
 def _records(parts: Sequence[memoryview | bytes]) -> Iterator[memoryview | bytes]:
-    """Give the bytes of these parts in pieces of `_RECORD`, without copying those that lie in one part."""
+    """Yield the bytes of the parts in pieces of `_RECORD`, copying only across parts."""
     short: list[memoryview | bytes] = []  # of less than a record, together
     missing = _RECORD
     for part in parts:

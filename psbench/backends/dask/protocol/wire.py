@@ -49,7 +49,7 @@ class PeerPatience(NamedTuple):
 
 
 def patience_of(limits: ConnectionSettings) -> PeerPatience:
-    """Return how long the processes of a run wait for each other."""
+    """Return the timeouts between the processes of a run."""
     return PeerPatience(limits.silence_s, limits.start_within_s)
 
 

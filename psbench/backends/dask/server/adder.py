@@ -14,7 +14,7 @@ from psbench.strategies.codecs import decode
 
 
 class Adder:
-    """Adds up the summands of one sum after another in the members' order, and answers all of them alike.
+    """Sums contributions in the members' order, one sum after another, and sends all members the result.
 
     No member begins the next sum without the answer to this one. What is there of a sum that was broken off,
     as a member was lost, is dropped with the first summand of a later order.

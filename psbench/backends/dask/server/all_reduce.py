@@ -107,11 +107,11 @@ class AllReduceStore(ParameterStore):
         return bool(self._requests)
 
     def arrived(self, push: Push) -> None:
-        """Note that a worker has something to add; its payload stays with it."""
+        """Record a worker's contribution; the payload stays on the worker."""
         self._pushed[push.worker] = key_of(push)
 
     def reduce(self, apply: act.Apply) -> None:
-        """Have the pushers add up their payloads.
+        """Order the pushing workers to sum their payloads.
 
         A payload is lost with its worker, also if another process has taken that one's place since. If all
         are, the version is made by one that has the model, which stays as it is.
@@ -140,7 +140,7 @@ class AllReduceStore(ParameterStore):
         return self._pushed.get(push.worker) == key_of(push)
 
     def _start(self, of: Weighted, members: list[Addend], total: float, numbers: dict[str, float]) -> None:
-        """Order these to add up, with weights of this sum."""
+        """Order these members to sum, with their weights."""
         workers, weights, samples, steps = map(list, zip(*members, strict=True))
         scale = total / sum(weights) if len(members) < len(of[0]) else 1.0
         weights = [weight * scale for weight in weights]
@@ -160,7 +160,7 @@ class AllReduceStore(ParameterStore):
         return ring is not None and ring.of == _weighted(apply) and bool(ring.holders or ring.unfinished)
 
     def apply(self, apply: act.Apply) -> None:
-        """Have the workers make the version from the sum that they have; see `reduce`.
+        """Order the workers to make the version from their sum; see `reduce`.
 
         Raises
         ------
@@ -177,7 +177,7 @@ class AllReduceStore(ParameterStore):
             self._send(worker, msg.MakeVersion(ring.order.ring, apply.version, msg.Update.of(apply)))
 
     def release(self, release: act.Release, samples: int) -> None:
-        """Let a worker go on from its own replica, which it is given first if it has missed a version."""
+        """Release a worker to continue from its replica, which it receives first if it missed a version."""
         worker, message = release.worker, ReleaseMessage.of(release, samples)
         if worker in self._current:
             self._send(worker, message)
@@ -196,7 +196,7 @@ class AllReduceStore(ParameterStore):
         self.gather(True, bring_up_to_date)
 
     def forget(self, worker: int) -> None:
-        """Send a worker no release that it still waits for, and ask others for the model: it may compute."""
+        """Cancel a worker's pending release, and request the model from others."""
         self._behind.pop(worker, None)
         if self._current.intersection(self._alive) - {worker}:
             self._current.discard(worker)
@@ -205,7 +205,7 @@ class AllReduceStore(ParameterStore):
     # ---------------------------------------------------------------- states and measurements
 
     def gather(self, states: bool, then: Then) -> None:
-        """Ask a worker for its replica."""
+        """Request a worker's replica."""
         self._request(Request(lambda tag: msg.SendState(tag, states), then))
 
     def payload(self, push: Push, then: Then) -> None:
@@ -273,7 +273,7 @@ class AllReduceStore(ParameterStore):
             self._requests.pop(tag).then({})
 
     def _ask_others(self, worker: int) -> None:
-        """Ask others for the model that a worker was asked for."""
+        """Redirect requests from a worker to others."""
         asked = [tag for tag, each in self._requests.items() if each.worker == worker and each.of is None]
         for request in [self._requests.pop(tag) for tag in asked]:
             self._request(request)

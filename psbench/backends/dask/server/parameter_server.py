@@ -47,7 +47,7 @@ class _Request:
 
 
 class ParameterServerStore(ParameterStore):
-    """The orders to one or more parameter servers; the first is in this process, and answers like the others.
+    """The orders to one or more parameter servers; the first runs in this process.
 
     Parameters
     ----------
@@ -96,11 +96,11 @@ class ParameterServerStore(ParameterStore):
         return self._waiting.keys()
 
     def arrived(self, push: Push) -> None:
-        """Take note of a push; every server's socket gives its slice of it to `ParameterSlice.receive`."""
+        """Record a push; every server's socket passes its slice to `ParameterSlice.receive`."""
         self._waiting[key_of(push)] = None
 
     def apply(self, apply: act.Apply) -> None:
-        """Have the servers make the next version."""
+        """Order the servers to make the next version."""
         pushes = apply.pushes
         keys = [key_of(push) for push in pushes]
         for key in keys:
@@ -136,11 +136,11 @@ class ParameterServerStore(ParameterStore):
         self._order(msg.ForgetWorker(worker))
 
     def leave(self, worker: int, ticket: int) -> None:
-        """Tell the servers not to wait for ever for a dead worker's slices."""
+        """Order the servers to stop waiting for a dead worker's slices."""
         self._order(msg.WorkerGone(worker, is_back=False, ticket=ticket))
 
     def join(self, worker: int) -> None:
-        """Tell the servers that another process has taken a worker's place."""
+        """Tell the servers that another process has replaced a worker."""
         self._order(msg.WorkerGone(worker, is_back=True))
 
     # ---------------------------------------------------------------- states and measurements
@@ -204,7 +204,7 @@ class ParameterServerStore(ParameterStore):
     # ---------------------------------------------------------------- migration
 
     def reassign(self, ranges: Ranges, then: Callable[[], None]) -> None:
-        """Move entries to the servers that are to hold them; only those that change their server travel.
+        """Move entries to their new servers; only moved entries are sent.
 
         Calls `then` when all servers hold theirs: a worker may push as soon as it is released.
         """
@@ -267,7 +267,7 @@ def as_lists(ranges: Ranges) -> msg.EntryRanges:
 
 
 def partition_of(composition: Strategy, workload: Workload, ranges: Ranges | None) -> list[Partition]:
-    """Return each server's part of the model: as the placement says unless `ranges` are given."""
+    """Return each server's part of the model: the placement's, unless `ranges` are given."""
     return (
         partitions(composition.placement, workload.model.layout) if ranges is None else partitions_of(ranges)
     )

@@ -154,7 +154,7 @@ class ParameterSlice:
         return {"draws": self._codec.draws, "aggregates": self._codec.channel.num_sent}
 
     def checkpoint(self, keys: Sequence[PushKey]) -> StateDict:
-        """Return copies of all that a checkpoint holds of this slice, and of these pushes."""
+        """Return copies of this slice's state for a checkpoint, with the given pushes."""
         state = state_of(self.server, states=True)
         state |= {name: each.clone() for name, each in self.vectors(keys).items() if name not in state}
         if len(self.server.buffers):
@@ -233,7 +233,7 @@ class ParameterSlice:
         return self.payloads.pop(key, None) is not None
 
     def replace_missing(self, key: PushKey) -> None:
-        """Put a payload that does not move the model in the place of one that will never come."""
+        """Replace a payload that will never arrive by one that does not move the model."""
         own, buffers = self.server.parameters, self.server.buffers
         nowhere = torch.zeros(self._pushed)
         if self._sends_parameters:
@@ -301,7 +301,7 @@ class ParameterSlice:
         return found if residual is None else found | {"residual": torch.from_numpy(residual)}
 
     def hold_vectors(self, vectors: StateDict) -> None:
-        """Hold other entries from now on, with these vectors; each worker is sent the next model whole."""
+        """Take over another partition with these vectors; each worker's next model is sent unencoded."""
         before, length = self.server, self._length
         server = Server(
             vectors["parameters"], before.buffers, before.spec, before.global_batch, before.aggregation
@@ -335,7 +335,7 @@ class ParameterSlice:
         return {"parameters": payload[: self._length], "buffers": payload[self._length :]}
 
     def hold(self, version: int, in_use: Iterable[int]) -> None:
-        """Keep the current version, and drop those not in use."""
+        """Keep the current version, and drop unused versions."""
         if version not in self._held:
             keep = set(in_use)
             self._held = {v: tensor for v, tensor in self._held.items() if v in keep}

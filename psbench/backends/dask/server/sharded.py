@@ -39,7 +39,7 @@ class ShardedStore(AllReduceStore):
         super()._start(of, sorted(members), total, numbers)
 
     def gather(self, states: bool, then: Then) -> None:
-        """Ask every worker for its share, and put them together."""
+        """Request every worker's share, and join the shares."""
         found: dict[int, StateDict] = {}
 
         def take(worker: int, state: StateDict) -> None:
@@ -63,4 +63,4 @@ class ShardedStore(AllReduceStore):
             )
 
     def join(self, worker: int) -> None:
-        """Do without a worker: the shares of all others would have to change."""
+        """Ignore a joining worker: the shares of all others would have to change."""

@@ -1,4 +1,4 @@
-"""The interface of a parameter store: how the coordinator has a placement perform the engine's actions.
+"""The interface of a parameter store: how the coordinator executes actions under a placement.
 
 A store decides nothing. It sends messages, and keeps what has arrived until an action names it. The
 stores are `parameter_server`, and without a server `all_reduce` and `gossip`.
@@ -53,24 +53,24 @@ class ParameterStore:
         return False
 
     def arrived(self, push: Push) -> None:
-        """Take note of a push; its payload is where it is to be applied."""
+        """Record a push, whose payload is on the servers or workers."""
 
     def apply(self, apply: act.Apply) -> None:
         """Make the next version."""
 
     def release(self, release: act.Release, samples: int) -> None:
-        """Let a worker go on, with steps of so many samples."""
+        """Release a worker, with steps of `samples` samples."""
         raise NotImplementedError
 
     def discard(self, key: PushKey) -> None:
         """Drop the payload of a push."""
 
     def gather(self, states: bool, then: Then) -> None:
-        """Call `then` with the current version's state, at once or when it has arrived."""
+        """Call `then` with the current version's state, at once or on arrival."""
         raise NotImplementedError
 
     def checkpoint(self, keys: Sequence[PushKey], then: ThenCheckpoint) -> None:
-        """Call `then` with all that a checkpoint holds of the current version, and of those pushes.
+        """Call `then` with a checkpoint of the current version and of the given pushes.
 
         Its other argument says how many models (`draws`) and `aggregates` stochastic codecs have encoded.
         """
@@ -81,7 +81,7 @@ class ParameterStore:
         raise self._refusal()
 
     def hold(self, version: int, in_use: Iterable[int]) -> None:
-        """Keep the current version, for distances from it, and drop those not in use."""
+        """Keep the current version for distances, and drop unused versions."""
 
     def distance_sq(self, push: Push, then: ThenNumber) -> None:
         """Call `then` with the squared distance from the current version to the one a push started from."""
@@ -97,11 +97,11 @@ class ParameterStore:
         raise self._refusal()
 
     def reassign(self, ranges: Ranges, then: Callable[[], None]) -> None:
-        """Move entries to the servers that are to hold them, and call `then`; no message is under way."""
+        """Move entries to their new servers, and call `then`; no message may be in transit."""
         raise self._refusal()
 
     def ask_movement(self, then: ThenNumber) -> None:
-        """Call `then` with how far the last update moved the model; see `Server.movement`.
+        """Call `then` with the distance of the last update; see `Server.movement`.
 
         What an update moves is measured from the first call on.
         """
@@ -111,7 +111,7 @@ class ParameterStore:
         return ProtocolError(f"{self.kind} has no servers to ask, and no common model of theirs")
 
     def reply(self, sender: str, reply: StoreReply) -> None:
-        """Take the answer to a request of this store or of one before it."""
+        """Handle the answer to a request of this store or of an earlier one."""
 
     def forget(self, worker: int) -> None:
         """Forget which model a worker holds: it has gone, or restarts."""

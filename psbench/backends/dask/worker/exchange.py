@@ -73,13 +73,13 @@ class WorkerExchange:
         """Record from now on the codecs' times."""
 
     def began(self, version: int) -> None:
-        """Take note that a step begins, from that version."""
+        """Record the start of a step from that version."""
 
     def mark_release(self) -> None:
-        """Mark the state to which a checkpoint goes back if a later push is under way."""
+        """Save the state to which a checkpoint returns if a later push is in transit."""
 
     def reassign(self, ranges: EntryRanges) -> None:
-        """Push to servers that hold other entries from now on."""
+        """Change the partition among servers."""
 
     def checkpoint(self, waits: bool) -> tuple[StateDict, dict[str, Any]]:
         """Return tensors and plain data for a checkpoint: current if it waits, else of the last release."""
@@ -113,7 +113,7 @@ class RingExchange(WorkerExchange):
         self._residual = residual
 
     def mark_release(self) -> None:
-        """Remember the residual: the push that takes it up may be void after a checkpoint."""
+        """Save the residual: the push that includes it may be discarded by a restart."""
         self._at_release = self._residual
 
     def checkpoint(self, waits: bool) -> tuple[StateDict, dict[str, Any]]:
@@ -122,7 +122,7 @@ class RingExchange(WorkerExchange):
         return ({} if residual is None else {"residual": residual}), {}
 
     def push(self, push: Push, payload: Tensor, buffers: Tensor) -> Callable[[], Tensor | None]:
-        """Keep the payload for the next ring, and tell the coordinator."""
+        """Store the payload for the next ring, and report to the coordinator."""
         payload = self._member.contribute(self._with_residual(payload), buffers)
         is_finite = math.isfinite(push.loss) and all_finite(payload)
         self._mailbox.send(PushMessage.of(push, self._clock(), is_finite))
@@ -204,7 +204,7 @@ class ServerExchange(WorkerExchange):
         return lambda: payload if self._codecs is None else self._codecs.pushed(slices)
 
     def _slices(self, loss: float, payload: Tensor, fragment: int) -> list[Tensor]:
-        """Return the servers' slices, encoded; none if the push ends the run."""
+        """Return the servers' encoded slices; none if the push ends the run."""
         if not (math.isfinite(loss) and (self._withstands_nan or all_finite(payload))):
             return []
         codecs = self._codecs
@@ -256,7 +256,7 @@ class ServerExchange(WorkerExchange):
         return [first, *(self._await_slice(server, ticket) for server in self._servers[1:])]
 
     def _await_slice(self, server: ClientSocket, ticket: int) -> Tensor:
-        """Wait for another server's slice of a release; older ones are of steps that became void."""
+        """Wait for another server's slice of a release; skip slices of cancelled steps."""
         while True:
             message = server.receive(LOOK_S)
             if isinstance(message, ReleaseMessage):
@@ -275,7 +275,7 @@ class ServerExchange(WorkerExchange):
             self._codecs.mark_release()
 
     def reassign(self, ranges: EntryRanges) -> None:
-        """Push to servers that hold other entries from now on."""
+        """Change the partition among servers."""
         self._parts = partitions_of(ranges)
         self._pushed_parts = pushed_to(self._composition, self._parts)
         self._answered_parts = answered_by(self._composition, self._parts)

@@ -54,7 +54,7 @@ class GossipMember(RingMember):
         self._has_begun = False
 
     def set_addresses(self, rings: Mapping[int, Address | None]) -> None:
-        """Take where the others listen, which all of these do; see `RingMember`."""
+        """Set the addresses of the other workers; see `RingMember`."""
         super().set_addresses(rings)
         self._unreachable.difference_update(rings)
 
@@ -117,13 +117,13 @@ class GossipMember(RingMember):
             self._model.parameters.copy_(mixed[0])
 
     def settle(self) -> None:
-        """Carry out the order that the next release is to go on from."""
+        """Execute the order that the next release depends on."""
         order, self._order = self._order, None
         if order is not None:
             self.mixed = self._mix(order)
 
     def _mix(self, order: MixModels) -> tuple[Tensor, Tensor] | None:
-        """Wait for the models of others, and return the mixture; lost ones' weights are the worker's.
+        """Wait for other workers' models, and return the mixture; lost models' weights go to this worker.
 
         None if the worker was to begin with the model of one that is lost, and is halted before another gives
         its own.
@@ -168,14 +168,14 @@ class GossipMember(RingMember):
                 self.mailbox.defer(message)
 
     def _take(self, other: int, key: int) -> StateDict | None:
-        """Return and remove a model that has come; one that was sent again for a later release stays."""
+        """Return and remove a received model; keep one that is for a later release."""
         for name in self._arrived:
             if name[:2] == (other, key) and name[2] <= self.ticket:
                 return self._arrived.pop(name)
         return None
 
     def _await_another_giver(self) -> MixModels | None:
-        """Return the order to begin with the model of another worker; None if this one is to halt before."""
+        """Return the order to start from another worker's model; None if a halt comes first."""
         while not self.mailbox.has_deferred(msg.Halt):
             message = self.mailbox.next_new(LOOK_S)
             if isinstance(message, MixModels) and _is_to_begin(message):
@@ -264,7 +264,7 @@ class GossipExchange(WorkerExchange):
         return lambda: payload
 
     def model(self, release: ReleaseMessage) -> tuple[Tensor, Tensor] | tuple[()]:
-        """Return the mixture; nothing if the worker goes on from its own model after a void step."""
+        """Return the mixture; empty if the worker continues from its own model after a cancelled step."""
         self._member.ticket = release.ticket
         self._member.settle()
         mixed, self._member.mixed = self._member.mixed, None

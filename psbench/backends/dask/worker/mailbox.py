@@ -1,4 +1,4 @@
-"""A worker's messages from the coordinator, and those that it puts aside because they came too early."""
+"""A worker's messages from the coordinator, and messages deferred because they arrived too early."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Mailbox:
         return not (self._deferred or self._socket.has_message)
 
     def next(self, timeout_s: float) -> Message | None:
-        """Return the next message, deferred ones first; None if none comes in time.
+        """Return the next message, deferred ones first; None on a timeout.
 
         Raises
         ------
@@ -46,7 +46,7 @@ class Mailbox:
             raise Abandoned("the coordinator is gone")
 
     def look(self) -> None:
-        """Defer a message that came while the worker waits for another process; obey a stop."""
+        """Defer a message that arrives while the worker waits for another process; obey a stop."""
         message = self._socket.receive(0)
         if message is not None:
             self.defer(message)

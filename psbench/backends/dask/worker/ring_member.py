@@ -105,7 +105,7 @@ class RingMember:
     def begin(
         self, replica: Server, codec: str, servers: Sequence[ClientSocket] = (), gathers: int = 0
     ) -> None:
-        """Begin with a replica, under a composition with that codec; these servers add up, if any.
+        """Start with a replica under a composition with that codec; `servers` sum, if given.
 
         Of a share of the model the others are gathered so often for a step; see `Placement.gathers`.
         """
@@ -119,7 +119,7 @@ class RingMember:
         return self._whole if self._members else self.replica.parameters
 
     def _gather(self) -> None:
-        """Have the other members' shares of the version beside the own one."""
+        """Gather the other members' shares of the version."""
         place, size = self._members.index(self.worker), len(self._members)
         self._whole[ring_shares(len(self._whole), size)[place]] = self.replica.parameters
         for number in range(self._gathers):
@@ -134,7 +134,7 @@ class RingMember:
         self.replica = _share_of(self.replica, Partition((own,)))
 
     def set_addresses(self, rings: Mapping[int, Address | None]) -> None:
-        """Take where the members listen; one that listens elsewhere now is another process."""
+        """Set the members' addresses; a new address means a new process."""
         addresses = {worker: address for worker, address in rings.items() if address is not None}
         for worker in list(self._neighbours):
             if addresses.get(worker, self._addresses[worker]) != self._addresses[worker]:
@@ -186,13 +186,13 @@ class RingMember:
         self._reply(order.tag, {"buffers": self._sum.buffers} | {_SUM + name: t for name, t in found.items()})
 
     def _give_verdict(self, number: int) -> None:
-        """Report whether the sum of a ring is here."""
+        """Report whether the ring's sum is complete."""
         self.mailbox.send(msg.RingVerdict(number, self._finished >= number))
 
     # ---------------------------------------------------------------- the ring
 
     def _ring(self, order: StartRing) -> None:
-        """Add up the members' payloads; if a member is lost, do as the coordinator says."""
+        """Execute a ring; if a member is lost, follow the coordinator's orders."""
         while True:
             try:
                 found, buffers = self._add_up(order)
@@ -222,7 +222,7 @@ class RingMember:
             self.leave_out(residual)
 
     def _add_up(self, order: StartRing) -> tuple[Mapping[str, Tensor], Tensor]:
-        """Do this member's part in an exchange, one ring or round for each sum.
+        """Execute this member's part in an exchange, one ring or round per sum.
 
         Buffers go with the first; or before it, by themselves, if it is a message or encoded.
         """
@@ -254,7 +254,7 @@ class RingMember:
     def _add_up_share(
         self, order: StartRing, payload: Tensor, buffers: Tensor
     ) -> tuple[Mapping[str, Tensor], Tensor]:
-        """Return the sum of this worker's share alone, and of all buffers; the gradient is not kept."""
+        """Return the sum of this worker's share, and of all buffers; the gradient is not kept."""
         members, self.contribution = order.members, None
         place, size = members.index(self.worker), len(members)
         wires = self._wires(members, order.ring, 0)
@@ -264,7 +264,7 @@ class RingMember:
         return {"vector": own.clone()}, buffers
 
     def _hand_round(self, order: StartRing, message: Packed, sums: int) -> list[tuple[float, Packed]]:
-        """Return the messages of all members, with their weights, when so many sums are done."""
+        """Return the messages of all members with their weights, after `sums` sums."""
         members, number = order.members, order.ring
         place, size = members.index(self.worker), len(members)
         if self._servers:
@@ -294,7 +294,7 @@ class RingMember:
         return both[: len(vector)], both[len(vector) :]
 
     def _counts(self, order: StartRing) -> tuple[float, float]:
-        """Return by how much this member's vector counts, and its buffers."""
+        """Return the weights of this member's vector and of its buffers."""
         place, (samples, _) = order.members.index(self.worker), self._counted(order)
         return order.weights[place], samples[place] / sum(samples)
 
@@ -302,7 +302,7 @@ class RingMember:
         return counted(self.replica.aggregation, order.samples, order.steps)
 
     def _at_servers(self, order: StartRing, vector: Tensor, buffers: Tensor) -> list[Tensor]:
-        """Have each server add up its cut of a vector, the first with the buffers; return their answers.
+        """Let each server sum its part of a vector, the first also the buffers; return the results.
 
         Buffers alone are the first server's business.
         """
@@ -317,7 +317,7 @@ class RingMember:
         return [self._await_piece(order.ring, number, server) for number, server in enumerate(servers)]
 
     def _reduce(self, order: StartRing, vector: Tensor, sums: int, codec: str) -> None:
-        """Add up a vector over the members, in place, when so many sums of this exchange are done."""
+        """Sum a vector over the members, in place, after `sums` sums of this exchange."""
         place, size = order.members.index(self.worker), len(order.members)
         wires = self._wires(order.members, order.ring, sums * 2 * (size - 1), codec)
         wired = None if codec == "none" else lambda piece: over_the_wire(piece, codec)
@@ -326,7 +326,7 @@ class RingMember:
     def _wires(
         self, members: Sequence[int], number: int, first: int, codec: str = "none"
     ) -> tuple[SendPiece, ReceivePiece]:
-        """Return how a piece is sent on, and the one before is awaited, when so many steps are done."""
+        """Return functions that send a piece on, and receive the previous one, starting at step `first`."""
         following = members[(members.index(self.worker) + 1) % len(members)]
 
         def send(step: int, piece: Tensor) -> None:
@@ -391,7 +391,7 @@ class RingMember:
 
 
 def _share_of(replica: Server, part: Partition) -> Server:
-    """Return a server of these entries of a replica, with their part of its states, and all buffers."""
+    """Return a server for these entries of a replica, with their states and all buffers."""
     state = slice_of(replica.tensors(), part, first=True)
     optimizer, batch = of_part(replica.spec, part), replica.global_batch
     made = Server(state["parameters"], state["buffers"], optimizer, batch, replica.aggregation)

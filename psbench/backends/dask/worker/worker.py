@@ -114,7 +114,7 @@ class Worker:
         self._compose(0)
 
     def run(self, met: Callable[[], None] = lambda: None) -> None:
-        """Work until the coordinator says stop.
+        """Work until the coordinator stops the run.
 
         Parameters
         ----------
@@ -180,7 +180,7 @@ class Worker:
         return directive
 
     def _renew(self, release: ReleaseMessage) -> None:
-        """Take the model or aggregate that comes with a release."""
+        """Use the model or aggregate of a release."""
         vectors: Sequence[Tensor] = ()  # after a vote, or if this version is here already
         if release.aggregate:
             vectors = (self.exchange.aggregate(release),)
@@ -224,7 +224,7 @@ class Worker:
         return loop.stepped(samples, compute_s, result.loss, stats)
 
     def _interrupted(self, seconds: float) -> bool:
-        """Wait so long, or until the step becomes void; obey other orders meanwhile."""
+        """Wait for that time, or until the step is cancelled; obey other orders meanwhile."""
         now = time.monotonic()
         if now >= self._next_check:  # a worker that computes for long without waiting would not know
             self._next_check = now + LOOK_S
@@ -281,7 +281,7 @@ class Worker:
     # ---------------------------------------------------------------- messages of the coordinator
 
     def _await_release(self) -> ReleaseMessage | None:
-        """Wait for the next release; None for training that starts in the middle of this worker's steps."""
+        """Wait for the next release; None if training starts in the middle of this worker's steps."""
         while True:
             message = self.mailbox.next(LOOK_S)
             if isinstance(message, ReleaseMessage):
@@ -334,7 +334,7 @@ class Worker:
             self._send_model(order.tag)
 
     def _send_model(self, tag: int) -> None:
-        """Send this worker's own model, for the mean of all where models diverge between averages."""
+        """Send this worker's model, for the mean of all models between averages."""
         tensors = {"parameters": self.model.parameters, "buffers": self.model.buffers}
         self.mailbox.send(msg.WorkerModel(tag, tensors))
 
@@ -366,12 +366,12 @@ class Worker:
     # ---------------------------------------------------------------- compositions
 
     def _hand_over(self, order: msg.ChangeComposition) -> None:
-        """Go on under another composition, with the residual unless its units differ."""
+        """Continue under another composition, with the residual unless its units differ."""
         new, residual = self._compositions[order.composition], self.exchange.residual
         self._compose(order.composition, None if new.forgets_residual(self.composition) else residual)
 
     def _compose(self, index: int, residual: Tensor | None = None) -> None:
-        """Begin under a composition: with servers, or with a replica of this worker's own."""
+        """Start a composition: with servers, or with this worker's replica."""
         self.composition = composition = self._compositions[index]
         self.trainer.unassign()
         if self._corruptions is not None:
