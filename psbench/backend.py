@@ -15,7 +15,7 @@ GROUP = "psbench.backends"
 
 @dataclass(frozen=True)
 class Backend:
-    """A place where experiments run.
+    """A backend: an implementation that executes experiments.
 
     A package adds one by an entry point of the group `psbench.backends`, whose name is the value of a
     specification's `backend` and whose object is an instance of this class.

@@ -44,7 +44,7 @@ _LONGEST = 60
 
 
 def in_short(value: Any) -> str:
-    r"""Return a value as messages repeat it: in full where it is short.
+    r"""Return a value for messages: in full if it is short.
 
     >>> in_short("asp"), in_short({"workers": 4})
     ("'asp'", "{'workers': 4}")
@@ -69,7 +69,7 @@ class PsbenchError(Exception):
 
 @contextmanager
 def naming(what: str) -> Iterator[None]:
-    """Say in the errors of psbench that this block raises which of several runs or files they are of.
+    """Prefix errors of psbench in this block with the name of a run or file.
 
     >>> with naming("a.yaml"):
     ...     raise SpecError("seed: must be a whole number")
@@ -118,7 +118,7 @@ class ExtensionWarning(UserWarning):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C has stopped a run, so that whatever began it ends too; `run`, a `Run`, is what was computed."""
+    """Ctrl-C has stopped a run; the attribute `run`, a `Run`, holds the completed part."""
 
     def __init__(self, run: Any, where: str = "") -> None:
         self.run = run
@@ -143,7 +143,7 @@ class UnansweredWorker(ProtocolError):
 
 
 class Deadlock(ProtocolError):
-    """No worker can ever go on; the message lists who waits and why."""
+    """No worker can ever continue; the message lists the waiting workers and the reasons."""
 
 
 class ReplayMismatch(ProtocolError):
@@ -151,7 +151,7 @@ class ReplayMismatch(ProtocolError):
 
 
 class ForkDiffers(PsbenchError):
-    """The beginning of a fork is not that of the run it was forked from."""
+    """The beginning of a fork differs from the run it was forked from."""
 
 
 class Diverged(PsbenchError):
@@ -186,4 +186,4 @@ class Cancelled(BackendError):
 
 
 class DataError(PsbenchError):
-    """A data file is missing, truncated, or not what it says."""
+    """A data file is missing, truncated, or in another format than expected."""

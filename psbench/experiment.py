@@ -217,7 +217,7 @@ class Experiment(Specification):
 
     @model_validator(mode="after")
     def _has_a_usual_rate(self) -> Self:
-        """Give a strategy with steps of its own the rate that is usual for these, unless one was given."""
+        """Set the usual learning rate of a strategy with local steps, unless one was given."""
         usual = {each.aggregation.usual_lr for each in self.strategy.compositions}
         if "optimizer" not in self.model_fields_set and len(usual) == 1 and all(usual):
             self.__dict__["optimizer"] = self.optimizer.model_copy(update={"lr": usual.pop()})
@@ -287,7 +287,7 @@ class Experiment(Specification):
 
     @property
     def has_scheduler(self) -> bool:
-        """Whether the scheduler of a running Dask cluster is given: its machines are others than this one."""
+        """Whether the scheduler of a running Dask cluster is given, whose machines may be remote."""
         return self.scheduler is not None or self.connection.scheduler_file is not None
 
     @property
@@ -300,11 +300,11 @@ class Experiment(Specification):
 
     @property
     def worker_optimizer(self) -> Optimizer:
-        """The optimizer of workers that step by themselves; its `clip` is that of every worker's gradient."""
+        """The optimizer of workers that step by themselves; its `clip` applies to every worker's gradient."""
         return self.inner_optimizer or self.optimizer
 
     def check_target(self, target: Target, asked_by: str) -> None:
-        """Refuse a target that no metric reaches, or that is passed in the wrong direction.
+        """Reject a target without a metric, or in the wrong direction.
 
         Raises
         ------
@@ -314,7 +314,7 @@ class Experiment(Specification):
         direction.check_target(target, self.metrics, asked_by)
 
     def is_lower_better(self, metric: str, asked_by: str) -> bool:
-        """Return whether the lower value of a metric is the better one.
+        """Return whether lower values of a metric are better.
 
         Parameters
         ----------
@@ -334,7 +334,7 @@ class Experiment(Specification):
 
     @property
     def patience_is_for_less(self) -> bool:
-        """Whether what `stop.patience` watches improves as it falls."""
+        """Whether the metric of `stop.patience` improves as it falls."""
         return self.is_lower_better(self.stop.watched, "stop.patience_metric")
 
     def _can_do_without_gradients(self) -> None:
@@ -353,12 +353,12 @@ class Experiment(Specification):
 
     @property
     def rules(self) -> tuple[Switching, ...]:
-        """The rules that change the strategy, in their order; none if it never changes."""
+        """The rules that change the strategy, in order; empty if it never changes."""
         return self.strategy.rules if isinstance(self.strategy, SwitchingStrategy) else ()
 
     @property
     def reads_validation(self) -> str:
-        """What needs validation data, in words; empty if nothing does."""
+        """Description of a setting that needs validation data; empty if none does."""
         for rule in self.rules:
             if rule.needs_validation:
                 return f"switch rule {rule.name!r}"
@@ -372,7 +372,7 @@ class Experiment(Specification):
 
     @property
     def reads_accuracy(self) -> str:
-        """What reads an accuracy; empty if nothing does."""
+        """Description of a setting that needs an accuracy; empty if none does."""
         plateau = self.plateau
         if plateau is not None and plateau.column.endswith("_accuracy"):
             return "optimizer.schedule"
@@ -433,7 +433,7 @@ class Experiment(Specification):
     def from_spec(
         cls, spec: Mapping[str, Any], settings: Mapping[str, Any] | None = None, where: str = "experiment"
     ) -> Experiment:
-        """Make an experiment from plain data, with some dotted paths set to other values.
+        """Create an experiment from plain data, with some values replaced by dotted path.
 
         A path below a field that `spec` does not give changes the default; its `name` replaces the default,
         whose other parameters are not the new one's. `cluster.workers` alone means a custom cluster.
@@ -470,7 +470,7 @@ def _names_first(setting: tuple[str, Any]) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """Return plain data; each part is dumped by its own class, so that no field of a subclass is lost."""
+    """Return plain data; each part is dumped by its own class, which keeps the fields of subclasses."""
     if isinstance(value, (Strategy, SwitchingStrategy)):
         return value.spec()
     if isinstance(value, dict):
@@ -479,7 +479,7 @@ def _plain(value: Any) -> Any:
 
 
 def _switched_at(strategy: Any, at_s: Any) -> AnyStrategy:
-    """Return the strategy with a switch by hand at that time: what files of older versions say beside it."""
+    """Return the strategy with a switch by hand at that time, as files of older versions specify it."""
     made = make_strategy(strategy)
     if not isinstance(made, SwitchingStrategy):
         raise ParameterError(f"switch_at_s: strategy {made.name!r} has nothing to switch to")

@@ -1,4 +1,4 @@
-"""How far a run has come, as a number and as a sentence, read from its log while it grows."""
+"""Progress of a run as a number and as a sentence, read from its growing log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LISTED = 6
 
 
 class RunProgress:
-    """How far a run has come: counts, and what each worker is doing.
+    """Progress of a run: counts, and each worker's activity.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class RunProgress:
         return self.samples / self._size
 
     def read(self, log: EventLog, start: int, stop: int) -> None:
-        """Read rows `start` to `stop`; the result does not depend on how a log is divided."""
+        """Read rows `start` to `stop`; the result does not depend on the division of the log."""
         rows = log.rows(start, stop)
         if not len(rows):
             return
@@ -68,7 +68,7 @@ class RunProgress:
             self._quality = _quality(json.loads(log.text(int(evaluated["text"][-1]))))
 
     def _count_pushes(self, rows: Rows) -> None:
-        """Raise the clocks, in the order in which workers come and go: who joins starts at the slowest."""
+        """Update the clocks in log order; a joining worker starts at the slowest clock."""
         for part in np.split(rows, positions(rows, *Clocks.BREAKS)):
             if len(part) and part["kind"][0] in Clocks.BREAKS:
                 self._clocks.change(part[0])
@@ -132,7 +132,7 @@ class RunProgress:
 
 
 def _quality(evaluated: Mapping[str, float | None]) -> str:
-    """Return how good the model is, in words: its accuracy if that was evaluated, else a loss.
+    """Return the model's quality as text: its accuracy if evaluated, else a loss.
 
     >>> _quality({"val_accuracy": 0.913, "val_loss": 0.25}), _quality({"train_loss": 0.25})
     ('accuracy 91.3%', 'loss 0.25')

@@ -13,7 +13,7 @@ _YEAR_IN_BRACKETS = re.compile(r"\((\d{4})\)")
 
 @dataclass(frozen=True)
 class Reference:
-    """A work: its key, other names that it is cited by, and authors, title, place and year."""
+    """A cited work: its key, other citation names, and authors, title, place and year."""
 
     key: str
     aliases: tuple[str, ...]

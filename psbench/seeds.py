@@ -30,11 +30,9 @@ class Streams:
     seed: int
 
     def sequence(self, purpose: str, *keys: int) -> np.random.SeedSequence:
-        """Return the seed sequence of a stream; `keys` are integers such as a worker's id."""
         return np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(purpose.encode()), *keys))
 
     def generator(self, purpose: str, *keys: int) -> np.random.Generator:
-        """Return a NumPy generator at the beginning of the stream."""
         return np.random.Generator(np.random.PCG64(self.sequence(purpose, *keys)))
 
     def integer(self, purpose: str, *keys: int) -> int:

@@ -1,4 +1,4 @@
-"""Specification files: YAML read strictly, and dotted paths set in what was read."""
+"""Specification files: YAML read strictly, and settings by dotted path."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _error(problem: str, node: yaml.Node) -> yaml.YAMLError:
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain data only; a key given twice is an error, and numbers are those of YAML 1.2.
+    """Loads plain data only; a duplicate key is an error, and numbers follow YAML 1.2.
 
     YAML 1.1, which PyYAML follows, reads 010 as eight, 1:30 as ninety, 1_0 as ten, 1e-3 as a text and
     2026-01-02 as a date. Here 010 is ten, and 1e-3 a number; the others are texts, which no number accepts.

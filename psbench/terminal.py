@@ -1,4 +1,4 @@
-"""Texts that are safe to print: names, paths and messages of others do not steer the terminal."""
+"""Texts that are safe to print: names, paths and messages cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u206
 
 
 def shown(text: object) -> str:
-    r"""Return a text, or that of an object, as it is printed: what a terminal obeys is written out.
+    r"""Return a text, or an object's text, for printing: control characters are escaped.
 
     >>> shown("\x1b[31mred\x07 bell, naïve\tcafé")
     '\\x1b[31mred\\x07 bell, naïve\tcafé'
@@ -24,5 +24,5 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def is_shown(text: str) -> bool:
-    """Return whether a text is one line that a terminal shows as it is."""
+    """Return whether a text is a single line without control characters."""
     return not _OBEYED.search(text) and not {"\n", "\t"} & {*text}

@@ -1,1 +1,1 @@
-"""Where a strategy's actions are performed: in virtual time, on a Dask cluster, or from a record."""
+"""Backends perform a strategy's actions: in virtual time, on a Dask cluster, or from a record."""

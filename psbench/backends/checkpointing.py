@@ -1,4 +1,4 @@
-"""What a checkpoint holds beside the model, and what a resumed run reads of it; for both backends."""
+"""State of a run in a checkpoint, besides the model, and its use by a resumed run; for both backends."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _LATE: dict[str, type[act.Release] | type[act.Tell] | type[act.SetTimer]] = {
 
 
 def is_late(action: Action) -> bool:
-    """Return whether an action comes after the model of its answer, and so after a checkpoint of it."""
+    """Return whether an action comes after the model update of its answer, and so after its checkpoint."""
     return not isinstance(action, (act.Apply, act.Handover, act.Reassign, act.Mix))
 
 
 def split_at_model(actions: Sequence[Action]) -> tuple[Sequence[Action], Sequence[Action]]:
-    """Return the actions that make the model of an answer, and those after it.
+    """Return the actions up to the model update of an answer, and those after it.
 
     >>> before, after = split_at_model([act.Release(0), act.Apply([], []), act.Release(1)])
     >>> len(before), [release.worker for release in after]
@@ -40,18 +40,18 @@ def split_at_model(actions: Sequence[Action]) -> tuple[Sequence[Action], Sequenc
 
 
 def makes_version(actions: Iterable[Action]) -> bool:
-    """Return whether an answer changes the model, or who holds it."""
+    """Return whether an answer changes the model or moves entries between servers."""
     return not all(map(is_late, actions))
 
 
 def actions_to_plain(rest: Iterable[Action]) -> list[dict[str, Any]]:
-    """Return as plain data what is still to be performed of an answer."""
+    """Return the actions of an answer that are still to be performed, as plain data."""
     names: dict[type[Action], str] = {kind: name for name, kind in _LATE.items()}
     return [{"do": names[type(a)]} | asdict(a) for a in rest if type(a) in names]
 
 
 def actions_from_plain(rest: Iterable[Mapping[str, Any]], composition: Strategy) -> list[Action]:
-    """Return the actions of `actions_to_plain`; a worker without a model of its own is sent the model."""
+    """Return the actions of `actions_to_plain`; workers without a model of their own receive the model."""
     actions = [_LATE[each["do"]](**{k: v for k, v in each.items() if k != "do"}) for each in rest]
     for action in actions:
         if isinstance(action, act.Release) and not composition.own_steps:
@@ -74,12 +74,11 @@ def resumed(
 
 
 def released(rest: Iterable[Action]) -> list[int]:
-    """Return the workers that are released."""
     return [action.worker for action in rest if isinstance(action, act.Release)]
 
 
 def idle_workers(view: ClusterView, spared: Collection[int]) -> dict[int, bool]:
-    """Return of every worker that ever joined whether all that it has sent was handled.
+    """Return for every worker that ever joined whether all its messages were handled.
 
     It was of workers that wait and of those `spared`, whose release is in the checkpoint: it holds them as
     they are, or, if they compute beside their push, as of that push. All others have left, or are in the
@@ -93,7 +92,7 @@ Since = Literal["release", "push"]
 
 
 class Resumption(NamedTuple):
-    """What a run goes on with from a checkpoint.
+    """State from which a run continues after a checkpoint.
 
     Attributes
     ----------
@@ -111,7 +110,7 @@ class Resumption(NamedTuple):
 
 
 def resumption(checkpoint: Checkpoint, view: ClusterView, composition: Strategy) -> Resumption:
-    """Return what a run goes on with; the engine has loaded its state.
+    """Return the state from which a run continues; the engine has loaded its own state.
 
     A worker of which the checkpoint does not say what it held begins anew, with the whole model: live, its
     part may not have come in time.
@@ -126,7 +125,7 @@ def resumption(checkpoint: Checkpoint, view: ClusterView, composition: Strategy)
 
 
 def _goes_on(worker: WorkerView, part: Mapping[str, Any], spared: bool) -> bool:
-    """Return whether the engine expects of a worker what it does next, having what `part` says."""
+    """Return whether a worker's stored state fits the next message that the engine expects of it."""
     if part["since"] == "push":
         return spared or (worker.status is Status.PUSHED and worker.overlapping)
     loop = part["loop"]
@@ -134,7 +133,7 @@ def _goes_on(worker: WorkerView, part: Mapping[str, Any], spared: bool) -> bool:
 
 
 def _lacks_own_model(action: Action, models: Collection[int]) -> bool:
-    """Return whether an action sends a worker what it can make nothing of without its model."""
+    """Return whether an action refers to a model that its worker does not hold."""
     if not isinstance(action, act.Release):
         return False
     return (action.aggregate or action.fragment >= 0) and action.worker not in models
@@ -157,7 +156,7 @@ def _without(checkpoint: Checkpoint, void: Collection[int]) -> Checkpoint:
 
 
 def repeats_steps(composition: Strategy) -> bool:
-    """Return whether workers that are in the middle of steps at a checkpoint repeat them from what they held.
+    """Return whether workers repeat the steps that a checkpoint interrupts, from the model they held.
 
     Under a barrier none is. Without a server others change a worker's model while it computes: it is stored
     as it is then.
@@ -167,10 +166,8 @@ def repeats_steps(composition: Strategy) -> bool:
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors whose names begin with a prefix, without it."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors with a prefix to their names."""
     return {prefix + name: value for name, value in tensors.items()}

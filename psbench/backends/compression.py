@@ -1,4 +1,4 @@
-"""What codecs make of the vectors between workers and servers.
+"""Codecs on the way between workers and servers.
 
 `WorkerCodecs` is one worker's side, wherever the worker is; a live server's side is in its slice of the
 model. `Compression` is both sides of a run in virtual time: it gives vectors as they arrive.
@@ -33,7 +33,7 @@ _Decode: TypeAlias = Callable[[WorkerCodecState, Packed], Floats]
 
 
 class WorkerCodecs:
-    """Encodes what one worker pushes to the servers of a composition, and decodes what they answer.
+    """Encodes the pushes of one worker, and decodes the servers' answers.
 
     Parameters
     ----------
@@ -95,16 +95,16 @@ class WorkerCodecs:
 
     @property
     def residual(self) -> Tensor | None:
-        """The residual of error feedback: what pushes have lost and not yet sent; None if it is 0."""
+        """The residual of error feedback: the part of earlier pushes not sent yet; None if it is 0."""
         return self._gather([state.channel.residual for state in self.states])
 
     def add_residual(self, residual: Tensor) -> None:
-        """Add the residual of other channels, such as those to servers that held other entries."""
+        """Add the residual of other channels, such as channels to servers with other entries."""
         for state, own in zip(self.states, self._pushed, strict=True):
             state.channel.add_residual(own.of(residual).numpy())
 
     def repartitioned(self, own: Sequence[Partition]) -> WorkerCodecs:
-        """Return the codec state for servers that hold other entries from now on, with the same residual.
+        """Return the codec state for servers with another partition, with the same residual.
 
         The next model must come whole.
         """
@@ -117,7 +117,7 @@ class WorkerCodecs:
 
     @property
     def num_sent(self) -> int:
-        """Pushes so far; a stochastic codec draws from a stream of its own for each."""
+        """Number of pushes so far; a stochastic codec uses a new random stream for each."""
         return self.states[0].channel.num_sent
 
     @num_sent.setter
@@ -139,7 +139,7 @@ class WorkerCodecs:
     # ---------------------------------------------------------------- checkpoints
 
     def mark_release(self) -> None:
-        """Remember the state at a release: later pushes may be under way at a checkpoint, and then void."""
+        """Save the state at a release: a later push may be discarded by a restart from a checkpoint."""
         self._at_release = [state.channel.residual for state in self.states], self.num_sent
 
     def checkpoint(self, waits: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -153,7 +153,7 @@ class WorkerCodecs:
         return {name: each for name, each in found.items() if each is not None}, {"num_sent": num_sent}
 
     def restore(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
-        """Restore what `checkpoint` returned."""
+        """Restore the state that `checkpoint` returned."""
         self.num_sent = plain.get("num_sent", 0)
         if "residual" in tensors:
             self.add_residual(tensors["residual"])
@@ -283,16 +283,16 @@ class Compression:
         return arrived
 
     def leave_out(self, worker: int, residual: Tensor) -> None:
-        """Have a worker's next push carry this too."""
+        """Add a residual to a worker's next push."""
         self._pending_residuals[worker] = residual
 
     def residuals(self) -> dict[int, Tensor]:
-        """Return each worker's compression residual: all payloads are what arrived plus these."""
+        """Return each worker's compression residual: its vectors minus the decoded payloads."""
         found = {worker: codecs.residual for worker, codecs in self._workers.items()}
         return {worker: each for worker, each in found.items() if each is not None} | self._pending_residuals
 
     def repartition(self, ranges: Ranges) -> None:
-        """Encode for servers that hold other entries from now on; each worker's next model goes whole."""
+        """Change the partition among servers; each worker's next model is sent unencoded."""
         before = self._partitions
         self._hold(partitions_of(ranges))
         old, self._servers = self._servers, self._new_servers()
@@ -316,13 +316,12 @@ class Compression:
     # ---------------------------------------------------------------- checkpoints
 
     def mark_release(self, worker: int) -> None:
-        """Remember a worker's codec state at its release; see `WorkerCodecs.mark_release`."""
         self._pushed_residuals.pop(worker, None)
         if worker in self._workers:
             self._workers[worker].mark_release()
 
     def checkpoint_worker(self, worker: int, waits: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return a worker's codec state: current if it waits, else as of its last release."""
+        """Return a worker's codec state: the current one if it waits, else the one at its last release."""
         codecs = self._workers.get(worker)
         if codecs is not None:
             return codecs.checkpoint(waits)
@@ -332,7 +331,7 @@ class Compression:
         return ({} if residual is None else {"residual": residual}), {}
 
     def restore_worker(self, worker: int, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
-        """Restore what `checkpoint_worker` returned."""
+        """Restore the state that `checkpoint_worker` returned."""
         if "num_sent" in plain and not self._entrywise:
             self._codecs_of(worker).restore(tensors, plain)
         elif "residual" in tensors:
@@ -346,7 +345,7 @@ class Compression:
         return ({} if residual is None else {"residual": residual}), plain
 
     def restore_servers(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
-        """Restore what `checkpoint_servers` returned; all workers are restored already."""
+        """Restore the state that `checkpoint_servers` returned; call this after restoring all workers."""
         held = {worker: codecs.held for worker, codecs in self._workers.items()}
         places = zip(self._servers, self._partitions, self._answered, strict=True)
         for server, own, answered in places:
@@ -377,7 +376,6 @@ class Compression:
 
 
 def _residual(servers: list[ServerCodecState], own: Sequence[Partition]) -> Tensor | None:
-    """Return the residual of the servers' answers; None for codecs without error feedback."""
     found = [server.channel.residual for server in servers]
     known = [torch.from_numpy(residual) for residual in found if residual is not None]
     return gather(known, own) if known else None

@@ -1,4 +1,4 @@
-"""Requests to a run under way: stop, switch now, and Ctrl-C."""
+"""Requests to a running run: stop, switch now, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Observer: TypeAlias = Callable[[EventLog], None]
 
 @dataclass(frozen=True)
 class Press:
-    """What is done by hand to a worker of a live run: it is lost, comes back, or is `factor` times as fast.
+    """A fault that a user injects into a live run: a worker is lost, returns, or changes its speed.
 
     A worker that is lost by hand is one that the cluster's profile has fail: its process stays, and waits.
     """
@@ -32,7 +32,7 @@ class Press:
 
 
 class Control:
-    """Requests to a run under way, from any thread: stop, switch now, or do something to a worker.
+    """Requests to a running run, from any thread: stop, switch now, or inject a fault.
 
     Examples
     --------
@@ -57,7 +57,7 @@ class Control:
         self.pending = False
 
     def stop(self) -> None:
-        """End the run as soon as possible, keeping what it has."""
+        """End the run as soon as possible; completed work is kept."""
         with self._lock:
             self.stopping = self.pending = True
 
@@ -67,19 +67,19 @@ class Control:
             raise Cancelled("stopped by hand before training began")
 
     def switch(self, to: int | None = None) -> None:
-        """Change to composition `to`, or to the other one."""
+        """Switch to composition `to`, or to the other one if None."""
         with self._lock:
             self._requests.append(SwitchRequested(to))
             self.pending = True
 
     def press(self, worker: int, what: Literal["lost", "back", "speed"], factor: float = 1.0) -> None:
-        """Do something to a worker of a live run; a simulated one does not heed it: fork it."""
+        """Inject a fault into a live run; simulated runs ignore it: fork them instead."""
         with self._lock:
             self._presses.append(Press(worker, what, factor))
             self.pending = True
 
     def take_presses(self) -> list[Press]:
-        """Return what was done to workers, each once; to be called before `take`."""
+        """Return the injected faults, each once; call this before `take`."""
         with self._lock:
             presses = list(self._presses)
             self._presses.clear()
@@ -96,7 +96,7 @@ class Control:
 
 @contextmanager
 def stop_on_signals(control: Control) -> Iterator[None]:
-    """Let the first Ctrl-C or SIGTERM stop a run, and the second end the process as usual.
+    """Stop the run on the first Ctrl-C or SIGTERM; the second ends the process as usual.
 
     Batch systems send SIGTERM before they kill. Only in the main thread, and only where no other handler is
     installed; see `FirstSignal`.

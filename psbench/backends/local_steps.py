@@ -1,4 +1,4 @@
-"""Decisions about workers with a loop and a model of their own, which both backends take alike."""
+"""Decisions about workers with local steps, shared by both backends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from psbench.training.mixing import ModelVectors
 
 
 def renew(model: LocalModel, vectors: Sequence[Tensor], fragment: int = -1) -> None:
-    """Bring a worker's model up to date with a release that tells it to step.
+    """Update a worker's model according to a release that orders a step.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def obey(
     send: Callable[[Report | Vote], None],
     push: Callable[[bool], None],
 ) -> bool:
-    """Do what a worker's loop says after a step, and return whether the worker computes another.
+    """Execute the worker loop's directive after a step, and return whether the worker computes another.
 
     Parameters
     ----------

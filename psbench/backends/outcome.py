@@ -1,4 +1,4 @@
-"""What a run leaves beside its log."""
+"""The results of a run besides its log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass
 class Outcome:
-    """What a run leaves beside its log.
+    """The results of a run besides its log.
 
     `status` is "finished", "stopped" (by the user) or "diverged"; `reason` says which rule or push.
     """

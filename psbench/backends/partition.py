@@ -1,4 +1,4 @@
-"""How a flat vector is divided among parameter servers, and gathered again."""
+"""Partition of a flat vector among parameter servers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ class Partition:
 
     @cached_property
     def end(self) -> int:
-        """Where the last range ends."""
         return max((r.stop for r in self.ranges), default=0)
 
     def of(self, vector: Tensor) -> Tensor:
@@ -49,7 +48,7 @@ class Partition:
         return vector
 
     def of_several(self, vectors: int, length: int) -> Partition:
-        """Return these entries of each of so many vectors of that length, one behind the other.
+        """Return these entries in each of `vectors` concatenated vectors of that length.
 
         >>> Partition((slice(0, 2),)).of_several(2, length=10).ranges
         (slice(0, 2, None), slice(10, 12, None))
@@ -74,7 +73,7 @@ class Partition:
         return Partition(tuple(slice(*piece) for piece in left))
 
     def holding(self, start: int, stop: int) -> list[slice]:
-        """Return where in this part the entries of the whole vector from start to stop lie.
+        """Return the positions in this part of the whole vector's entries from start to stop.
 
         >>> Partition((slice(0, 4), slice(6, 9))).holding(2, 7)
         [slice(2, 4, None), slice(4, 5, None)]
@@ -108,12 +107,12 @@ def partitions_of(ranges: Sequence[Sequence[tuple[int, int]]]) -> list[Partition
 
 
 def pushed_to(composition: Strategy, own: Sequence[Partition]) -> list[Partition]:
-    """Return which entries of a push each server is sent, given those of the model that it holds."""
+    """Return the entries of a push that each server receives, given the partition of the model."""
     return _of_several(own, composition.vectors_of_a_push)
 
 
 def answered_by(composition: Strategy, own: Sequence[Partition]) -> list[Partition]:
-    """Return which entries of a worker's answer each server sends, given those of the model that it holds."""
+    """Return the entries of a worker's answer that each server sends, given the partition of the model."""
     return _of_several(own, composition.vectors_of_an_answer)
 
 
@@ -123,12 +122,12 @@ def _of_several(own: Sequence[Partition], vectors: int) -> list[Partition]:
 
 
 def fragments_of(composition: Strategy, layout: Layout) -> list[Partition]:
-    """Return the entries of each fragment that pushes are of; empty where they are of all."""
+    """Return the entries of each fragment that pushes carry; empty if pushes carry all entries."""
     return partitions_of(composition.communication.fragments(layout))
 
 
 def within(inner: Partition, outer: Partition) -> Partition:
-    """Return where in the vector of `outer` the entries are that `inner` has too.
+    """Return the positions in `outer`'s vector of the entries that `inner` has too.
 
     >>> within(Partition((slice(2, 7),)), Partition((slice(0, 4), slice(6, 9)))).ranges
     (slice(2, 4, None), slice(4, 5, None))
@@ -161,7 +160,7 @@ def even_ranges(length: int, count: int) -> list[slice]:
 
 
 def ring_shares(length: int, count: int) -> list[slice]:
-    """Return of which entries each member of a ring has the sum after its first half, by place.
+    """Return the entries whose sum each ring member has after the first half, by place.
 
     >>> ring_shares(5, 2)
     [slice(3, 5, None), slice(0, 3, None)]

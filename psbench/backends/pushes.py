@@ -1,4 +1,4 @@
-"""A push: how large it is, the statistics that parts read, and why it may end the run."""
+"""A push: its size, its statistics, and the reasons for which it may end the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from psbench.core.wire_size import WireSize
 
 
 def with_stats(push: Push, reads: Sequence[str]) -> Push:
-    """Put the statistics that parts read into `push.stats`, where the log keeps every digit of them.
+    """Put the statistics that parts read into `push.stats`, with all digits.
 
     A worker with a loop has sent them, except the time its push took.
     """
@@ -32,7 +32,7 @@ def bases_of_updates(actions: Sequence[Action]) -> set[int]:
 
 
 def versions_in_use(view: ClusterView, load: int, bases: set[int]) -> set[int]:
-    """Return the versions that distances may still be asked from; `load` is that of a release.
+    """Return the versions that distances may refer to; `load` is the version of a release.
 
     `bases` are those of the answer that is being performed; see `bases_of_updates`.
     """
@@ -41,7 +41,7 @@ def versions_in_use(view: ClusterView, load: int, bases: set[int]) -> set[int]:
 
 
 def why_diverged(push: Push, now: float) -> str:
-    """Return the reason of a run that ends with a push whose loss or payload is NaN or infinite."""
+    """Return the reason for ending a run at a push with a NaN or infinite loss or payload."""
     where = f"push {push.id} of worker {push.worker}, computed on version {push.base_version} at {now:.3f} s,"
     if math.isfinite(push.loss):
         return f"{where} has entries that are no numbers, or too large for the codec: lower the learning rate"
@@ -49,7 +49,7 @@ def why_diverged(push: Push, now: float) -> str:
 
 
 def bytes_of_pushes(composition: Strategy, size: WireSize, num_workers: int) -> Callable[[int, int], int]:
-    """Return what gives the bytes of a push: of a fragment or all entries (-1), made from that version."""
+    """Return a function from fragment (-1: all entries) and base version to the bytes of a push."""
     if composition.aggregation.exchanges:
         return lambda fragment, version: composition.bytes_up(size, num_workers, version=version)
     parts = *composition.communication.fragments(size.layout), None

@@ -57,7 +57,7 @@ def replay(run: Run) -> int:
 
 
 class Replay:
-    """Hands an engine the events of a log, and compares what it decides.
+    """Passes the events of a log to an engine, and compares the decisions.
 
     It is the half of a driver (`psbench.core.driver`) that hands over events: what comes of actions is in the
     log already, so none is performed.
@@ -75,7 +75,7 @@ class Replay:
         self._recorded, self._again, self._engine = recorded, again, engine
 
     def play(self) -> int:
-        """Take every decision again; see `replay`."""
+        """Repeat every decision; see `replay`."""
         recorded, again, engine = self._recorded, self._again, self._engine
         rows = recorded.rows()
         engine.pause_for_evaluations(lambda: bool((rows["kind"][len(again) :][:1] == Kind.EVALUATED).any()))
@@ -120,7 +120,7 @@ def _engine(run: Run, log: EventLog) -> Engine:
 
 
 def _starters(rows: np.ndarray[Any, Any]) -> list[int]:
-    """Return the workers whose JOIN rows stand together at the beginning."""
+    """Return the workers of the JOIN rows at the beginning of the log."""
     others = np.flatnonzero(rows["kind"] != Kind.JOIN)
     return [int(worker) for worker in rows["worker"][: others[0] if len(others) else len(rows)]]
 
@@ -136,7 +136,7 @@ def _feed(engine: Engine, row: Any, recorded: EventLog, at: int) -> None:
 
 @contextmanager
 def _deciding(recorded: EventLog, at: int) -> Iterator[None]:
-    """Name the row at which the parts fail: only they know what runs send them, and may fail in any way."""
+    """Add the log row to any error that a part raises."""
     try:
         yield
     except (ProtocolError, *_FAILING) as error:
@@ -194,7 +194,7 @@ def _message(what: str, worker: int, ticket: int, row: Any, stats: Any = None) -
 
 
 def _compare(recorded: EventLog, again: EventLog, start: int) -> int:
-    """Check the rows decided since `start` and return how far both logs now agree."""
+    """Check the rows decided since `start`, and return the length of the equal part of both logs."""
     end = len(again)
     same = recorded.rows(start, end).tobytes() == again.rows(start, end).tobytes()
     if same and recorded.texts_of(start, end) == again.texts_of(start, end):

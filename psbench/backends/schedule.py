@@ -1,4 +1,4 @@
-"""What is due in a run and when: evaluations, the end, checkpoints, workers that join or fail.
+"""Schedule of a run: evaluations, the end, checkpoints, and workers that join or fail.
 
 Both backends ask this module, and pass in the engine's view and functions that do what is due.
 """
@@ -37,12 +37,11 @@ class StopRules:
         self._since_best = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a run resumed from a checkpoint needs, as plain data."""
+        """Return the state that a resumed run needs, as plain data."""
         done = {"evaluations": self._evaluations, "every": self._every}
         return done | {"best": self._best, "since_best": self._since_best}
 
     def load_state_dict(self, state: dict[str, Any], epoch: float) -> None:
-        """Restore a state of `state_dict`, written at that epoch."""
         self._best, self._since_best = state["best"], state["since_best"]
         same = state["every"] == self._every
         self._evaluations = state["evaluations"] if same else int(epoch / self._every + 1e-9)
@@ -61,7 +60,7 @@ class StopRules:
 
     @property
     def sees_movement(self) -> bool:
-        """Whether a rule reads how far the last update moved the model; see `Server.movement`."""
+        """Whether a rule uses the distance that the last update moved the model; see `Server.movement`."""
         return self._stop.tolerance is not None
 
     @property
@@ -78,7 +77,7 @@ class StopRules:
         return number
 
     def evaluates_and_continues(self, view: ClusterView) -> bool:
-        """Whether an evaluation is due (it is not counted) at a version by which the run does not end."""
+        """Return whether an evaluation is due, without counting it, and the run does not end."""
         due = int(view.epoch / self._every + 1e-9) > self._evaluations
         return due and not self.after_update(view, math.inf)
 
@@ -147,7 +146,7 @@ class UpdateSchedule:
 
     @property
     def may_be_due(self) -> bool:
-        """Whether an evaluation or the end may be due at this version."""
+        """Whether this version may require an evaluation or end the run."""
         view = self._view
         return view.samples >= self._from_samples or view.version >= self._from_version
 
@@ -166,7 +165,7 @@ class UpdateSchedule:
 
 
 class CheckpointSchedule:
-    """Says when a checkpoint is due, at switches, every so many epochs and before a stop, and its name.
+    """Schedule of checkpoints, at switches, at intervals of epochs and before a stop, with their names.
 
     Parameters
     ----------
@@ -191,11 +190,11 @@ class CheckpointSchedule:
         self._plan(0.0)
 
     def stop(self) -> None:
-        """Have the run end with a checkpoint of its next version: after a barrier no work is void."""
+        """End the run with a checkpoint of its next version: after a barrier no work is lost."""
         self.stopping, self.from_samples = True, 0.0
 
     def label(self, measuring: bool = False, actions: Iterable[Action] | None = None) -> str:
-        """Return the name of the checkpoint that is due with an answer, or after a version; empty if none is.
+        """Return the name of the checkpoint due with an answer or after a version; empty if none is due.
 
         An engine that is `measuring` has decided half of its answer, so a checkpoint by epochs waits for
         the next one. That of a stop waits for one that makes a version.
@@ -228,7 +227,7 @@ def next_checkpoint(epoch: float, every: float | None) -> float:
 
 
 def membership_events(profile: Profile, after_s: float = -1.0) -> list[tuple[float, Join | Leave]]:
-    """Return a cluster's joins, failures and returns with their times, those later than `after_s`.
+    """Return a cluster's joins, failures and returns after `after_s`, with their times.
 
     Shapes
     ------

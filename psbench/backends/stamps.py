@@ -1,4 +1,4 @@
-"""When messages were created, sent, received, dequeued, applied and answered; off unless asked for.
+"""Times at which messages were created, sent, received, dequeued, applied and answered; off by default.
 
 Rows are packed as they are made, and travel and are kept as one text of each table (base64 of float64):
 as JSON of numbers they would cost several times what it costs to take note of them.
@@ -45,7 +45,6 @@ _PUSH, _SAID, _ANSWER = (
 
 
 def packed(rows: bytes | bytearray) -> str:
-    """Return packed rows as text."""
     return base64.b64encode(rows).decode()
 
 
@@ -78,7 +77,7 @@ class Durations:
         self._seconds.append(time.perf_counter() - self._began)
 
     def add(self, seconds: float) -> None:
-        """Take note of a stay that was measured already."""
+        """Record a measured duration."""
         self._seconds.append(seconds)
 
     def fact(self) -> str:
@@ -87,7 +86,7 @@ class Durations:
 
 
 class ServerStamps:
-    """A parameter server's side: how long it served, of that decoded, encoded and updated, and its queue.
+    """A parameter server's times of service, decoding, encoding and updating, and its queue.
 
     `serving` has a stay for each push that is taken, each update and each answer; what is encoded and decoded
     is within them. `waiting`: of each push, how many other connections had something to read then.
@@ -103,7 +102,7 @@ class ServerStamps:
 
 
 class WorkerStamps:
-    """A worker's side; `encoding` and `decoding`: what codecs take.
+    """A worker's time stamps; `encoding` and `decoding` are codec times.
 
     A row for each push: when the release before it was received, its first step begun, its last step done
     (`created_s`) and the push handed to the system (`sent_s`). Of the steps in between `cpu_s` is CPU time
@@ -121,12 +120,12 @@ class WorkerStamps:
         self.received()
 
     def received(self) -> None:
-        """Take note of a release."""
+        """Record a release."""
         self._received, self._steps = time.monotonic(), 0
         self._begun = self._created = self._cpu_s = self._wall_s = self._paced_s = 0.0
 
     def step(self, began: float, step_s: float, paced_s: float, cpu_s: float) -> None:
-        """Take note of a step that is over: when it began (`time.perf_counter`) and how long it took.
+        """Record a completed step: its start (`time.perf_counter`) and its duration.
 
         Of `step_s` it was to wait `paced_s` for another machine's sake.
         """
@@ -139,16 +138,16 @@ class WorkerStamps:
         self._wall_s += step_s - paced_s
 
     def sent(self, ticket: int) -> None:
-        """Take note that a push was handed to the system."""
+        """Record that a push was passed to the system."""
         times = self._received, self._begun, self._created, time.monotonic()
         self._rows += _WORKER.pack(ticket, self._steps, *times, self._cpu_s, self._wall_s, self._paced_s)
 
     def sent_word(self, ticket: int, is_vote: bool) -> None:
-        """Take note that a vote or a report was handed to the system."""
+        """Record that a vote or a report was passed to the system."""
         self._said += _WORKER_SAID.pack(ticket, self._created, time.monotonic(), is_vote)
 
     def clock(self, offset_s: float, took_s: float) -> None:
-        """Take note of a difference to the coordinator's clock, and of the round trip that it comes from."""
+        """Record an offset from the coordinator's clock, and the round trip it was measured with."""
         self._clocks.append((offset_s, took_s))
 
     def facts(self) -> dict[str, Any]:
@@ -176,13 +175,13 @@ class CoordinatorStamps:
         self.servers: dict[str, dict[str, str]] = {}  #: the same of servers
 
     def begins(self, worker: int) -> bool:
-        """Return whether what a worker does from this release on has stamps."""
+        """Return whether a worker's messages after this release are stamped."""
         self._released += 1
         found = self._on[worker] = self._released // self._stretch % self.every == 0
         return found
 
     def has(self, worker: int, step_s: float | None = None) -> bool:
-        """Return whether a worker's message has stamps; of pushes it hears how long a step was."""
+        """Return whether a worker's message is stamped; the first pushes' step times set the interval."""
         if self._first is not None and step_s is not None:
             self._first.append(step_s)
             if len(self._first) >= _FIRST:
@@ -193,15 +192,15 @@ class CoordinatorStamps:
         return self._on.get(worker, False)
 
     def push(self, row: Sequence[float]) -> None:
-        """Take note of a push that was decided about: its row (`PUSH_COLUMNS`)."""
+        """Record the row of a push that was processed (`PUSH_COLUMNS`)."""
         self._pushes += _PUSH.pack(*row)
 
     def word(self, row: Sequence[float], is_vote: bool) -> None:
-        """Take note of a vote or a report that was decided about; its row is that of a push."""
+        """Record the times of a vote or a report; the row has the columns of a push."""
         self._said += _SAID.pack(*row[:-1], is_vote)
 
     def answered(self, worker: int, ticket: int) -> None:
-        """Take note that a release was handed to the system."""
+        """Record that a release was passed to the system."""
         self._answers += _ANSWER.pack(worker, ticket, time.monotonic())
 
     def facts(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One list of colours, for all charts, reports, notebooks and the panel: of runs, and of what workers do.
+"""The colours of runs and of workers' activities, for all charts, reports, notebooks and the panel.
 
 Most hues of runs are of Okabe and Ito (2008), which readers with any common colour blindness tell apart; each
 has a contrast of at least 3:1 on white and on near-black. Colour is never alone: beyond ten, runs also
@@ -21,7 +21,7 @@ LONG, SPARSE = [14, 4], [2, 6]
 
 
 class CurveLook(NamedTuple):
-    """How a run is drawn: colour, dash pattern of its line, shape of its points."""
+    """Appearance of a run in charts: colour, dash pattern of its line, shape of its points."""
 
     colour: str
     dash: list[int]
@@ -48,7 +48,7 @@ PHASE_COLOURS: dict[str, str] = {
 
 
 def looks(labels: Iterable[str], among: Iterable[str] | None = None) -> dict[str, CurveLook]:
-    """Return the look of each label: the hues in their order, and dashes where these are used up.
+    """Return the look of each label: hues in order, then dashes.
 
     Parameters
     ----------

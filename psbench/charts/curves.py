@@ -1,4 +1,4 @@
-"""Curves along a run, one line per strategy: what may be drawn (loss, ...), and against which axis."""
+"""Curves along a run, one line per strategy: the values (loss, ...) and the axes."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def curve(
 
 
 def axes_of(clocks: Sequence[str]) -> dict[str, str]:
-    """Return what runs of these clocks may be drawn against: column and title.
+    """Return the axes for runs with these clocks: column and title.
 
     Seconds of one clock are named after it; those of several are none of the choices.
 
@@ -127,7 +127,7 @@ def axes_of(clocks: Sequence[str]) -> dict[str, str]:
 
 
 def axis_of(name: str) -> str:
-    """Return the column of an axis, by its name in `AXES` or that of a quantity.
+    """Return the column of an axis, given its name in `AXES` or the name of a quantity.
 
     >>> axis_of("samples")
     'epoch'
@@ -148,7 +148,7 @@ def _x(x: str, axes: Mapping[str, str], table: Data) -> alt.X:
 
 
 def _few(table: Data, lines: int, y: str) -> bool:
-    """Whether points can be distinguished: shapes on a line of hundreds would hide it."""
+    """Return whether the table is small enough to show points: hundreds of points would hide the line."""
     return not isinstance(table, str) and y in table and table[y].notna().sum() <= 60 * max(lines, 1)
 
 
@@ -213,7 +213,7 @@ def with_seeds(table: pd.DataFrame, values: Sequence[str]) -> pd.DataFrame:
 
 
 def _limits(value: str, mean: float, half: float | None) -> dict[str, float | None]:
-    """Return the ends of the band, cut to what the value can be: an accuracy above 1 says nothing."""
+    """Return the ends of the interval, limited to possible values: an accuracy is at most 1."""
     if half is None:
         return {f"{value}_low": None, f"{value}_high": None}
     highest = 1.0 if value.endswith("accuracy") else float("inf")

@@ -1,4 +1,4 @@
-"""Charts below each other, which show themselves in a notebook with no internet.
+"""Stacked charts that display themselves in a notebook without internet.
 
 Altair's own renderers fetch Vega-Lite 6 from the network, and JupyterLab (to 4.6) ships Vega-Lite 5. Our
 charts mean the same in both, so a sheet offers itself twice: as Vega-Lite 5, which JupyterLab draws alive in
@@ -37,7 +37,7 @@ Style: TypeAlias = Literal["screen", "paper"]
 
 
 class Sheet(alt.VConcatChart):
-    """Charts below each other; the last expression of a cell shows it.
+    """Stacked charts; as the last expression of a cell they are displayed.
 
     It is an Altair chart like any other: `save`, `to_dict` and `properties` work.
     """
@@ -49,7 +49,7 @@ class Sheet(alt.VConcatChart):
         return bundle, options
 
     def save(self, fp: Any, *arguments: Any, **options: Any) -> None:
-        """Write the charts as Altair does; those of a paper as SVG or PDF, in the paper's size."""
+        """Write the charts as Altair does; charts for a paper as SVG or PDF, in the paper's size."""
         spec = self.to_dict()
         if not isinstance(fp, (str, Path)) or "paper_in" not in spec.get("usermeta", {}):
             super().save(fp, *arguments, **options)
@@ -59,7 +59,7 @@ class Sheet(alt.VConcatChart):
             raise ParameterError(f"{fp}: a figure of a paper is written as .svg or .pdf; give such a name")
 
     def still(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the picture and its words as what a notebook's output consists of, and options of these."""
+        """Return the picture and its description as the content of a notebook output, and its metadata."""
         words, picture = self._words(), _picture(self.to_dict(validate=False))
         return {"text/plain": words, "image/png": picture}, {"image/png": {"alt": words}}
 
@@ -79,7 +79,7 @@ def styled(sheet: Sheet, warnings: Sequence[str], style: Style, width: Width | N
 
 
 def pixels_of(style: Style, width: Width | None) -> int:
-    """Return how wide charts are on the screen.
+    """Return the width of charts on the screen.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def pixels_of(style: Style, width: Width | None) -> int:
 
 
 def stack(charts: Iterable[Any], width: int = _SCREEN) -> Sheet:
-    """Return charts one below the other, each with its own legends.
+    """Return stacked charts, each with its own legends.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def stack(charts: Iterable[Any], width: int = _SCREEN) -> Sheet:
 
 
 def with_warnings(sheet: Sheet, warnings: Sequence[str], width: int = 640) -> Sheet:
-    """Return the sheet with what a reader must know of its runs above the charts."""
+    """Return the sheet with the runs' warnings above the charts."""
     if not warnings:
         return sheet
     letters = max(40, width // 6)  # of the size that a subtitle has
@@ -159,7 +159,7 @@ def _flattened(chart: dict[str, Any], tables: Mapping[str, list[dict[str, Any]]]
 
 
 def _shared(chart: dict[str, Any]) -> dict[str, Any]:
-    """Return the chart with what all its layers encode alike said once."""
+    """Return the chart with the encodings that all its layers share moved to the top level."""
     layers = chart.get("layer", [])
     if len(layers) < 2:
         return chart

@@ -1,4 +1,4 @@
-"""Staleness, clock lead, bytes, what servers hold, and what a switch rule saw."""
+"""Charts of staleness, clock lead, bytes, server contents, and the values that a switch rule used."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WHOLE = "datum.value % 1 ? '' : format(datum.value, ',d')"
 
 
 def bars(counts: Integers, bins: int = 40) -> dict[str, Array]:
-    """Return the bars of a histogram, at most `bins` equal ones, from how often 0, 1, 2, ... occur.
+    """Return the bars of a histogram, at most `bins` of equal width, from the counts of 0, 1, 2, ...
 
     Returns
     -------
@@ -62,7 +62,7 @@ def histogram(
     labels: Sequence[str] | None = None,
     among: Sequence[str] | None = None,
 ) -> alt.Chart:
-    """Draw how often each staleness, or clock lead, occurs.
+    """Draw the distribution of staleness or clock lead.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ def server_chart(
 
 
 def load_chart(data: Data, title: str = TITLES["server_load"]) -> alt.LayerChart:
-    """Draw each server's load over the run, relative to the mean of all, and when parameters moved.
+    """Draw each server's load over the run, relative to the mean, and the moves of parameters.
 
     Parameters
     ----------

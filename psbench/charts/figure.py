@@ -11,7 +11,7 @@ import pandas as pd
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart with its table (what a screen reader reads), a note on how to read it, and its name.
+    """A chart with its table (for screen readers), a note on how to read it, and its name.
 
     The name is one of `names.TITLES`; several figures may have the same, as those of several switches.
     """

@@ -1,4 +1,4 @@
-"""The figures of what workers, servers and switch rules did, in one run and in several."""
+"""Figures about workers, servers and switch rules, for one run and for several."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run_chart(
     width: int = 640,
     strategy: AnyStrategy | None = None,
 ) -> Sheet:
-    """Return the charts of a run, one below the other, for a notebook cell.
+    """Return the stacked charts of a run, for a notebook cell.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def run_chart(
 
 
 def comparison_chart(groups: RunsByLabel, *names: str, x: str = "time_s", width: int = 640) -> Sheet:
-    """Return the charts of a comparison, one below the other.
+    """Return the stacked charts of a comparison.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def comparison_chart(groups: RunsByLabel, *names: str, x: str = "time_s", width:
 
 
 def _chosen(figures: Sequence[Figure], names: Sequence[str], width: int) -> Sheet:
-    """Return the charts of these names, each with all of its figures; all charts without a name."""
+    """Return the named charts, each with all of its figures; all charts if no name is given."""
     known = dict.fromkeys(figure.name for figure in figures)
     for unknown in (name for name in names if name not in known):
         raise UnknownName("chart", unknown, known)
@@ -91,7 +91,7 @@ def _chosen(figures: Sequence[Figure], names: Sequence[str], width: int) -> Shee
 def worker_figures(
     run: RunRecord, label: str | None = None, among: Sequence[str] | None = None
 ) -> list[Figure]:
-    """Return what a run's workers did: timeline, time use, waiting, shares, staleness, lead, batch sizes."""
+    """Return the figures about workers: timeline, time use, waiting, shares, staleness, lead, batch sizes."""
     label = label or tables.label_of(run)
     grown = tables_of(run, label)
     figures = [*_timelines(run), *_times(run, grown)]
@@ -134,7 +134,7 @@ def _times(run: RunRecord, grown: GrowingTables) -> list[Figure]:
 
 
 def _steps(run: RunRecord) -> list[Figure]:
-    """Return reading and computing apart, where a run has measured it or its profile says so."""
+    """Return the times of reading and computing, if they were measured or the profile defines them."""
     table = tables.step_table(run)
     if not (table["part"].eq("reading") & table["ms"].gt(0)).any():
         return []
@@ -165,7 +165,7 @@ def _rule(grown: GrowingTables) -> list[Figure]:
 
 
 def server_figures(run: RunRecord) -> list[Figure]:
-    """Return what each server holds at the start, where there are several, and how busy each was."""
+    """Return the figures about servers: initial contents, if there are several, and utilisation."""
     found = tables.server_tables(run)
     figures = []
     for name, table in found.items():
@@ -186,7 +186,7 @@ def server_figures(run: RunRecord) -> list[Figure]:
 
 
 def gossip_figures(run: RunRecord) -> list[Figure]:
-    """Return who has heard of whose gradients at the end, and along the run, if there was no server."""
+    """Return the figures about the spread of gradients, at the end and along a run without a server."""
     heard = metrics.heard_of(run.log)
     if not len(heard):
         return []
@@ -203,13 +203,13 @@ def gossip_figures(run: RunRecord) -> list[Figure]:
 
 
 def label_figures(run: RunRecord) -> list[Figure]:
-    """Return how labels are spread over the workers, if that was recorded."""
+    """Return the distribution of labels over the workers, if it was recorded."""
     table = tables.label_table(run.meta)
     return [] if table is None else [Figure(workers.label_chart(table), table, name="labels")]
 
 
 def sequence_figure(run: RunRecord, stop_s: float | None = None) -> Figure:
-    """Return who sent what to whom at the beginning of a run, as a sequence diagram.
+    """Return a sequence diagram of the messages at the beginning of a run.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ def tree_figure(tree: metrics.ComputationTree, first: int = 0, nodes: int = NODE
 
 
 def comparison_figures(groups: RunsByLabel) -> list[Figure]:
-    """Return what compares strategies beside their curves: time use, waiting, staleness, lead, bytes."""
+    """Return the figures that compare strategies: time use, waiting, staleness, lead, bytes."""
     use = tables.stacked([tables.time_use_table(runs, label=label) for label, runs in groups.items()])
     idle = tables.stacked([tables.idle_table(runs, label) for label, runs in groups.items()])
     figures = [Figure(workers.time_use_chart(use, "label"), use, "Over all workers and seeds.", "time_use")]
@@ -261,7 +261,7 @@ def comparison_figures(groups: RunsByLabel) -> list[Figure]:
 
 
 def _pareto(groups: RunsByLabel) -> list[Figure]:
-    """Return what communication buys, where there is more than one to choose from."""
+    """Return the trade-off between communication and loss, if there are two labels or more."""
     table = pareto_table(groups)
     if len(table) < 2:
         return []

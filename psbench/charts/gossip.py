@@ -1,4 +1,4 @@
-"""Workers without a server: who has heard of whose gradients, and the graph they exchange along."""
+"""Charts for workers without a server: the spread of gradients, and the exchange graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from psbench.charts.source import Data, height_of, source
 
 
 def heard_chart(data: Data, title: str = TITLES["heard"]) -> alt.Chart:
-    """Draw for each pair of workers how many gradients of the one the other's model lacks.
+    """Draw for each pair of workers how many of one's gradients the other's model lacks.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def heard_chart(data: Data, title: str = TITLES["heard"]) -> alt.Chart:
 
 
 def lag_chart(data: Data, title: str = TITLES["hearing"]) -> alt.LayerChart:
-    """Draw how many gradients of others a model lacks along a run: the mean over pairs, and the most.
+    """Draw how many gradients of others a model lacks during a run: the mean over pairs, and the maximum.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ LONGEST = 4 * POINTS
 
 
 class Line:
-    """The points of a curve: all of them, or every 4th, 16th, ... so that at most `LONGEST` are kept.
+    """The points of a curve: all, or every 4th, 16th, ..., at most `LONGEST`.
 
     Which ones are kept depends on how many there are, not on how they came.
 
@@ -67,14 +67,14 @@ class Line:
             self.columns = {name: values[::4] for name, values in self.columns.items()}
 
     def end(self) -> None:
-        """Keep the last point, whichever it is: no more are added."""
+        """Keep the last point; no more points follow."""
         if self._count and (self._count - 1) % self._every:
             for name, values in self._last.items():
                 self.columns[name] += values
             self._last = {}
 
     def news(self) -> tuple[bool, Columns]:
-        """Return whether all points are new, and the points since the last call (all, in that case)."""
+        """Return whether all points are new, and the new points since the last call."""
         thinned, first = self._thinned, self._taken
         self._thinned, self._taken = False, len(self)
         return thinned, {name: values[first:] for name, values in self.columns.items()}
@@ -84,7 +84,7 @@ class Line:
 
 
 class Curves:
-    """The curves of a run that goes on, and the switches that are marked in them.
+    """The curves of a running run, with its switches.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class Curves:
         self.marks += [mark_of(switch, self._label) for switch in switches]
 
     def end(self) -> None:
-        """Keep the last points: no more rows come."""
+        """Keep the last points; no more rows follow."""
         for line in self.lines.values():
             line.end()
 
@@ -174,18 +174,18 @@ class GrowingTables:
                 column += seen[name].tolist()
 
     def end(self) -> None:
-        """Keep what is last: no more rows come."""
+        """Finish the tables: no more rows follow."""
         self.curves.end()
         self._has_ended = True
 
     def count_from(self, earlier: GrowingTables) -> None:
-        """Have sums and counts begin where an earlier state of the same log was: both are read no further."""
+        """Start sums and counts at an earlier state of the same log; neither is read further."""
         self._between_s = earlier._between_s[1], self._between_s[1]
         self._spans.count_from(earlier._spans)
         self._pushes.count_from(earlier._pushes)
 
     def totals(self, name: str) -> Columns:
-        """Return the table of a chart of sums or counts as columns; empty if there is nothing to show."""
+        """Return a table of sums or counts as columns; empty if it has no content."""
         return _TOTALS[name](self) if self.has_pushes else {}
 
     def _time_use(self) -> Columns:
@@ -211,7 +211,7 @@ class GrowingTables:
         return {"label": [self._label] * 2, "direction": list(sent), "bytes": list(sent.values())}
 
     def _trade(self) -> Columns:
-        """Return what waiting costs and buys: seconds for 100 applied gradients, and their mean staleness."""
+        """Return the costs and benefits of waiting: seconds per 100 applied gradients, and mean staleness."""
         counts, (begin, end) = self._pushes.staleness, self._between_s
         applied = int(counts.sum())
         if not applied:

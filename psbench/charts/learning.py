@@ -46,7 +46,7 @@ def curves(
 
 @dataclass(frozen=True)
 class _Drawing:
-    """How the curves of a comparison are drawn: all labels have their looks, though not all are in a figure.
+    """Colours and dashes of a comparison's curves; all labels have one, even if a figure omits some.
 
     `apart` says that other runs of the comparison are drawn against another clock.
     """
@@ -86,7 +86,7 @@ def _figures(runs: Sequence[RunRecord], labels: Sequence[str], drawing: _Drawing
 
 
 def _note(table: pd.DataFrame, y: str, marks: pd.DataFrame) -> str:
-    """Say how to read what several seeds add to a chart."""
+    """Return a note on how to read the intervals and switches of several seeds."""
     if f"{y}_low" not in table or not table[f"{y}_low"].notna().any():
         return ""
     switches = ", and a dashed line for each seed that switched" if marks["is_repeated"].any() else ""
@@ -105,7 +105,7 @@ def _training(
 
 
 def _switch_marks(runs: Sequence[RunRecord], labels: Sequence[str], x: str) -> pd.DataFrame:
-    """Return where each run switched: a switch's columns, `seed` (from 0 for each label) and `is_repeated`.
+    """Return the switches of runs: a switch's columns, `seed` (from 0 for each label) and `is_repeated`.
 
     Words are written once for the same switch of several seeds, where the first of them is on the axis: the
     others are repeated.

@@ -1,4 +1,4 @@
-"""Charts for a two-column paper: its widths, its font, and units beside the name of an axis.
+"""Charts for a two-column paper: its widths, its font, and units in axis titles.
 
 A chart is laid out as on the screen and then scaled to the width of a column, at which its smallest font size
 is 8 points; SVG and PDF are written in that size. Title and warnings are left to the figure's caption.
@@ -85,7 +85,7 @@ def _size_of(svg: str) -> tuple[float, float]:
 
 
 def _plain(chart: dict[str, Any], is_alone: bool) -> dict[str, Any]:
-    """Return a chart without what its caption says, and with units in the titles of its axes."""
+    """Return a chart without its title if a caption replaces it, and with units in the axis titles."""
     found = {name: value for name, value in chart.items() if name != "title" or not is_alone}
     height = found.get("height")
     if isinstance(height, (int, float)) and height >= _HIGH:

@@ -1,4 +1,4 @@
-"""What communication buys: bytes, or seconds in which no worker computes, against the loss at the end.
+"""Cost and benefit of communication: bytes, or seconds without computation, against the final loss.
 
 Where all runs have the same target of another metric, it is against that metric, by its direction.
 """
@@ -26,7 +26,7 @@ _COSTS = {"bytes": ("bytes sent", "~s"), "silent_s": ("seconds in which no worke
 
 
 def pareto_table(groups: Mapping[str, Sequence[RunRecord]]) -> pd.DataFrame:
-    """Return for each label its means over seeds, and whether no other is better in one and as good in both.
+    """Return for each label its means over seeds, and whether it is on the Pareto front.
 
     Returns
     -------
@@ -56,7 +56,7 @@ def pareto_table(groups: Mapping[str, Sequence[RunRecord]]) -> pd.DataFrame:
 
 
 def pareto_chart(table: pd.DataFrame, cost: str, among: Sequence[str]) -> alt.LayerChart:
-    """Draw a point for each label, and the front: what no other label beats in both.
+    """Draw a point for each label, and the Pareto front.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def common_target(runs: Sequence[RunRecord]) -> Target | None:
 
 
 def _is_on_front(cost: Doubles, loss: Doubles) -> list[bool]:
-    """Whether no other label is as good in cost and loss and better in one, for each.
+    """Return for each label whether it lies on the Pareto front of cost and loss.
 
     >>> _is_on_front(np.array([1.0, 1.0, 2.0, 0.5]), np.array([0.5, 0.6, 0.5, 0.7]))
     [True, False, False, True]

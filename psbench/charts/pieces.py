@@ -1,4 +1,4 @@
-"""What many charts are built of: a frame, tooltips, scales of labels, the equal share, marks of events."""
+"""Building blocks of charts: frame, tooltips, scales of labels, equal share, event marks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def layered(
     height: int | alt.Step = 200,
     **more: Any,
 ) -> alt.LayerChart:
-    """Return layers as one chart of the data, as wide as what contains it."""
+    """Return layers as one chart of the data, as wide as its container."""
     size: dict[str, Any] = {"width": "container", "height": height}
     return alt.LayerChart(
         layer=layers, data=source(data), title=title, description=description, **size, **more
@@ -27,14 +27,14 @@ def layered(
 
 
 def framed(chart: alt.Chart, title: str, description: str, height: int | alt.Step = 200) -> alt.Chart:
-    """Return a chart with its title, as wide as what contains it."""
+    """Return a chart with its title, as wide as its container."""
     size: dict[str, Any] = {"width": "container", "height": height}
     done: alt.Chart = chart.properties(title=title, description=description, **size)
     return done
 
 
 def tooltips(*fields: str) -> list[alt.Tooltip]:
-    """Return what the pointer shows: fields, each with a format of its numbers behind it where it has one.
+    """Return tooltips for fields; a field may be followed by a number format.
 
     Examples
     --------
@@ -52,7 +52,6 @@ def look_scale(drawn: Mapping[str, CurveLook], channel: str = "colour", before: 
 
 
 def label_colour(labels: Sequence[str], among: Sequence[str] | None) -> alt.Color:
-    """Return the colour of labels; of a single one without a legend."""
     legend = alt.Legend(title=None) if len(labels) > 1 else None
     return alt.Color("label:N", scale=look_scale(looks(labels, among)), legend=legend)
 

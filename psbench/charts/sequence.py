@@ -1,4 +1,4 @@
-"""Who sends what to whom: workers and server as lines, messages as strokes between them."""
+"""Sequence diagram: workers and server as lines, messages as strokes between them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def sequence_table(log: EventLog, stop_s: float) -> pd.DataFrame:
 
 
 def _with_fates(table: pd.DataFrame, log: EventLog) -> pd.DataFrame:
-    """Say of each push what became of it."""
+    """Add to each push whether it was applied, and in which version."""
     pushes = metrics.pushes(log)
     found = {
         (worker, time_s): (str(fate), "" if pd.isna(version) else f"in version {version}, staleness {stale}")
@@ -98,7 +98,7 @@ def _versions(log: EventLog, stop_s: float) -> pd.DataFrame:
 
 
 def _apart(at: Doubles, gap: float) -> Booleans:
-    """Say which places, in order, are at least `gap` after the last that was chosen.
+    """Return which of the ordered positions are at least `gap` after the last selected one.
 
     >>> _apart(np.array([0.0, 1.0, 1.5, 2.0]), 1.0).tolist()
     [True, True, False, True]

@@ -1,4 +1,4 @@
-"""What charts are drawn from: a table, or the name of one that is streamed into a view."""
+"""The data source of a chart: a table, or the name of a table that is streamed into a view."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def thin(table: pd.DataFrame, by: str = "label", points: int = POINTS) -> pd.DataFrame:
-    """Return at most about `points` rows for each value of `by`, evenly picked, with the first and the last.
+    """Return about `points` evenly spaced rows for each value of `by`, including the first and the last.
 
     Rows that mark an event (a text in column `event`) are all kept.
     """
@@ -58,13 +58,12 @@ def labels_in(data: Data, labels: Sequence[str] | None, column: str = "label") -
 
 
 def height_of(data: Data, column: str, step: int) -> int | alt.Step:
-    """Return the height of a chart with one line of `step` pixels for each value of a column."""
     # in pixels where the number is known: Vega-Lite warns of a step in a chart as wide as its page
     return alt.Step(step) if isinstance(data, str) else step * max(data[column].nunique(), 1)
 
 
 def plain(values: Iterable[Any]) -> list[Any]:
-    """Return values as JSON knows them, numbers to six digits; what is missing or not finite is None."""
+    """Return values for JSON, with numbers to six digits; missing or non-finite values become None."""
     if not isinstance(values, np.ndarray):
         return [_plain(value) for value in values]
     if values.dtype.kind != "f":
@@ -74,7 +73,7 @@ def plain(values: Iterable[Any]) -> list[Any]:
 
 
 def _six_digits(values: Doubles) -> Doubles:
-    """Return numbers to six digits; NaN where they are not finite.
+    """Return numbers to six digits; non-finite ones become NaN.
 
     >>> _six_digits(np.array([0.1234567, 123456.7, 1234567.0])).tolist()
     [0.123457, 123457.0, 1234570.0]

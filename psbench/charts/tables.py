@@ -16,12 +16,11 @@ EVALUATED = ("val_accuracy", "train_accuracy", "val_loss", "train_loss", "consen
 
 
 def label_of(run: RunRecord) -> str:
-    """Return what a single run's lines are called: its strategy."""
+    """Return the label of a single run in charts: its strategy."""
     return str(run.meta.get("strategy") or "run")
 
 
 def evaluation_table(run: RunRecord, label: str, seed: int = 0) -> pd.DataFrame:
-    """Return a run's evaluations: `label`, `seed`, `point` (0, 1, ...), the axes, and the values."""
     frame = metrics.evaluations(run.log)
     frame = frame.assign(label=label, seed=seed, point=np.arange(len(frame)))
     return frame[["label", "seed", "point", *AXES, *evaluated_columns(frame)]]
@@ -34,7 +33,6 @@ def evaluated_columns(frame: pd.DataFrame) -> list[str]:
 
 
 def training_table(run: RunRecord, label: str) -> pd.DataFrame:
-    """Return a run's smoothed training loss: `label`, the axes, and `train_loss`."""
     frame = metrics.training_loss(run.log, run.meta["dataset_size"])
     frame.insert(0, "label", label)
     return frame
@@ -47,7 +45,6 @@ def switch_table(run: RunRecord, label: str) -> pd.DataFrame:
 
 
 def mark_of(switch: Mapping[str, Any], label: str) -> dict[str, Any]:
-    """Return the row that marks a switch (of `metrics.switches`)."""
     axes = {name: switch["version" if name == "updates" else name] for name in AXES}
     return {"label": label, **axes, "event": f"switch to {switch['to']}"}
 
@@ -65,7 +62,7 @@ def time_use_table(runs: Iterable[RunRecord], **row: object) -> pd.DataFrame:
 
 
 def step_table(run: RunRecord) -> pd.DataFrame:
-    """Return what a mini-batch takes: `worker`, `part` ("reading" or "computing"), `ms`, `cpu` (0 to 1)."""
+    """Return the times of a mini-batch: `worker`, `part` ("reading" or "computing"), `ms`, `cpu` (0 to 1)."""
     rows = [
         {"worker": used["worker"], "part": part, "ms": used[name], "cpu": used["cpu"]}
         for used in metrics.usage(run.meta)
@@ -76,7 +73,7 @@ def step_table(run: RunRecord) -> pd.DataFrame:
 
 
 def stacked(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Return the rows of all parts; empty ones are left out, as they would decide the columns' types."""
+    """Return the rows of all parts; empty parts are left out, as they would change the columns' types."""
     return pd.concat([part for part in parts if len(part)] or parts[:1])
 
 
@@ -97,7 +94,6 @@ def spread_table(values: pd.Series[int], label: str) -> pd.DataFrame:
 
 
 def sent_bytes(run: RunRecord) -> dict[str, int]:
-    """Return the payload bytes that a run sent `up` and `down`."""
     return metrics.total_bytes(run.log, bool(run.meta.get("unanswered")))
 
 
@@ -108,7 +104,7 @@ def traffic_table(runs: Sequence[RunRecord], label: str) -> pd.DataFrame:
 
 
 def server_tables(run: RunRecord) -> dict[str, pd.DataFrame]:
-    """Return by composition what each server holds: `server`, `quantity`, `count`, `share`, `equal`.
+    """Return each server's contents by composition: `server`, `quantity`, `count`, `share`, `equal`.
 
     Only for compositions with more than one server; `equal` is one over the servers.
     """
@@ -116,7 +112,7 @@ def server_tables(run: RunRecord) -> dict[str, pd.DataFrame]:
 
 
 def load_table(run: RunRecord) -> pd.DataFrame:
-    """Return how busy servers were: `time_s`, `server`, `relative`, `load_s`, and moves as `time_s`, `event`.
+    """Return the servers' load: `time_s`, `server`, `relative`, `load_s`; moves: `time_s`, `event`.
 
     Empty unless the servers were looked at.
     """

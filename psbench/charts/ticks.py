@@ -1,4 +1,4 @@
-"""Marks of a time axis: seconds, minutes or hours, by what the axis covers; never "1e+1"."""
+"""Ticks of a time axis in seconds, minutes or hours, depending on its range; never "1e+1"."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def parameter_axis(values: pd.Series[Any], title: str) -> alt.X:
 
 
 def unit_in_title(channel: Any) -> Any:
-    """Return an encoding whose time axis has its unit in the title, and bare numbers; any other as it is.
+    """Return an encoding with the time unit in its axis title, and plain numbers on the axis.
 
     >>> unit_in_title({"title": "time", "axis": {"labelExpr": _LABEL.replace("SPAN", "600.0")}})
     {'title': 'time (min)', 'axis': {'labelExpr': "format(datum.value / 60, '.9~f')"}}
@@ -76,7 +76,7 @@ def unit_in_title(channel: Any) -> Any:
 
 
 def step_of(span_s: float) -> float:
-    """Return the seconds between two marks of an axis that covers so many.
+    """Return the seconds between two ticks of an axis that covers `span_s`.
 
     >>> step_of(0.7), step_of(66.0), step_of(210.0), step_of(800.0), step_of(40_000.0), step_of(1e6)
     (0.1, 10.0, 30, 120, 7200, 172800)

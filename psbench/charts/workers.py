@@ -1,4 +1,4 @@
-"""What each worker does, and how much of it counts."""
+"""Charts of workers: their activities, and the share of their work that was used."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def share_chart(
 
 
 def trade_chart(data: Data, title: str = TITLES["trade"]) -> alt.LayerChart:
-    """Draw what waiting costs (time) against what it buys (fresh gradients), with the curve of all bounds.
+    """Draw the cost of waiting (time) against its benefit (fresh gradients), with a curve over all bounds.
 
     Parameters
     ----------
@@ -284,7 +284,7 @@ def batch_size_chart(data: Data, title: str = TITLES["batch_size"]) -> alt.Chart
 
 
 def label_chart(data: Data, title: str = TITLES["labels"]) -> alt.LayerChart:
-    """Draw how many samples of each class lie in each worker's shard; small tables also show the numbers.
+    """Draw the number of samples of each class in each worker's shard; small tables also show numbers.
 
     Parameters
     ----------

@@ -1,1 +1,1 @@
-"""Checkpoints: the file, the chain of files of a run, and what is checked before one is resumed."""
+"""Checkpoints: the file, the chain of a run's files, and validation before a run is resumed."""

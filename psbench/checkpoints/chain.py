@@ -18,7 +18,7 @@ from psbench.system.files import why_missing
 
 
 def log_of(path: Path, checkpoint: Checkpoint) -> EventLog:
-    """Return the log of a run up to a checkpoint, from it and those before it.
+    """Return the log of a run up to a checkpoint, from this and earlier checkpoints.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def find(source: str | Path) -> Path:
 
 
 def _is_whole(path: Path, states: Mapping[Path, Mapping[str, Any]], damaged: dict[Path, DataError]) -> bool:
-    """Return whether a checkpoint and those that its log begins in can be read; note those that cannot."""
+    """Return whether a checkpoint and its predecessors in the log can be read; record unreadable ones."""
     at, seen = path, set[Path]()
     while at in states and at not in seen:
         seen.add(at)
@@ -115,7 +115,7 @@ def _is_whole(path: Path, states: Mapping[Path, Mapping[str, Any]], damaged: dic
 
 
 def _states_of(paths: Iterable[Path]) -> tuple[dict[Path, dict[str, Any]], dict[Path, DataError]]:
-    """Return the plain data of the checkpoints that can be read, and of the others what is wrong."""
+    """Return the plain data of readable checkpoints, and the errors of unreadable ones."""
     states: dict[Path, dict[str, Any]] = {}
     damaged: dict[Path, DataError] = {}
     for path in paths:
@@ -127,7 +127,7 @@ def _states_of(paths: Iterable[Path]) -> tuple[dict[Path, dict[str, Any]], dict[
 
 
 def _check_one_run(states: Mapping[Path, Mapping[str, Any]]) -> None:
-    """Refuse checkpoints of several runs in one folder: the last one need not be of the last run."""
+    """Raise if a folder has checkpoints of several runs: the last file may belong to an earlier run."""
     for first, other in zip(states, [*states][1:], strict=False):
         if states[other].get("run_id") != states[first].get("run_id"):
             raise DataError(
@@ -137,7 +137,7 @@ def _check_one_run(states: Mapping[Path, Mapping[str, Any]]) -> None:
 
 
 def _progress(state: Mapping[str, Any]) -> tuple[int, float]:
-    """Return how far a run had come; a file without a run's state has come nowhere."""
+    """Return the progress of a run; 0 for a file without a run's state."""
     log, time_s = state.get("log"), state.get("time_s")
     rows = log.get("rows") if isinstance(log, Mapping) else None
     return rows if isinstance(rows, int) else -1, time_s if isinstance(time_s, (int, float)) else 0.0
@@ -167,7 +167,7 @@ def prune(folder: Path, keep: int) -> list[Path]:
 
 
 def _take_over_log(path: Path) -> None:
-    """Have a checkpoint hold the log from its beginning."""
+    """Store the complete log in a checkpoint."""
     checkpoint = Checkpoint.load(path)
     log = log_of(path, checkpoint)
     packed = np.frombuffer(log.rows().tobytes(), np.uint8).copy()
@@ -177,14 +177,14 @@ def _take_over_log(path: Path) -> None:
 
 
 def passed_over(path: Path) -> list[Path]:
-    """Return the checkpoints beside this one that came after it or cannot be read."""
+    """Return the checkpoints beside this one that are later or unreadable."""
     states, damaged = _states_of({path, *path.parent.glob("*.npz")})
     progress = _progress(states[path])
     return sorted([*damaged, *(each for each, state in states.items() if _progress(state) > progress)])
 
 
 def remove_later(path: Path, folder: Path) -> None:
-    """Remove what was passed over from a folder that a checkpoint is in: it will be made again."""
+    """Remove the checkpoints that a resumed run skipped; the run writes them again."""
     if folder.is_dir() and path.resolve().parent == folder.resolve():
         for each in passed_over(path):
             each.unlink()

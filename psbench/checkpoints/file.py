@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Checkpoint:
-    """A model with all that is needed to go on from it.
+    """A model with the complete state to resume from.
 
     `state` is plain data: the engine's state, the time, the specification. `tensors` holds `parameters`,
     `buffers`, the states under `optimizer/...` and `aggregation/<part>/...`, and what a backend needs to go
@@ -39,7 +39,6 @@ class Checkpoint:
 
     @classmethod
     def of(cls, server: Server, state: dict[str, Any]) -> Checkpoint:
-        """Take a checkpoint of a server; its tensors are copied."""
         return cls({name: value.detach().clone() for name, value in server.tensors().items()}, state)
 
     def save(self, path: Path) -> Path:
@@ -63,7 +62,7 @@ class Checkpoint:
 
     @classmethod
     def load(cls, path: str | Path) -> Checkpoint:
-        """Read a checkpoint; nothing in the file is executed.
+        """Read a checkpoint; no code in the file is executed.
 
         Raises
         ------
@@ -94,7 +93,7 @@ class Checkpoint:
 
     @classmethod
     def run_id_of(cls, path: Path) -> str | None:
-        """Read the identity of the run that a checkpoint is of; None if it has none."""
+        """Return the identity of a checkpoint's run; None if it has none."""
         found: str | None = cls.state_of(path).get("run_id")
         return found
 
@@ -110,7 +109,7 @@ _UNREADABLE = (
 
 @contextmanager
 def _content(path: Path) -> Iterator[Any]:
-    """Open a checkpoint; what is wrong with what is read of it is a `DataError`."""
+    """Open a checkpoint; errors while reading it are raised as `DataError`."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
             yield content
@@ -126,13 +125,13 @@ def _plain_state(array: Array) -> dict[str, Any]:
 
 
 def _check_size(path: Path, content: Any) -> None:
-    """Refuse a file that says it holds more than there is memory for: a compressed one may say anything."""
+    """Raise if a file claims more content than fits into memory: a compressed one may claim anything."""
     needed = sum(entry.file_size for entry in content.zip.infolist())
     check_memory(needed, f"{path}: its tensors", "is it a checkpoint?")
 
 
 def _each_once(arrays: dict[str, Array]) -> tuple[dict[str, Array], dict[str, str]]:
-    """Return the arrays that differ, and of every other one which it is equal to."""
+    """Return the distinct arrays, and for every duplicate the name of its original."""
     first: dict[tuple[str, tuple[int, ...], bytes], str] = {}
     same = {}
     for name, array in arrays.items():

@@ -45,7 +45,7 @@ class CheckpointFolder:
         self.incidents: list[str] = []
 
     def write(self, label: str, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint; its state's `logged`, if there, says how many rows and texts belong to it.
+        """Write a checkpoint; `logged` in its state, if present, is its number of rows and texts.
 
         If that fails, because the disk is full or the folder read-only, training goes on: the next one is
         tried as if this one had not been due.
@@ -73,7 +73,7 @@ class CheckpointFolder:
             self.paths[:] = [path for path in self.paths if path not in gone]
 
     def note(self, incident: str) -> None:
-        """Say what has gone wrong, now and in the run's warnings."""
+        """Log an incident as a warning, and add it to the run's warnings."""
         self.incidents.append(incident)
         logger.warning("%s", incident)
 

@@ -1,4 +1,4 @@
-"""What the plain data of a checkpoint must be, whichever backend and version wrote it.
+"""Schema of a checkpoint's plain data, for all backends and versions.
 
 Only what is read by name is declared; the state of a part or a codec is restored on trial instead, in
 `validation`.
@@ -34,7 +34,7 @@ CountPair = Annotated[list[Count], Field(min_length=2, max_length=2)]
 
 
 class _Declared(BaseModel):
-    """Plain data of which some fields are declared; types are not converted."""
+    """Plain data with some declared fields; types are not converted."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -67,7 +67,7 @@ class PushState(_Declared):
 
 
 class ViewState(_Declared):
-    """What the engine has counted."""
+    """Counters of the engine."""
 
     num_workers: Annotated[int, Field(ge=1)]
     dataset_size: Annotated[int, Field(ge=1)]
@@ -114,14 +114,14 @@ class ViewState(_Declared):
 
 
 class EngineState(_Declared):
-    """The engine, with what its parts have concluded."""
+    """The engine's state, with the state of its parts."""
 
     view: ViewState
     parts: dict[str, dict[str, Any]]
 
 
 class LoopState(_Declared):
-    """What `WorkerLoop.state_dict` returns."""
+    """State returned by `WorkerLoop.state_dict`."""
 
     ticket: int
     version: int
@@ -144,7 +144,7 @@ class LoopState(_Declared):
 
 
 class WorkerPart(_Declared):
-    """A worker's place in its shard and its random streams, and what its loop holds if that is there."""
+    """A worker's position in its shard and its random streams, and the state of its loop, if any."""
 
     position: Annotated[list[Count], Field(min_length=2, max_length=5)] | None
     used: Count
@@ -159,7 +159,7 @@ class WorkerPart(_Declared):
 
 
 def _declared(kind: type) -> type[BaseModel]:
-    """Return the model of the fields of an event or action, whose types are not converted."""
+    """Return a model with the fields of an event or action, without type conversion."""
     types = get_type_hints(kind)
     found: dict[str, Any] = {
         each.name: (types[each.name], ... if each.default is MISSING is each.default_factory else None)
@@ -206,7 +206,7 @@ QueuedEvent = Annotated[
 
 
 class NetworkState(_Declared):
-    """Until when the servers' link is busy, and what it has carried."""
+    """Times until which the servers' link is busy, and the bytes it has carried."""
 
     up_free_s: NonNegativeFloat
     down_free_s: NonNegativeFloat
@@ -214,7 +214,7 @@ class NetworkState(_Declared):
 
 
 class StopRulesState(_Declared):
-    """What the stop rules have counted."""
+    """Counters of the stop rules."""
 
     evaluations: Count
     every: float | None
@@ -223,20 +223,20 @@ class StopRulesState(_Declared):
 
 
 class LinkTimesState(_Declared):
-    """How many times of messages each end has drawn."""
+    """Number of latencies that each end has drawn."""
 
     used: list[Count]
 
 
 class CodecCounters(_Declared):
-    """What the servers' stochastic codecs have encoded."""
+    """Number of messages that the servers' stochastic codecs have encoded."""
 
     draws: int
     aggregates: Count
 
 
 class CheckpointState(_Declared):
-    """All that a run needs to go on, beside tensors."""
+    """The complete state of a run, besides tensors."""
 
     run_id: str | None = None
     spec: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What is checked of a checkpoint before a run is resumed from it: nothing is computed from a damaged one."""
+"""Validation of a checkpoint before a run is resumed from it: a damaged one is rejected."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RESTORING = (KeyError, TypeError, ValueError, IndexError, AttributeError, Runtim
 
 @contextmanager
 def restoring(what: str = "the checkpoint") -> Iterator[None]:
-    """Turn what code raises that restores a state into an error that says so.
+    """Turn errors while restoring a state into a `DataError` that says so.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def restoring(what: str = "the checkpoint") -> Iterator[None]:
 
 
 def check(path: Path, checkpoint: Checkpoint, experiment: Experiment) -> None:
-    """Refuse a checkpoint from which this experiment cannot be resumed.
+    """Raise unless this experiment can be resumed from the checkpoint.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def check(path: Path, checkpoint: Checkpoint, experiment: Experiment) -> None:
 
 
 def check_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Refuse plain data that is not that of a checkpoint.
+    """Raise `DataError` unless plain data is the state of a checkpoint.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def _check_experiment(path: Path, spec: Mapping[str, Any], experiment: Experimen
 
 
 def _difference(before: Any, now: Any, where: str) -> str:
-    """Say where two values differ first; empty if they do not."""
+    """Return the path of the first difference between two values; empty if they are equal."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         keys = sorted({*before, *now}, key=lambda key: (key != "name", key))  # what says most, first
         inner = (_difference(before.get(k), now.get(k), f"{where}.{k}") for k in keys)
@@ -107,7 +107,7 @@ def _difference(before: Any, now: Any, where: str) -> str:
 
 
 def check_stop(path: Path, done: Mapping[str, float], before: Mapping[str, Any], now: Stop) -> None:
-    """Refuse a stop rule that would end a run earlier than it has come: what is done is not taken back.
+    """Reject a stop rule that the checkpointed run has already passed.
 
     Parameters
     ----------
@@ -133,14 +133,14 @@ def check_stop(path: Path, done: Mapping[str, float], before: Mapping[str, Any],
 
 
 def done_in(state: Mapping[str, Any]) -> dict[str, float]:
-    """Return how far a run had come at a checkpoint, as stop rules count it."""
+    """Return the progress of a run at a checkpoint, in the units of stop rules."""
     view = state["engine"]["view"]
     epochs = view["samples"] / view["dataset_size"]
     return {"epochs": epochs, "updates": view["version"], "seconds": state["time_s"]}
 
 
 def check_against(path: Path, checkpoint: Checkpoint, workload: Workload) -> None:
-    """Refuse tensors that are not those of the model, and a state that the engine cannot restore.
+    """Reject tensors that do not fit the model, and a state that the engine cannot restore.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The command line: its commands, what they print of errors, and the exit codes."""
+"""The command line: its commands, the errors they print, and the exit codes."""
 
 from __future__ import annotations
 
@@ -98,13 +98,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _asked(words: Sequence[str]) -> str:
-    """Return the command that is asked for; empty if there is none."""
+    """Return the requested command; empty if there is none."""
     return next((word for word in words if not word.startswith("-")), "")
 
 
 @cache  # to make it of twenty functions and their annotations takes 50 ms
 def _command(has_others: bool) -> Any:
-    """Return the command with help that is shown as it is written: Rich takes [a, b] for its own markup."""
+    """Return the command with unformatted help: Rich would treat [a, b] as markup."""
     if has_others:
         add_commands()
     command: Any = typer.main.get_command(app)

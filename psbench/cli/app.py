@@ -1,4 +1,4 @@
-"""The application, and what its commands share: reading settings, printing.
+"""The application, and helpers of its commands: reading settings, printing.
 
 Each command imports what it needs when it runs, so that `--help` answers at once.
 """
@@ -58,7 +58,7 @@ def _root(
 
 
 def table_width() -> int | None:
-    """Return None where a terminal has a width, else one that cuts no table."""
+    """Return None if the terminal has a width, else a width that cuts no table."""
     return None if sys.stdout.isatty() else 200
 
 
@@ -76,7 +76,7 @@ def read_experiment(spec: Path | None, values: dict[str, Any]) -> Experiment:
 
 
 def check_scheduler(address: str | None, within_s: float | None = None) -> None:
-    """Refuse at once an address at which nothing listens; loading torch and Dask takes seconds.
+    """Raise at once if nothing listens at an address; loading torch and Dask takes seconds.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def read_live(spec: Path | None, settings: list[str] | None, scheduler: str | No
 
 
 def check_there(*paths: Path | None) -> None:
-    """Refuse files and folders that are named and not there.
+    """Raise if a named file or folder does not exist.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def as_json_text(content: Any) -> str:
 
 
 def show(found: Comparison | Search | Sweep, as_json: bool) -> None:
-    """Print what was found as JSON, or as a table."""
+    """Print a comparison, search or sweep as JSON, or as a table."""
     text = as_json_text(found.to_dict()) + "\n" if as_json else found.text(table_width())
     put(text, end="")
 

@@ -1,4 +1,4 @@
-"""Several experiments at once."""
+"""Handling of several experiments at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from psbench.training.build import Workload
 
 
 def named(files: Sequence[Path], experiments: Sequence[Experiment]) -> list[Experiment]:
-    """Give experiments of the same title their files' names, so that each has a folder of its own.
+    """Name experiments with equal titles after their files, so that each has its own folder.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def named(files: Sequence[Path], experiments: Sequence[Experiment]) -> list[Expe
 
 
 def check_all(experiments: Sequence[Experiment], folders: Sequence[Path], *, overwrite: bool) -> None:
-    """Refuse before the first run starts what would end the last one.
+    """Raise before the first run if any run would be rejected.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What `psbench list` shows: made from the parts' own declarations, and naming none of them."""
+"""Content of `psbench list`, generated from the parts' declarations."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _USUAL = ("mean", "every_step", "fixed", "parameter_server")
 
 
 def entries(kind: str) -> list[dict[str, Any]]:
-    """Return what there is of a kind, as plain data.
+    """Return the entries of a kind, as plain data.
 
     Returns
     -------
@@ -64,7 +64,7 @@ def entries(kind: str) -> list[dict[str, Any]]:
 
 
 def entry_of(kind: str, name: str) -> dict[str, Any]:
-    """Return one of the entries, the `references` it cites in full, and what it is made of.
+    """Return one entry with its parts, and the full `references` it cites.
 
     `parts` has the `domain`, `name` and `text` of each part. A second name of a strategy finds its entry.
 
@@ -85,7 +85,7 @@ def entry_of(kind: str, name: str) -> dict[str, Any]:
 
 
 def _references(entry: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return in full what an entry, its parameters and the docstrings of its parts cite, each once."""
+    """Return the full references cited by an entry, its parameters and its parts' docstrings, each once."""
     sources = [entry["source"], *(each["source"] for each in entry["parameters"])]
     texts = "; ".join([*sources, *(part["text"] for part in parts)])
     return [f"{reference.key}: {reference.text}" for reference in resolve(texts)[0]]
@@ -96,7 +96,7 @@ def _class_of(entry: Mapping[str, Any]) -> type[Part]:
 
 
 def _parts_of(made: Strategy | SwitchingStrategy) -> list[type[Part]]:
-    """Return the parts that set a strategy apart: its consistency, and the others that are not the usual."""
+    """Return the parts that characterise a strategy: its consistency, and parts other than the defaults."""
     if isinstance(made, SwitchingStrategy):
         return [type(made.rule)]
     parts = [getattr(made, domain) for domain in DOMAINS]
@@ -150,7 +150,7 @@ def _parameter(name: str, info: FieldInfo, default: Any) -> dict[str, Any]:
 
 
 def _names_allowed(info: FieldInfo) -> str:
-    """Return the names of the parts that an optional field takes, or the fields of what it is otherwise."""
+    """Return the names of parts that an optional field accepts, or the fields of its other types."""
     kinds = get_args(info.annotation)
     if type(None) not in kinds:
         return ""
@@ -165,7 +165,7 @@ def _names_allowed(info: FieldInfo) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return plain data; a part or strategy by its name, other settings as they are."""
+    """Return plain data; a part or strategy is replaced by its name."""
     if isinstance(value, BaseModel):
         return getattr(value, "name", None) or value.model_dump(mode="json")
     return json.loads(json.dumps(value))

@@ -11,7 +11,7 @@ _PIPED = 200
 
 
 def print_entries(kind: str, found: Sequence[Mapping[str, Any]]) -> None:
-    """Print entries as a table that fits a screen: a line each, grouped by what they are about."""
+    """Print entries as a table that fits a screen: one line each, grouped by topic."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -34,7 +34,7 @@ def print_entries(kind: str, found: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_entry(entry: Mapping[str, Any]) -> None:
-    """Print one entry in full: what it is, its source, its parameters, and what its parts say."""
+    """Print one entry in full: summary, source, parameters, and its parts' docstrings."""
     console = _console(wrap=True)
     console.print(f"{entry['name']}: {entry['summary']}", style="bold", markup=False)
     if entry["source"]:

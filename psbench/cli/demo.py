@@ -1,4 +1,4 @@
-"""The main job in one command: compare three strategies in virtual time, then run one of them live."""
+"""A tour in one command: compare three strategies in virtual time, then run one of them live."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def live() -> Experiment:
 
 
 def planned(with_live: bool) -> list[tuple[str, Experiment]]:
-    """Return every run of the demo with what to call it while it runs."""
+    """Return the runs of the demo, each with its title for the progress bar."""
     runs = [(f"{one.title}, seed {seed}", one.but(seed=seed)) for one in simulated() for seed in range(SEEDS)]
     if with_live:
         runs.append(("strategy_switch, live on a Dask cluster of this machine", live()))
@@ -48,7 +48,7 @@ def planned(with_live: bool) -> list[tuple[str, Experiment]]:
 
 
 def introduction(path: Path) -> str:
-    """Return what the demo is about to do."""
+    """Return the text printed before the demo."""
     return (
         "All-Reduce, ASP and Strategy-Switch on the simulated cluster C2 (nine workers, two of them at a\n"
         f"quarter of the speed), {SEEDS} seeds each; then Strategy-Switch live: a parameter server and\n"

@@ -73,7 +73,7 @@ def run_with_progress(
 
 
 def save_elsewhere(failed: NotSaved, folder: Path, wait: Callable[[float], None] = time.sleep) -> Path:
-    """Save a run that its folder has no place for to the home folder, or wait until one of both has.
+    """Save a run to the home folder if its own folder is full, or wait until one of them has room.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def save_elsewhere(failed: NotSaved, folder: Path, wait: Callable[[float], None]
 def run_all(
     planned: Sequence[tuple[str, Experiment]], out: Path | None = None, *, overwrite: bool = False
 ) -> tuple[list[Run], int]:
-    """Run labelled experiments in turn, each saved in a folder of its own below `out`, until an interrupt.
+    """Run labelled experiments in turn, each saved in its own folder below `out`, until an interrupt.
 
     Returns
     -------
@@ -129,7 +129,7 @@ def folder_of(experiment: Experiment, out: Path) -> Path:
 
 
 def verdict(done: list[Run], interrupted: int, folder: Path | None = None) -> int:
-    """Say how runs ended if not as they should, and how one in a folder goes on; return the exit code."""
+    """Print how runs ended unless all succeeded, and how to resume one; return the exit code."""
     if interrupted:
         by = "SIGTERM" if interrupted == TERMINATED else "Ctrl-C"
         go_on = "" if folder is None else f"; to go on: psbench resume {shlex.quote(str(folder))}"

@@ -30,7 +30,7 @@ def shown_progress() -> Iterator[None]:
 
 
 class _Bars:
-    """A bar for the operation under way; it disappears at the end."""
+    """A progress bar for the current operation; it disappears at the end."""
 
     def __init__(self) -> None:
         self._progress: Progress | None = None
@@ -56,7 +56,6 @@ class _Bars:
         self._progress.start()
 
     def stop(self) -> None:
-        """Remove the bar."""
         if self._progress is not None:
             self._progress.stop()
         self._progress = None
@@ -74,4 +73,4 @@ class _Lines:
             print(shown(f"{what}: {done:.0%}"), file=sys.stderr, flush=True)
 
     def stop(self) -> None:
-        """Do nothing: lines stay."""
+        """Do nothing: printed lines remain."""

@@ -1,4 +1,4 @@
-"""How a run is going, on standard error: a bar in a terminal, a few plain lines elsewhere."""
+"""Progress of a run on standard error: a bar in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Monitor:
             self._bar.stop()
 
     def _show_start(self) -> None:
-        """Say how far the processes of a live run have come, unless that was done a moment ago."""
+        """Show the start of a live run's processes, unless it was shown a moment ago."""
         now = time.monotonic()
         if now < self._next or self._read:
             return
@@ -107,7 +107,7 @@ class Monitor:
 
 
 class _Bar:
-    """The bar, and what a terminal shows beside it."""
+    """The progress bar, and the text beside it."""
 
     def __init__(self, label: str) -> None:
         state = Column(ratio=1, no_wrap=True, overflow="ellipsis")

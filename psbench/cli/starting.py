@@ -1,4 +1,4 @@
-"""What a terminal shows before the first progress: importing torch and loading data take seconds."""
+"""Status line until the first progress report: importing torch and loading data take seconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from psbench.terminal import shown
 
 @contextmanager
 def starting(what: str) -> Iterator[None]:
-    """Show in a terminal what is being done, and take it away again at the end.
+    """Show a status line in a terminal, and remove it at the end.
 
     It imports nothing, so that it is there at once. A file or a pipe gets nothing: there the first line is
     of the run, or the one that says what is wrong.

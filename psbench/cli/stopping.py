@@ -16,7 +16,7 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def terminable() -> Iterator[list[int]]:
-    """Raise `Terminated` on SIGTERM in this block; the list that it yields holds the signal once it came."""
+    """Raise `Terminated` on SIGTERM in this block; the yielded list then holds the signal."""
     came: list[int] = []
 
     def end(number: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def summary_text(summary: Mapping[str, Any]) -> str:
-    """Return the summary, a line for each thing measured; what was not measured is left out."""
+    """Return the summary as text, one line per measurement; omit missing ones."""
     lines = [(label, text) for label, text in _lines(summary) if text]
     width = max(len(label) for label, _ in lines)
     return "\n".join(f"{label:<{width}}  {text}" for label, text in lines)
@@ -50,7 +50,7 @@ def _joined(**values: tuple[float | None, str]) -> str:
 
 
 def _used(usage: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Say what a step of each worker takes; reading only where there is any.
+    """Yield the times of each worker's step; reading only if there is any.
 
     >>> dict(_used([{"read_ms": 0.25, "compute_ms": 2.5, "cpu": 0.91}]))
     {'reading': '0.25 ms a step', 'computing': '2.5 ms a step', 'CPU': '91%'}
@@ -65,7 +65,7 @@ def _used(usage: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
 
 
 def _held(balance: Mapping[str, Any]) -> str:
-    """Say what servers hold.
+    """Return the servers' contents as text.
 
     >>> _held({"entries": [300, 100], "imbalance": {"entries": 1.5}})
     '300, 100 entries; the fullest has 1.5 times its share'
@@ -75,7 +75,7 @@ def _held(balance: Mapping[str, Any]) -> str:
 
 
 def _moved(move: Mapping[str, Any]) -> str:
-    """Say what moved between servers, and what came of it.
+    """Return a move between servers as text, with its effect on the load.
 
     >>> imbalance = {"before": 1.98, "after": 1.01}
     >>> _moved({"time_s": 2.5, "moved": 40, "bytes": 320, "entries": [60, 40], "imbalance": imbalance})
@@ -89,6 +89,6 @@ def _moved(move: Mapping[str, Any]) -> str:
 
 
 def _listed(values: Sequence[float], form: str = "") -> str:
-    """Return the first twelve values, and how many there are beyond."""
+    """Return the first twelve values, and the number of the others."""
     more = f" and {len(values) - 12} more" if len(values) > 12 else ""
     return ", ".join(f"{value:{form}}" for value in values[:12]) + more

@@ -1,4 +1,4 @@
-"""What `psbench sweep` reads, and how it has its runs made."""
+"""Reading of `psbench sweep`'s arguments, and execution of its runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OWN = ("sweep", "seeds")
 def read_sweep(
     spec: Path | None, settings: Mapping[str, Any], grid: Sequence[str] | None, seeds: int | None
 ) -> tuple[Experiment, Any, Any]:
-    """Return the experiment, its grid and its seeds; options come before what the file says.
+    """Return the experiment, its grid and its seeds; options override the file.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def _joined(listed: Any, given: Mapping[str, Any], where: str) -> Any:
 
 
 def check_choice(experiment: Experiment, grids: Any, by: str | None, value: str) -> str | None:
-    """Return the path whose best settings are compared, before any run; None if there is none.
+    """Return the grid path whose best values are compared, checked before any run; None if there is none.
 
     Raises
     ------

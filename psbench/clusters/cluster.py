@@ -1,4 +1,4 @@
-"""The base of all clusters: what every test bed has, and what a user may change on any of them."""
+"""Base of all clusters: common fields, and the settings that a user may change on any cluster."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OfEachWorker = _Number | tuple[_Number, ...]
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine of one worker: relative speed, what it is called, virtual CPUs, gigabytes."""
+    """The machine of one worker: relative speed, name, virtual CPUs, gigabytes."""
 
     speed: float = 1.0
     flavour: str = ""
@@ -193,7 +193,7 @@ class Cluster(Part):
 
     @property
     def num_workers(self) -> int:
-        """All workers, also those that join late."""
+        """Number of workers, including those that join late."""
         return len(self.machines())
 
     def profile(self) -> Profile:
@@ -222,7 +222,7 @@ def usual(name: str, default: Any, source: str = "") -> Any:
 
 
 def per_worker(value: Any, what: str, each: str = "worker") -> OfEachWorker:
-    """Return a number, or a tuple of numbers from a list with one for each worker, or other machine.
+    """Return a number, or a tuple from a list with one number per worker or other machine.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""How a run reaches a running Dask cluster, and what it uses of it."""
+"""Settings of the connection to a running Dask cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PORTS = re.compile(r"(\d{1,5})-(\d{1,5})")
 
 
 class ConnectionSettings(Specification):
-    """How a run on Dask connects, beside the scheduler's address.
+    """Settings of a live run's connection to Dask, except the scheduler's address.
 
     Parameters
     ----------

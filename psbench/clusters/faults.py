@@ -1,4 +1,4 @@
-"""What may happen to a worker in a run: slow spells and links, failures, late arrivals, corrupted pushes."""
+"""Faults of workers and links: slowdowns, failures, late arrivals, corrupted pushes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class LateJoin(WorkerFault):
 
 
 class Corruption(WorkerFault):
-    """A worker whose pushes are wrong after its first `after` releases (a Byzantine fault).
+    """A worker whose pushes are corrupted after its first `after` releases (a Byzantine fault).
 
     `how`: sign_flipped sends -factor times what it has computed, scaled sends factor times that, noise sends
     Gaussian numbers of factor times its root mean square, stale sends what it computed `age` pushes before
@@ -117,7 +117,7 @@ def _arrivals(where: str, num_workers: int, joins: Sequence[LateJoin]) -> dict[i
 
 
 def _check_failures(where: str, worker: int, failures: list[Failure], there_from: float) -> None:
-    """Check the failures of one worker, in time order: each must come while it is there."""
+    """Check that the failures of a worker, in time order, occur while it is active."""
     there: float | None = there_from
     for failure in sorted(failures, key=lambda f: f.at_s):
         if there is None or failure.at_s < there:

@@ -26,7 +26,7 @@ class Homogeneous(Cluster):
 
 
 class Custom(Cluster):
-    """Machines of any speed; what a mapping without a name means.
+    """Machines of any speed; the default for a mapping without a name.
 
     Examples
     --------

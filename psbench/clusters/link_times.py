@@ -1,4 +1,4 @@
-"""The latencies of messages, where they vary, in virtual time."""
+"""Varying latencies of messages, in virtual time."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class LinkTimes:
         return chain.from_iterable(iter(lambda: series(_BLOCK).tolist(), []))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many times each end has used, as plain data."""
+        """Return the number of latencies drawn for each end, as plain data."""
         return {"used": list(self._used)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state of `state_dict`: the streams are wound on to where they were."""
+        """Restore a state of `state_dict`: the streams are advanced to their positions."""
         self._used = list(state["used"])
         self._factors = [self._series(end) for end in range(len(self._scale))]
         for used, factors in zip(self._used, self._factors, strict=True):

@@ -1,4 +1,4 @@
-"""What messages cost, in virtual time."""
+"""Costs of messages in virtual time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BYTES_PER_MBIT = 125_000.0
 
 
 def extra_round_trips(num_bytes: float, first_window: int) -> int:
-    """Return after how many round trips the last part of a message leaves a connection that was idle.
+    """Return the round trips before the last part of a message leaves an idle connection.
 
     It sends a first window, and after each round trip twice as much as before (slow start): w (2^r - 1)
     bytes in r flights. Without a window, any message is one flight.
@@ -130,11 +130,11 @@ class Network:
         return waits + latency
 
     def _achieves(self, num_bytes: float, shares: Sequence[float] = (1.0,)) -> float:
-        """Return the bytes per second that a message gets at most, whose slices pass side by side."""
+        """Return the highest rate in bytes per second of a message whose slices are sent concurrently."""
         return min(achieved(self._achieved, share * num_bytes) / share for share in shares if share)
 
     def share(self, shares: Sequence[float]) -> None:
-        """Have each server carry that part of every message from now on."""
+        """Set each server's share of every message."""
         self._shares = shares
         self._busy = [share / rate for share, rate in zip(shares, self._server_rates, strict=True)]
         server_rate = min(
@@ -147,7 +147,7 @@ class Network:
         self._pass_down = [1.0 / min(rate, server_rate) for rate in self._down_rates]
 
     def advance(self, now: float) -> None:
-        """Take what links have from then on; messages that begin earlier are asked for before."""
+        """Apply the throttles of the links up to `now`; query earlier messages first."""
         if now < self._throttles.next_s:
             return
         parts = self._throttles.at(now)
@@ -164,7 +164,7 @@ class Network:
         return [carried * busy for busy in self._busy]
 
     def move(self, given: Sequence[float], taken: Sequence[float]) -> float:
-        """Return the seconds in which servers give and take so many bytes among themselves, side by side."""
+        """Return the seconds for concurrent transfers of `given` and `taken` bytes between servers."""
         links = zip(given, taken, self._server_rates, strict=True)
         return max(max(out, into) / rate for out, into, rate in links) + self._hop
 
@@ -203,7 +203,7 @@ class Network:
     def _share(
         self, worker: int, back: int, num_bytes: float, rate: float, now: float, latency: float
     ) -> float:
-        """Begin a message on a link that is shared; see `later`."""
+        """Start a message on a shared link; see `later`."""
         self._carried += num_bytes
         flow = self._flow_of[worker, back] = next(self._flows)
         arrives = self._links[back].begin(flow, num_bytes, rate, now) + latency
@@ -224,7 +224,7 @@ class Network:
         return max(0.0, arrives - said)
 
     def said(self, worker: int) -> float:
-        """Return when the last message to a worker arrives, as was said; seconds."""
+        """Return the scheduled arrival of the last message to a worker; seconds."""
         return self._said.get((worker, 1), (0.0, 0.0))[0]
 
     def message(self, worker: int, now: float) -> float:
@@ -245,7 +245,7 @@ class Network:
         return 2 * (n - 1) * self.hop(num_bytes / n, workers) if n > 1 else 0.0
 
     def hop(self, num_bytes: float, workers: Sequence[int]) -> float:
-        """Return the seconds of one message over the slowest link, and with the longest latency, of these."""
+        """Return the seconds of a message over the slowest link, with the longest latency, of `workers`."""
         if self._equal:
             rate, latency = self._rates[0], self._latency[0]
         else:
@@ -255,7 +255,7 @@ class Network:
         return num_bytes / rate + latency * (1 + 2 * extra_round_trips(num_bytes, self._window))
 
     def star(self, up: float, down: float, workers: Sequence[int]) -> float:
-        """Return the seconds in which each of these pushes so many bytes to the servers, and is answered.
+        """Return the seconds in which each of these workers pushes `up` bytes and receives `down` bytes.
 
         The servers' links are free, and serve or share as ever; the answers begin when all pushes are there.
         Latencies that vary are not drawn.
@@ -280,7 +280,7 @@ class Network:
         return seconds
 
     def injection(self, worker: int, injection: Mapping[str, Any], sample_bytes: int) -> float:
-        """Return the time in which a worker receives the samples that others share (`SelSync`).
+        """Return the time in which a worker receives the injected samples of others (`SelSync`).
 
         One message over the slowest link among them; 0 without any.
         """
@@ -288,18 +288,17 @@ class Network:
         return self.hop(len(others) * injection["each"] * sample_bytes, [worker, *others]) if others else 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return until when the servers' link is busy in each direction, and what it carried: plain data."""
+        """Return until when the servers' link is busy in each direction, and its traffic: plain data."""
         carried = self._carried
         return {"up_free_s": self._up_free, "down_free_s": self._down_free, "carried_bytes": carried}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state of `state_dict`."""
         self._up_free, self._down_free = state["up_free_s"], state["down_free_s"]
         self._carried = state["carried_bytes"]
 
 
 class Throttles:
-    """What part of its bandwidth each worker's link has along time.
+    """Share of its bandwidth that each worker's link has over time.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A cluster as numbers: all that a backend needs to know to play it."""
+"""A cluster as numbers: all that a backend needs to simulate or emulate it."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Profile:
 
     @property
     def num_workers(self) -> int:
-        """All workers, also those that join late."""
+        """Number of workers, including those that join late."""
         return len(self.speed)
 
     @property
@@ -105,7 +105,7 @@ class Profile:
 
     @property
     def starters(self) -> tuple[int, ...]:
-        """The workers that are there at the start."""
+        """The workers that are active at the start."""
         late = {join.worker for join in self.joins}
         return tuple(worker for worker in range(self.num_workers) if worker not in late)
 
@@ -115,7 +115,7 @@ class Profile:
         return found if isinstance(found, tuple) else (found,)
 
     def server_links(self, servers: int) -> tuple[float, ...]:
-        """Return the bandwidth of each of so many servers, in megabits per second.
+        """Return the bandwidth of each of `servers` servers, in megabits per second.
 
         Raises
         ------

@@ -39,7 +39,7 @@ SWITCH = "Strategy-Switch (IEEE Access 2025), Tables 2 and 3; thesis Tables 4.2 
 
 
 class Flavour(NamedTuple):
-    """A kind of machine: what it is called, virtual CPUs, gigabytes."""
+    """A kind of machine: name, virtual CPUs, gigabytes."""
 
     flavour: str
     vcpu: float
@@ -52,7 +52,7 @@ REGALE_SMALL = Flavour("regale-small", 2, 8)
 
 
 class PublishedCluster(Cluster):
-    """Base of the test beds whose machines are known by their cores.
+    """Base of test beds that are specified by the cores of their machines.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class PublishedCluster(Cluster):
     )
 
     def flavours(self) -> list[tuple[Flavour, int]]:
-        """Return the kinds of machine and how many there are of each."""
+        """Return the kinds of machine and the number of each."""
         raise NotImplementedError(f"{type(self).__name__} must define flavours")
 
     def machines(self) -> list[Machine]:

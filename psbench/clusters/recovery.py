@@ -1,4 +1,4 @@
-"""What a run does when processes of its cluster are lost, or are not there yet."""
+"""Settings for a run whose cluster has lost or missing processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from psbench.errors import ParameterError
 
 
 class Recovery(Specification):
-    """What a run on Dask does when processes are lost or missing; only `keep` concerns a simulated one.
+    """Settings for lost or missing processes of a live run; simulated runs use only `keep`.
 
     Parameters
     ----------
@@ -39,11 +39,11 @@ class Recovery(Specification):
 
     @property
     def lets_workers_join(self) -> bool:
-        """Whether training workers that are missing join when there is room for them."""
+        """Whether missing training workers join as soon as there is room for them."""
         return self.replace_workers or self.min_workers is not None
 
     def check(self, num_workers: int, compositions: Sequence[Strategy]) -> None:
-        """Refuse settings that this cluster or strategy does not allow.
+        """Raise if the cluster or the strategy does not allow these settings.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Where a run's Dask scheduler is, and whether anything listens there; loads neither torch nor Dask."""
+"""The address of a run's Dask scheduler, and a check of its port; imports neither torch nor Dask."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _SchedulerFile(BaseModel):
 
 
 def address_of(scheduler: str | None, connection: ConnectionSettings) -> str | None:
-    """Return the address of the scheduler that a run is given; None for a cluster of its own.
+    """Return the address of the scheduler; None for a local cluster.
 
     Raises
     ------
@@ -41,7 +41,7 @@ def address_of(scheduler: str | None, connection: ConnectionSettings) -> str | N
 
 
 def check_address(address: str) -> None:
-    """Refuse what is no address that Dask can connect to.
+    """Raise unless Dask can parse the address.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def check_address(address: str) -> None:
 
 
 def check_port(address: str, within_s: float) -> None:
-    """Refuse an address at which nothing listens. What listens is asked by Dask, later.
+    """Raise if nothing listens at an address. Dask checks later that it is a scheduler.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def check_port(address: str, within_s: float) -> None:
 
 
 def no_answer(address: str, within_s: float) -> str:
-    """Return what is said of an address at which there is no scheduler."""
+    """Return the error message for an address without a scheduler."""
     return (
         f"scheduler: no Dask scheduler answers at {address!r} within {within_s:g} s "
         "(connection.connect_within_s); "

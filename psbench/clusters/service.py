@@ -1,4 +1,4 @@
-"""Servers and a coordinator that take time: off unless a cluster says otherwise."""
+"""Service times of servers and coordinator: 0 unless a cluster sets them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 
 
 class Service(Specification):
-    """What a server needs for a message, and the coordinator to decide.
+    """Time that a server needs for a message, and the coordinator for a decision.
 
     A push or a model of B bytes keeps a server for `message_s` + B * `byte_s` seconds. Each server has one
     queue for both, in the order in which messages arrive or answers are given. Whatever a worker says
@@ -31,7 +31,6 @@ class Service(Specification):
 
     @property
     def takes_time(self) -> bool:
-        """Whether anything takes longer than no time."""
         return bool(self.message_s or self.byte_s or self.decision_s)
 
 
@@ -39,7 +38,7 @@ NO_SERVICE = Service()
 
 
 class ServerQueues(Generic[_T]):
-    """What servers are busy with; the first is the coordinator too.
+    """Queues of the servers; the first server is also the coordinator.
 
     What arrives while they are busy waits, the first for the first. The answers to what was decided about are
     sent before the next is taken, as one process does both.
@@ -69,7 +68,7 @@ class ServerQueues(Generic[_T]):
         self.share(shares)
 
     def share(self, shares: Sequence[float]) -> None:
-        """Have each server carry that part of every message from now on."""
+        """Set each server's share of every message."""
         service = self._service
         self._each = [(service.message_s if share else 0.0, share * service.byte_s) for share in shares]
 
@@ -92,7 +91,7 @@ class ServerQueues(Generic[_T]):
         return max(served, self._free[0])
 
     def following(self) -> tuple[_T, float] | None:
-        """Return the next waiting message and when it will have been handled; None if nothing waits."""
+        """Return the next waiting message and its completion time; None if none waits."""
         self._takes = False
         if not self._waiting:
             return None
@@ -110,5 +109,4 @@ class ServerQueues(Generic[_T]):
         return list(self._free)
 
     def load_state_dict(self, state: Sequence[float]) -> None:
-        """Take over a state of `state_dict`."""
         self._free = list(state)

@@ -1,4 +1,4 @@
-"""A link whose messages pass at once, each with an equal share of it, as packets of several TCP flows do."""
+"""A link that concurrent messages share equally, like packets of several TCP flows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SharedLink:
         self._now = 0.0
 
     def begin(self, what: object, num_bytes: float, rate: float, now: float) -> float:
-        """Begin a message, over a link of its own of that rate; returns when it ends if no other begins."""
+        """Start a message with a maximum rate; return its end if no other message starts."""
         self._advance(max(now, self._now))
         self._left[what], self._limits[what] = float(num_bytes), rate
         left, at = dict(self._left), self._now
@@ -57,7 +57,7 @@ class SharedLink:
         return self._ends[what]
 
     def _advance(self, now: float) -> None:
-        """Send until then; what has ended by then is no longer under way."""
+        """Advance the transfers to `now`, and remove the finished ones."""
         while self._left:
             until = min(now, min(self._ends[each] for each in self._left))
             rates = self._rates(list(self._left))
@@ -71,7 +71,7 @@ class SharedLink:
         self._now = now
 
     def _rates(self, under_way: Sequence[object]) -> dict[object, float]:
-        """Return what each of them gets: the smallest limits first, the rest in equal shares."""
+        """Return the rate of each transfer: the smallest limits first, the rest in equal shares."""
         rest, rates = self.rate, {}
         waiting = sorted(under_way, key=lambda each: self._limits[each])
         for place, each in enumerate(waiting):

@@ -1,4 +1,4 @@
-"""How much a step's time varies: distributions of the factor that multiplies a worker's mean step time.
+"""Variation of a step's time: distributions of the factor on a worker's mean step time.
 
 Every distribution has mean 1 unless its docstring says otherwise, so that changing it changes how much the
 workers vary and not how fast they are.
@@ -41,7 +41,7 @@ class StepTime(Part):
         raise NotImplementedError(f"{type(self).__name__} must define draw")
 
     def series(self, worker: int, rng: np.random.Generator) -> Callable[[int], Doubles]:
-        """Return a function that gives so many of a worker's next factors, from the first on.
+        """Return a function that gives a worker's next factors, from the first on.
 
         `rng` is the worker's own stream. How many are asked for at a time changes nothing.
         """
@@ -59,13 +59,12 @@ class StepTime(Part):
         return following
 
     def check_workers(self, num_workers: int) -> None:
-        """Raise ParameterError if it does not fit a cluster of so many workers."""
+        """Raise ParameterError if the distribution does not fit a cluster of that size."""
 
     def begin(self, num_workers: int) -> None:
         """Read the file of a trace, if there is one; called before the first step."""
 
     def length(self, worker: int) -> int | None:
-        """Return after how many steps a worker's times are repeated; None if they are not."""
         return None
 
 
@@ -175,7 +174,7 @@ class LogNormal(StepTime):
         return self.shift + (1.0 - self.shift) * factors if self.shift else factors
 
     def series(self, worker: int, rng: np.random.Generator) -> Callable[[int], Doubles]:
-        """Return what gives the next factors of a worker."""
+        """Return a generator function of a worker's next factors."""
         if not self.stalls:
             return self._smooth(rng)
         smooth, whether, how_long = self._smooth(rng), *rng.spawn(2)
@@ -188,7 +187,7 @@ class LogNormal(StepTime):
         return following
 
     def _smooth(self, rng: np.random.Generator) -> Callable[[int], Doubles]:
-        """Return what gives the next factors without stalls."""
+        """Return a generator function of the next factors, without stalls."""
         if not self.correlation:
             return lambda size: self._independent(rng, size)
         kept, fresh = self.correlation, math.sqrt(1.0 - self.correlation**2)

@@ -94,7 +94,6 @@ class StepTimes:
         return seconds
 
     def scanned(self, worker: int, seconds: float) -> None:
-        """Count seconds that a worker has read outside of its steps."""
         self._seconds[worker] += seconds
         self._reading[worker] += seconds
 
@@ -117,7 +116,6 @@ class StepTimes:
         ]
 
     def used(self, worker: int) -> int:
-        """Return how many steps a worker has begun."""
         return self._drawn[worker] - len(self._left[worker])
 
     def _used(self) -> list[int]:
@@ -138,11 +136,11 @@ class StepTimes:
         return self._series[worker](size)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many factors each worker has used, as plain data."""
+        """Return the number of factors each worker has used, as plain data."""
         return {"used": self._used()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state of `state_dict`: the streams are wound on to where they were."""
+        """Restore a state of `state_dict`: the streams are advanced to their positions."""
         self._reset()
         for worker, used in enumerate(state["used"]):
             if used:

@@ -122,12 +122,12 @@ class Trace(StepTime):
 
     @property
     def in_seconds(self) -> bool:  # pyrefly: ignore[bad-override]
-        """Whether what is drawn are seconds, instead of factors of what the profile gives."""
+        """Whether the trace holds seconds instead of factors."""
         return bool(self.seconds or self.path)
 
     @property
     def in_blocks(self) -> bool:
-        """Whether blocks of steps are drawn."""
+        """Whether the trace is sampled in blocks of steps."""
         return self.order == "blocks" or (self.order is None and self.in_seconds)
 
     @property
@@ -136,7 +136,7 @@ class Trace(StepTime):
         return self.samples
 
     def check_workers(self, num_workers: int) -> None:
-        """Raise ParameterError if `seconds` are of other workers than the cluster's."""
+        """Raise ParameterError unless `seconds` has one entry per worker."""
         if self.seconds and len(self.seconds) != num_workers:
             raise ParameterError(
                 f"step_time 'trace': seconds of {len(self.seconds)} workers, but the cluster has "
@@ -151,11 +151,11 @@ class Trace(StepTime):
             )
 
     def length(self, worker: int) -> int | None:
-        """Return after how many steps a worker's times are repeated; None if they are drawn."""
+        """Return the number of steps after which a worker's times repeat; None if they are drawn."""
         return len(self._steps()[worker]) if self.in_seconds and self.order == "in_order" else None
 
     def series(self, worker: int, rng: np.random.Generator) -> Callable[[int], Doubles]:
-        """Return what gives the next of a worker's factors, or seconds."""
+        """Return a generator function of a worker's next factors or seconds."""
         own = np.asarray(self._steps()[worker] if self.in_seconds else self.factors)
         if self.in_blocks:
             return self._counted(_Blocks(own, self.block, rng).following)
@@ -177,7 +177,7 @@ class Trace(StepTime):
 
 
 class _Blocks:
-    """A course of blocks of measured steps; where a block begins is drawn when it is reached."""
+    """A sequence of blocks of measured steps, with random block starts."""
 
     def __init__(self, values: Doubles, block: int | None, rng: np.random.Generator) -> None:
         self._values, self._rng = values, rng
@@ -185,7 +185,7 @@ class _Blocks:
         self._begins = np.zeros(0, dtype=np.int64)
 
     def following(self, start: int, size: int) -> Doubles:
-        """Return so many steps of the course, which follow those that were asked for before."""
+        """Return the next `size` steps of the sequence."""
         steps, count = np.arange(start, start + size), len(self._values)
         missing = (start + size - 1) // self._block + 1 - len(self._begins)
         drawn = (self._rng.random(max(0, missing)) * count).astype(np.int64)

@@ -107,7 +107,7 @@ class ActionProcessor:
         }
 
     def install(self, now: Strategy, momentum_scale: Callable[[int, int], float] | None) -> None:
-        """Use this composition from now on; what every update needs of it is looked up once."""
+        """Use this composition from now on, and cache its hooks."""
         self.composition = now
         self._on_commit: Hook = now.aggregation.on_commit
         self._by_share = now.lr_scaling == "by_share"
@@ -131,14 +131,14 @@ class ActionProcessor:
         self._order_hooks: list[Any] = defined("on_release", now.communication, now.stragglers)
 
     def watch(self, rule: Switching | None) -> None:
-        """Ask this switch rule after every update, if there is one, beside the composition's parts."""
+        """Call this switch rule after every update, besides the composition's parts."""
         self.rule, now = rule, self.composition
         watchers: list[Part] = [now.communication, now.stragglers, *([] if rule is None else [rule])]
         movers = [now.placement] if now.placement.moves else []
         self._after_apply: list[Hook] = defined("on_applied", *watchers, *movers)
 
     def commit(self, commit: act.Commit) -> None:
-        """Ask the aggregation part how these pushes become the next version."""
+        """Ask the aggregation part for the next version from these pushes."""
         if not commit.pushes:
             raise ProtocolError(
                 f"{self.composition.consistency.name!r}: a Commit without pushes; commit at least one, "
@@ -185,7 +185,7 @@ class ActionProcessor:
             self.measuring_part = EVALUATION
 
     def mix(self, mix: act.Mix) -> None:
-        """Make workers' models anew from those of some; each then has one more version of its own."""
+        """Replace workers' models by mixtures; each then has one more version of its own."""
         view, now = self.view, self.composition
         for number in mix.rows:
             worker = view.workers[number]
@@ -282,14 +282,14 @@ class ActionProcessor:
         return worker.allowance
 
     def allow_again(self, workers: Sequence[WorkerView]) -> None:
-        """Allow workers that are about to be released anew what they may take of another number of epochs."""
+        """Renew the step allowance of workers that are about to be released."""
         for worker in workers:
             worker.allowance = -1
         for worker in workers if self._decides_own_rounds else ():
             self.allow(worker)
 
     def note_fragments(self, worker: WorkerView, fragment: int) -> None:
-        """Note that a worker is sent a fragment, or all of the model (-1)."""
+        """Record that a worker is sent a fragment, or the whole model (-1)."""
         updates = self.view.fragment_updates
         if fragment < 0:
             worker.fragment_updates = [*updates]
@@ -303,7 +303,7 @@ class ActionProcessor:
         return fragment
 
     def _show_votes(self, release: act.Release, rule: Switching) -> None:
-        """Ask the rule, before any vote is answered, as if all steps that were voted on were trained on.
+        """Call the rule before votes are answered, as if all voted steps had been trained on.
 
         They are, whether workers keep them or push them, as they are ordered to if the rule switches.
         """
@@ -333,7 +333,7 @@ class ActionProcessor:
             log.append(pack_release(self.view.now, _RELEASE, worker, pushes, load, kept, size, text))
 
     def _complete_for_own_half(self, release: act.Release, worker: WorkerView, status: Status) -> int:
-        """Add the rate of a worker that computes with it, and whether it gets the aggregate.
+        """Add the rate for a worker with local steps, and whether it receives the aggregate.
 
         Returns the samples of a vote's steps that it keeps: they are progress without a push.
         """
@@ -371,7 +371,7 @@ class ActionProcessor:
         return sum(push.samples for push in view.pending.values())
 
     def hold(self, hold: act.Hold) -> None:
-        """Let a worker wait, for a reason."""
+        """Hold a worker, with a reason."""
         number, log = hold.worker, self.log
         if not hold.reason:
             raise ProtocolError(
@@ -391,14 +391,14 @@ class ActionProcessor:
             log.append(pack_release(self.view.now, _HOLD, number, 0, 0, 0, 0, text))
 
     def withhold(self, worker: int, drain: Drain) -> None:
-        """Let a worker wait for the hand-over."""
+        """Hold a worker until the hand-over."""
         if worker not in drain.parked:
             drain.parked.add(worker)
             self.hold(act.Hold(worker, "switch"))
         self.unanswered.discard(worker)
 
     def cancel(self, cancel: act.Cancel) -> None:
-        """Make void what a worker computes; the same answer must release or hold it."""
+        """Cancel a worker's computation; the same answer must release or hold the worker."""
         worker = self.view.workers[cancel.worker]
         if worker.status != Status.COMPUTING:
             raise ProtocolError(f"worker {cancel.worker} was cancelled, but it does not compute")
@@ -430,7 +430,7 @@ class ActionProcessor:
         self.record(Kind.TELL, worker=tell.worker, text=plain_json(tell.orders))
 
     def measure(self, measure: act.Measure) -> None:
-        """Ask the backend for numbers; the rest of the answer waits for them."""
+        """Request numbers from the backend; the rest of the answer waits for them."""
         if not hasattr(getattr(self.composition, measure.domain, None), "on_measured"):
             raise ProtocolError(
                 f"{measure.domain!r} asks for numbers, but its part defines no on_measured to take them"
@@ -440,7 +440,7 @@ class ActionProcessor:
         self.record(Kind.MEASURE, text=plain_json([measure.domain, measure.needs]))
 
     def set_timer(self, timer: act.SetTimer) -> None:
-        """Ask the backend for a timer."""
+        """Request a timer from the backend."""
         if not timer.at >= self.view.now:
             raise ProtocolError(
                 f"timer {timer.key!r} was set for {timer.at} s, but it is {self.view.now} s already"
@@ -455,14 +455,14 @@ class ActionProcessor:
         self.record(Kind.NOTE, text=note.text)
 
     def reassign(self, change: act.Reassign) -> None:
-        """Move parameters when no message is under way; ignored during a switch."""
+        """Move parameters once no message is in transit; ignored during a switch."""
         if self.drain is None and self.migration is None:
             self.migration = migration = Migration(change)
             if migration.is_quiet(self.view):
                 self._carry_out(migration)
 
     def advance_migration(self, migration: Migration) -> None:
-        """Order workers that might never push to do so; when no message is under way, move the parameters."""
+        """Order silent workers to push; once no message is in transit, move the parameters."""
         self.todo.extend(migration.sweep(self.view, self.composition))
         if not self.todo and migration.is_quiet(self.view):
             self._carry_out(migration)
@@ -489,7 +489,7 @@ class ActionProcessor:
             self.tell(tell)
 
     def hand_over(self, handover: act.Handover) -> None:
-        """Hand over to the next composition, whose updates and timers are counted from now on."""
+        """Hand over to the next composition, which counts its own updates and timers."""
         self.out.append(handover)
         columns = {"id": handover.to, "steps": handover.origin, "compute_s": handover.cost_s}
         self.record(Kind.HANDOVER, version=self.view.version, text=handover.reason, **columns)

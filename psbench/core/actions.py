@@ -1,4 +1,4 @@
-"""Actions: what parts return, and what a backend performs in the order given.
+"""Actions: the decisions of parts, which a backend performs in the given order.
 
 `Commit` and `SwitchTo` are performed by the engine and never reach a backend. The engine completes `Release`
 and `Apply`: a part writes `Release(worker)`, the backend receives it with the version to load and a ticket.
@@ -25,7 +25,7 @@ class Commit:
 
 @dataclass(slots=True)
 class Apply:
-    """Make the next version of these pushes, by the part's `update` (aggregation).
+    """Make the next version from these pushes, by the part's `update` (aggregation).
 
     `weights` and `numbers` are for that method: what the part has decided of each push, and beside.
     `lr_scale` multiplies the optimizer's rate, `momentum_scale` its momentum (a switch may
@@ -45,7 +45,7 @@ class Apply:
 
 @dataclass(slots=True)
 class Release:
-    """Let a worker take a `step`, or, after a vote, `push`.
+    """Release a worker to take a `step`, or, after a vote, to `push`.
 
     The engine sets `load`, the version the worker starts from; `send`, whether anything must travel
     (a worker that already holds that version is not sent it again, nor one whose steps are its own);
@@ -72,7 +72,7 @@ class Release:
 
 @dataclass(slots=True)
 class Hold:
-    """Let a worker wait until a later `Release`; not repeated."""
+    """Hold a worker until a later `Release`; need not be repeated."""
 
     worker: int
     reason: str
@@ -80,14 +80,14 @@ class Hold:
 
 @dataclass(slots=True)
 class Cancel:
-    """Make void what a worker computes; it waits, and must be answered in the same call."""
+    """Cancel a worker's computation; the same answer must release or hold the worker."""
 
     worker: int
 
 
 @dataclass(slots=True)
 class Drop:
-    """Exclude a worker for now: what it computes is void, and it counts as gone until readmitted.
+    """Exclude a worker until it is readmitted: its current work is discarded, and it counts as gone.
 
     Performed after the other actions of the answer, among them a release of that worker. The last worker is
     never dropped. If it leaves, and at a hand-over, dropped workers are readmitted.
@@ -122,7 +122,7 @@ class Tell:
 
 @dataclass(slots=True)
 class Measure:
-    """Ask for numbers from tensors: `needs` maps a name to a push id or None.
+    """Request numbers computed from tensors: `needs` maps a name to a push id or None.
 
     Names: `model_loss` and `train_loss` (of the current version, on fixed samples of the validation and
     the training set), `candidate_loss` (of the model that a push proposes), `distance_sq` (squared
@@ -143,7 +143,7 @@ class Measure:
 
 @dataclass(slots=True)
 class SetTimer:
-    """Ask for a `Timer(key)` at time `at`, in seconds of the run.
+    """Request a `Timer(key)` at time `at`, in seconds of the run.
 
     The engine sets `composition_id`, so that a timer set before a hand-over does not reach the parts after
     it.
@@ -163,7 +163,7 @@ class Note:
 
 @dataclass(slots=True)
 class SwitchTo:
-    """Drain, then change to composition `to`; `drain` says what happens to work under way."""
+    """Drain, then change to composition `to`; `drain` is the treatment of work in progress."""
 
     to: int
     reason: str
@@ -195,7 +195,7 @@ class Reassign:
 
 @dataclass(slots=True)
 class Mix:
-    """Make models of workers the weighted sums of some workers' models, all at once (aggregation, no server).
+    """Replace workers' models by weighted sums of models, simultaneously (aggregation, no server).
 
     `rows` has for each of these workers the weights by worker, its own included. With `sent` each takes what
     the others sent at the version that it has itself, else their models as they are now. `push` is the

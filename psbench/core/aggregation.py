@@ -20,8 +20,6 @@ Exchanging: TypeAlias = Generator[Any, Any, Mapping[str, Vector]]
 
 
 def _needs_of_several_vectors() -> tuple[Need, ...]:
-    """Return the needs of a part whose pushes carry more than one vector."""
-
     def need(domain: str, is_met: Callable[[Any], bool], why: str, remedy: str = "") -> Need:
         return Need(domain, is_met, "{part} has pushes carry several vectors, " + why, remedy, _has_several)
 
@@ -93,7 +91,7 @@ def _sends_several(part: Aggregation) -> bool:
 
 
 class Aggregation(Part):
-    """How pushes become the next model: which make a version and how much each counts, and the arithmetic.
+    """Aggregation of pushes into the next model: which pushes, with which weights, and the arithmetic.
 
     `on_commit` decides, once, from plain data. `update` computes, in every process that holds parameters, on
     the entries that it holds. It uses the fields of the part and what it is handed; private attributes are of
@@ -198,7 +196,7 @@ class Aggregation(Part):
 
     @property
     def exchanges(self) -> bool:
-        """Whether its pushes are added up in several sums, each of which depends on the one before."""
+        """Whether its pushes are summed in several exchanges, each depending on the previous one."""
         return type(self).exchange is not Aggregation.exchange
 
     @property
@@ -208,7 +206,7 @@ class Aggregation(Part):
         return "" if outer is None or outer == 1 else f", effective outer rate {outer:g}"
 
     def doubt_of_rates(self, lr: float) -> str:
-        """Return a warning if the part's or the optimizer's rate is probably not intended, else nothing."""
+        """Return a warning if the part's or the optimizer's rate is probably unintended, or ""."""
         if not self.usual_lr or lr <= 3 * self.usual_lr:
             return ""
         return (
@@ -219,7 +217,7 @@ class Aggregation(Part):
 
     @property
     def effective_outer_rate(self) -> float | None:
-        """How many times a constant difference moves the model in the long run; None if it varies.
+        """Effective outer rate: the long-run displacement per constant difference; None if it varies.
 
         lr/(1 - beta) of a part with `outer_lr` and perhaps `outer_momentum`: at one outer rate, steps with
         and without a momentum are not equally large, and a comparison of both compares two rates.
@@ -236,7 +234,7 @@ class Aggregation(Part):
         return []
 
     def sums(self, shapes: Shapes, version: int) -> Sequence[int | ToAll]:
-        """Return how many entries each sum of `exchange` has that makes the next version of this one.
+        """Return the sizes of the sums in `exchange` that make the next version.
 
         `ToAll` stands for a message. Empty if there is one sum, of the vectors that are pushed.
         """
@@ -245,7 +243,7 @@ class Aggregation(Part):
     def exchange(
         self, mine: Vector, state: State, shapes: Shapes, numbers: Mapping[str, float]
     ) -> Exchanging:
-        """Do a member's part in adding up the pushes of a commit, where workers do that by themselves.
+        """Compute a member's part of an exchange, if workers sum pushes without a server.
 
         What is yielded is added up over all members, each by the weight of its push, and the sum, a new
         vector, is what the `yield` gives. A message, which is a uint8 array, goes to all members, and the
@@ -275,7 +273,7 @@ class Aggregation(Part):
     def left_out(
         self, mine: Vector, total: Pushed, state: State, shapes: Shapes, numbers: Mapping[str, float]
     ) -> Vector | None:
-        """Return what a member adds to its next push after an exchange that came to `total`, if anything.
+        """Return the part of a member's vector to add to its next push after an exchange with sum `total`.
 
         The arguments are those of `exchange`, with the state as it was then. What is returned is a new
         vector, (entries,): checkpoints and forks have it, and another composition's first push carries it.

@@ -1,4 +1,4 @@
-"""Base classes of the family whose pushes are answered with a model other than the one that is evaluated."""
+"""Base classes of aggregations that answer pushes with another model than the evaluated one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from psbench.core.own_steps import OwnSteps
 
 
 class AnsweredModels(Aggregation):
-    """A push is answered with a model to continue from, such as that of the worker's region."""
+    """Base of aggregations that answer a push with another model, such as the region's."""
 
     reply = "answer"
     needs = (
@@ -33,5 +33,4 @@ class AnsweredSteps(OwnSteps):
     )
 
     def receive(self, w: Vector, answer: Vector, state: State, own: WorkerStep) -> None:
-        """Continue from the model."""
         self.begin(w, answer, state, own)

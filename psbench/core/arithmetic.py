@@ -1,4 +1,4 @@
-"""What the arithmetic of a part is handed: the pushes of a commit, its own named state, and the step.
+"""Arguments of a part's arithmetic: the pushes of a commit, the part's named state, and the step.
 
 Vectors are tensors that a backend owns, one entry for each parameter that this process holds: all of them in
 virtual time and in a member of a ring, a slice on a parameter server. A part calls their methods and imports
@@ -24,7 +24,7 @@ Shapes: TypeAlias = Sequence[Sequence[int]]
 
 
 class ToAll(NamedTuple):
-    """A message that each member of an exchange sends to all the others, of so many bytes."""
+    """A message from each member of an exchange to all others, with its number of bytes."""
 
     num_bytes: int
 
@@ -63,14 +63,14 @@ class Pushed:
     more: Mapping[str, Vector] = field(default_factory=dict)
 
     def split(self, names: Sequence[str]) -> None:
-        """Split a vector that several were sent as into the push's own and those of these names."""
+        """Split a concatenated vector into the push's own vector and the named ones."""
         self.vector, *others = self.vector.view(1 + len(names), -1).unbind()
         self.more = dict(zip(names, others, strict=True))
 
 
 @dataclass(slots=True)
 class Step:
-    """The update under way: its learning rate, and operations that a part may call.
+    """The current update: its learning rate, and operations that a part may call.
 
     Attributes
     ----------
@@ -103,7 +103,6 @@ class Step:
     def momentum(
         self, x: Vector, mean: Vector, velocity: Vector, lr: float, beta: float, *, nesterov: bool
     ) -> None:
-        """Take an outer step in place: v <- beta v + D; x <- x - lr v, or of nesterov x - lr (D + beta v)."""
         (self._momentum_step or momentum_step)(x, mean, velocity, lr, beta, nesterov)
 
     def sum(self, pushes: Sequence[Pushed]) -> Vector:
@@ -121,12 +120,12 @@ class Step:
         return rows
 
     def reply(self, answer: Vector) -> None:
-        """Have this sent to the workers in the place of the model; for parts whose `reply` is "aggregate"."""
+        """Send `answer` to the workers in place of the model; for parts whose `reply` is "aggregate"."""
         self.answer = answer
 
 
 class WorkerStep(Protocol):
-    """What a communication part's worker methods are given beside vectors: rate, orders, optimizer.
+    """Arguments of a communication part's worker methods besides vectors: rate, orders, optimizer.
 
     Attributes
     ----------
@@ -164,7 +163,7 @@ class Entries(Protocol):
 
     @property
     def size(self) -> int:
-        """How many they are."""
+        """Number of entries."""
 
     def of(self, vector: Vector) -> Vector:
         """Return them: a view if they are one range, else a copy."""
@@ -267,7 +266,6 @@ class State(MutableMapping[str, Any]):
         return found
 
     def number(self, name: str, start: float = 0.0) -> float:
-        """Return a number, which on first use is `start`."""
         return float(self._values.get(name, start))
 
     def of(self, entries: Entries, fragment: int) -> State:
@@ -290,12 +288,12 @@ class State(MutableMapping[str, Any]):
                 put_back(entries, self.vector(name), value)
 
     def tensors(self) -> dict[str, Vector]:
-        """Return all as tensors, not copied: those of numbers have no dimension."""
+        """Return all values as tensors, without copying; numbers become 0-dimensional tensors."""
         wide = self.like.new_zeros(0).double()
         return {n: wide.new_tensor(v) if isinstance(v, float) else v for n, v in self._values.items()}
 
     def load(self, tensors: Mapping[str, Vector]) -> None:
-        """Set what `tensors` returned; not copied."""
+        """Set the values that `tensors` returned, without copying."""
         for name, tensor in tensors.items():
             self[name] = tensor if tensor.dim() else tensor.item()
 
@@ -338,6 +336,6 @@ class State(MutableMapping[str, Any]):
 
 
 def put_back(entries: Entries, vector: Vector, part: Vector) -> None:
-    """Write entries into a vector, unless they are a view of it and so there already."""
+    """Write entries into a vector, unless they are a view of it."""
     if part.untyped_storage().data_ptr() != vector.untyped_storage().data_ptr():
         entries.put(vector, part)

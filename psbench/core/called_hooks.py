@@ -1,4 +1,4 @@
-"""Which hooks of parts a composition calls, and the refusal of a part that overrides any other.
+"""Hooks that a composition calls, and errors for parts that override other hooks.
 
 A hook that no rule below names is called in every composition. One whose event may not happen in a run, such
 as the loss of a worker, an evaluation or a switch, counts as called.
@@ -24,12 +24,12 @@ _POLICY = tuple(name for name, value in vars(WorkerPolicy).items() if inspect.is
 
 
 def has_own_half(communication: Communication) -> bool:
-    """Return whether the part changes what workers make of models and gradients."""
+    """Return whether the part overrides a hook that runs on workers."""
     return any(overrides(communication, hook) for hook in WORKER_HALF)
 
 
 def has_own_policy(communication: Communication) -> bool:
-    """Return whether workers may do anything after a step but push."""
+    """Return whether workers may do anything except push after a step."""
     policy = communication.worker_policy()
     return any(overrides(policy, hook) for hook in _POLICY)
 
@@ -46,7 +46,7 @@ class _Rule(NamedTuple):
 
 
 def _may(part: object, declared: str) -> bool:
-    """Return whether a class declares it, if only for some hyper-parameters, by a property."""
+    """Return whether a class declares a capability, possibly through a property."""
     return bool(getattr(type(part), declared))
 
 
@@ -55,7 +55,7 @@ def _has_steps_of_its_own(s: Composition) -> bool:
 
 
 def _keeps_steps(s: Composition) -> bool:
-    """Return whether a worker may go on without an answer to its last step."""
+    """Return whether a worker may continue without an answer to its last step."""
     m, p = s.communication, s.placement
     always_answered = isinstance(m, OwnSteps) or m.overlaps or p.collective
     return _has_steps_of_its_own(s) or p.peer_to_peer or not always_answered
@@ -207,7 +207,7 @@ def hooks_by_domain() -> dict[str, frozenset[str]]:
 
 
 def never_called(strategy: Composition) -> Iterator[str]:
-    """Yield which hooks the parts override that nothing calls in this composition."""
+    """Yield the overridden hooks that are never called in this composition."""
     m = strategy.communication
     for hook in _POLICY:
         if hook in dir(m):
@@ -229,7 +229,7 @@ def never_called(strategy: Composition) -> Iterator[str]:
 
 
 def never_asked(rule: Switching) -> str:
-    """Return why the hooks of a rule are in vain that says a time alone; empty if it has none."""
+    """Return why the hooks of a rule with a fixed time are never called; empty if it has none."""
     for hook in ("start", "on_applied", "on_evaluated", "on_push", "on_timer", "on_switch_requested"):
         if overrides(rule, hook):
             return (

@@ -1,4 +1,4 @@
-"""What is checked of a log that comes from a file: nothing is derived from rows that no run writes."""
+"""Validation of a log from a file: only rows that a run can write are accepted."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class _Resumed(_Text):
 
 
 def _check_chunk(stats: dict[str, float]) -> None:
-    """Refuse statistics of a chunk of data without those that stand beside them."""
+    """Reject statistics of a chunk without their companion statistics."""
     needed = {"compute_s", "test_loss"} if {"chunk_steps", "test_loss"} & stats.keys() else set()
     if missing := needed - stats.keys():
         raise ValueError(f"{min(missing)} is missing")
@@ -79,7 +79,7 @@ def _check_chunk(stats: dict[str, float]) -> None:
 
 
 def _check_mixed(mixing: _Mixing, num_workers: int) -> None:
-    """Refuse a mixing of workers that there are not."""
+    """Reject a mixing of unknown workers."""
     names = {*mixing.rows, *(name for row in mixing.rows.values() for name in row)}
     if late := [name for name in names if int(name) >= num_workers]:
         raise ValueError(f"worker {min(late)} is beyond {num_workers - 1}")
@@ -108,7 +108,7 @@ def _adapter(kind: Kind) -> TypeAdapter[Any]:
 
 
 def check_log(path: Path, log: EventLog, num_workers: int) -> None:
-    """Refuse rows of a log that no run writes.
+    """Reject rows that no run writes.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def check_log(path: Path, log: EventLog, num_workers: int) -> None:
 
 
 def _first(faults: Booleans, what: str, rows: Array | None = None) -> Iterator[tuple[int, str]]:
-    """Yield the first fault, if there is one: its row, and what is wrong."""
+    """Yield the row and description of the first fault, if any."""
     if faults.any():
         at = int(faults.argmax())
         yield at if rows is None else int(rows[at]), what
@@ -147,7 +147,7 @@ def _wrong_columns(log: EventLog, rows: Any, num_workers: int) -> Iterator[tuple
 
 
 def _wrong_pushes(log: EventLog, rows: Any, num_workers: int) -> Iterator[tuple[int, str]]:
-    """Yield a push whose number is none, or that is used before it has come."""
+    """Yield the first push with an invalid number, or one that is used before it arrives."""
     place = np.flatnonzero(rows["kind"] == Kind.PUSH)
     numbers = rows["id"][place]
     resumed = int(np.count_nonzero(rows["kind"] == Kind.RESUME))
@@ -174,7 +174,7 @@ def _wrong_pushes(log: EventLog, rows: Any, num_workers: int) -> Iterator[tuple[
 
 
 def _wrong_presence(log: EventLog, rows: Any, num_workers: int) -> Iterator[tuple[int, str]]:
-    """Yield a push or release of a worker that is not there, or a worker that comes twice."""
+    """Yield a push or release of an absent worker, or a second join of a present one."""
     place = np.flatnonzero(np.isin(rows["kind"], (*_COMES, *_GOES, *_PRESENT)))
     place = place[np.argsort(rows["worker"][place], kind="stable")]
     kind, worker = rows["kind"][place], rows["worker"][place]

@@ -14,7 +14,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 def qualified_name(value: Any) -> str:
-    """Return where a class or function is defined; of another object, its class.
+    """Return the qualified name of a class or function, or of another object's class.
 
     >>> qualified_name(qualified_name)
     'psbench.core.code_identity.qualified_name'
@@ -62,7 +62,7 @@ def _held(cell: types.CellType) -> Any:
 
 
 def _source(value: Any) -> str:
-    """Return the source code, or the byte code where there is no source, as in an interactive session."""
+    """Return the source code, or the byte code if there is no source, as in an interactive session."""
     try:
         return inspect.getsource(value)
     except (OSError, TypeError):

@@ -1,4 +1,4 @@
-"""Base classes of placements where a commit is one collective operation of its pushers."""
+"""Base classes of placements with one collective operation per commit."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Collective(Placement):
 
 
 class Replicas(Collective):
-    """Each worker holds the model, or a share of it, between two operations."""
+    """Each worker keeps the model, or a share of it, between two operations."""
 
 
 class Shares(Replicas):
@@ -83,7 +83,7 @@ class Shares(Replicas):
 
 
 class Jobs(Collective):
-    """Each operation is a job of tasks that keep nothing afterwards."""
+    """Each operation is a job of tasks without state."""
 
     stateless_workers = True
     needs = (

@@ -1,4 +1,4 @@
-"""Which parts work together; each says itself what it needs of the others (`Part.needs`)."""
+"""Compatibility of parts; each part declares its requirements (`Part.needs`)."""
 
 from __future__ import annotations
 
@@ -22,32 +22,31 @@ class Composition(Protocol):
     """One part of each domain."""
 
     @property
-    def consistency(self) -> Consistency: ...  # noqa: D102
+    def consistency(self) -> Consistency: ...
 
     @property
-    def aggregation(self) -> Aggregation: ...  # noqa: D102
+    def aggregation(self) -> Aggregation: ...
 
     @property
-    def communication(self) -> Communication: ...  # noqa: D102
+    def communication(self) -> Communication: ...
 
     @property
-    def stragglers(self) -> Stragglers: ...  # noqa: D102
+    def stragglers(self) -> Stragglers: ...
 
     @property
-    def placement(self) -> Placement: ...  # noqa: D102
+    def placement(self) -> Placement: ...
 
     @property
-    def lr_scaling(self) -> Literal["none", "by_share"]: ...  # noqa: D102
+    def lr_scaling(self) -> Literal["none", "by_share"]: ...
 
 
 def usual_lr_scaling(consistency: Consistency, aggregation: Aggregation) -> Literal["none", "by_share"]:
-    """Return the default of `Strategy.lr_scaling` for these parts."""
     singly = consistency.singly and aggregation.payload == "gradient"
     return "by_share" if singly and not aggregation.shares_rate else "none"
 
 
 def misfits(strategy: Composition) -> list[str]:
-    """Return why the parts cannot work together, from declared properties alone; empty if they can."""
+    """Return the reasons why the parts cannot be combined, from declared properties alone."""
     a = strategy.aggregation
     declared = (("payload", a.payload, get_args(PayloadKind)), ("reply", a.reply, get_args(ReplyKind)))
     for what, value, known in declared:
@@ -64,7 +63,7 @@ def needs_of(kind: type[Part]) -> tuple[Need, ...]:
 
 
 def _unmet(part: Part, strategy: Composition) -> Iterator[str]:
-    """Yield an error for each need of a part that the strategy does not meet."""
+    """Yield an error for each unmet requirement of a part."""
     for need in needs_of(type(part)):
         other = getattr(strategy, need.domain)
         if need.when(part) and not need.is_met(other):
@@ -75,7 +74,7 @@ def _unmet(part: Part, strategy: Composition) -> Iterator[str]:
 
 @cache
 def _proposal(need: Need) -> str:
-    """Name the registered parts that meet a need; empty if none does with its default parameters."""
+    """Return the names of registered parts that meet a requirement with their defaults; may be empty."""
     found = [name for name, kind in REGISTRY.get(need.domain, {}).items() if _meets(kind, need)]
     names = [f"'{name}'" for name in found[:_PROPOSED]]
     if not names:

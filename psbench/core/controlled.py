@@ -1,4 +1,4 @@
-"""Base classes of the family whose workers correct their steps by control variates."""
+"""Base classes of aggregations whose workers correct their steps by control variates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ControlledModels(Aggregation):
 
 
 class CorrectedSteps(OwnSteps):
-    """A worker corrects its steps by the global control variate (`own.answer["control"]`) less its own."""
+    """A worker corrects its steps by the global control variate (`own.answer["control"]`) minus its own."""
 
     needs = (
         Need(

@@ -1,4 +1,4 @@
-"""Draining before a switch: no worker begins a step until all work under way has ended."""
+"""Draining before a switch: no worker starts a step until all work in progress has ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from psbench.errors import ProtocolError
 
 
 class Drain:
-    """A switch under way: the work that must end first, and the workers that wait for it.
+    """A switch in progress: the work that must end first, and the workers that wait for it.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Drain:
         self._swept = False  # whether the work under way at the start has been ended
 
     def next_actions(self, view: ClusterView, composition: Strategy) -> list[Action]:
-        """Return the next actions; the drain is complete if there are none and no worker is under way."""
+        """Return the next actions; the drain is complete if there are none and no worker computes."""
         actions = [] if self._swept else self._sweep(view, composition)
         if actions or view.num_under_way:
             return actions
@@ -41,7 +41,7 @@ class Drain:
         return overlapping or (_empty_buffer(view, composition) if view.pending else [])
 
     def _sweep(self, view: ClusterView, composition: Strategy) -> list[Action]:
-        """End the work under way; who is under way is known once the answer is complete."""
+        """End the work in progress; call this once the answer is complete."""
         self._swept = True
         communication = composition.communication
         # cancelling would lose steps that were not pushed
@@ -63,7 +63,6 @@ class Drain:
 
     @classmethod
     def of_state(cls, state: dict[str, Any]) -> Drain:
-        """Return the drain that `state_dict` described."""
         drain = cls(act.SwitchTo(**state["switch"]))
         drain.parked, drain._swept = set(state["parked"]), state["swept"]
         return drain

@@ -1,4 +1,4 @@
-"""The contract of drivers: what performs the engine's answers.
+"""The contract of drivers, which perform the engine's actions.
 
 An engine decides, and has no workers. A driver has workers, links and a model, and decides nothing: the
 simulator, the coordinator of a live run, the driver of MapReduce jobs, and the scripted cluster of the tests
@@ -51,7 +51,7 @@ _OUT = Status.GONE, Status.NEW
 
 
 def is_void(release: act.Release, view: ClusterView) -> bool:
-    """Return whether a release is void: its worker has left or was dropped since, and may be back.
+    """Return whether a release is void: its worker has left or was dropped since.
 
     An answer that goes on after a `Measure` has the departures that were queued meanwhile, and drops come
     last in an answer; the view is as of its end.
@@ -61,7 +61,7 @@ def is_void(release: act.Release, view: ClusterView) -> bool:
 
 
 def makes_newest(apply: act.Apply, view: ClusterView) -> bool:
-    """Return whether stop rules and evaluations look at the version of an update.
+    """Return whether stop rules and evaluations use the version of an update.
 
     Of several updates in an answer they look at the last: the view, which they read, is as of its end.
     """
@@ -112,7 +112,7 @@ class Driver(Generic[Done]):
         }
 
     def perform_one(self, action: Action, now: float) -> Done | None:
-        """Perform an action, and return what is to be waited for before the next one."""
+        """Perform an action, and return the operation to wait for before the next one, if any."""
         return self.performers[type(action)](action, now)
 
     def _release_unless_void(self, release: act.Release, now: float) -> Done | None:
@@ -124,7 +124,7 @@ class Driver(Generic[Done]):
     # ---------------------------------------------------------------- workers
 
     def release(self, release: act.Release, now: float) -> Done | None:
-        """Have the release reach its worker: at once, or after the time that its message takes.
+        """Deliver the release to its worker: at once, or after its transfer time.
 
         It reaches the worker once. To `step`, the worker begins from version `load`: with `send` that is on
         its way to it, as it is now, after all updates that stand before the release in the answer; without,
@@ -135,15 +135,15 @@ class Driver(Generic[Done]):
         raise self.refusal(release)
 
     def leave_void(self, release: act.Release) -> Done | None:
-        """Do what a release that is void leaves to do: nothing reaches the worker."""
+        """Handle a void release: nothing is sent to the worker."""
         return None
 
     def hold(self, hold: act.Hold, now: float) -> Done | None:
-        """Let the worker wait. Nothing is to be done: a worker that was not released waits."""
+        """Hold the worker. By default nothing is done: a worker without a release waits."""
         return None
 
     def void(self, worker: int) -> Done | None:
-        """Make void what a worker computes, and what it has sent that has not arrived; it waits."""
+        """Cancel a worker's computation and its messages in transit; the worker waits."""
         raise NotImplementedError
 
     def forget(self, worker: int) -> None:
@@ -151,15 +151,15 @@ class Driver(Generic[Done]):
         raise NotImplementedError
 
     def cancel(self, cancel: act.Cancel, now: float) -> Done | None:
-        """Make void what the worker computes; a release, or a hold, of it follows."""
+        """Cancel the worker's computation; a release or a hold of the worker follows."""
         return self.void(cancel.worker)
 
     def drop(self, drop: act.Drop, now: float) -> Done | None:
-        """Make void what the worker computes; it counts as gone until it is readmitted."""
+        """Cancel the worker's computation; the worker counts as gone until it is readmitted."""
         return self.void(drop.worker)
 
     def readmit(self, readmit: act.Readmit, now: float) -> Done | None:
-        """Let a worker that was dropped be one that joins: it holds nothing."""
+        """Readmit a dropped worker as a joining one, without state."""
         self.leave(readmit.worker)
         return None
 
@@ -169,7 +169,7 @@ class Driver(Generic[Done]):
         self.forget(worker)
 
     def tell(self, tell: act.Tell, now: float) -> Done | None:
-        """Have orders reach a worker that computes; it reads them between two steps.
+        """Deliver orders to a computing worker, which reads them between two steps.
 
         They reach none that has left since.
         """
@@ -178,7 +178,7 @@ class Driver(Generic[Done]):
     # ---------------------------------------------------------------- the model
 
     def apply(self, apply: act.Apply, now: float) -> Done | None:
-        """Make the next version of the pushes named, with their weights and no other; see `makes_newest`.
+        """Make the next version from exactly the named pushes with their weights; see `makes_newest`.
 
         Their payloads are not needed any more.
         """
@@ -193,7 +193,7 @@ class Driver(Generic[Done]):
         raise self.refusal(measure)
 
     def hand_over(self, handover: act.Handover, now: float) -> Done | None:
-        """Hand the model over to another composition; all workers wait, and hold nothing any more.
+        """Hand the model over to another composition; all workers wait, without state.
 
         Once, with the optimizer's state unless its momentum is forgotten. Releases reach their workers
         `cost_s` seconds later.
@@ -201,21 +201,21 @@ class Driver(Generic[Done]):
         raise self.refusal(handover)
 
     def reassign(self, change: act.Reassign, now: float) -> Done | None:
-        """Move entries, with all that belongs to them, to the servers named; no message is under way."""
+        """Move entries with their states to the named servers; no message is in transit."""
         raise self.refusal(change)
 
     def mix(self, mix: act.Mix, now: float) -> Done | None:
-        """Make the models of workers the weighted sums named, all at once."""
+        """Replace workers' models by the given weighted sums, simultaneously."""
         raise self.refusal(mix)
 
     # ---------------------------------------------------------------- the rest
 
     def set_timer(self, timer: act.SetTimer, now: float) -> Done | None:
-        """Have `timer_of(timer)` happen at `timer.at`, and not before."""
+        """Deliver `timer_of(timer)` at `timer.at`, not earlier."""
         raise self.refusal(timer)
 
     def note(self, note: act.Note, now: float) -> Done | None:
-        """Do nothing: the engine has written the line in the log."""
+        """Ignore the note: the engine has logged it."""
         return None
 
     def refusal(self, action: Action) -> ProtocolError:
@@ -227,7 +227,7 @@ class PromptDriver(Driver[None]):
     """A driver that never has to wait between two actions of an answer."""
 
     def perform(self, actions: Iterable[Action], now: float, completely: bool = False) -> bool:
-        """Perform actions, and return whether the run goes on.
+        """Perform actions, and return whether the run continues.
 
         Those of the version with which it finishes are performed `completely` if a checkpoint is written.
         """

@@ -1,4 +1,4 @@
-"""How a run ends, and what of an answer is still performed then."""
+"""The end of a run, and the actions of an answer that are still performed then."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Ending:
         self.end(STOPPED, "stopped by hand")
 
     def cuts_answer(self, completely: bool = False) -> bool:
-        """Decide, once an action has ended the run, whether the rest of its answer is left undone.
+        """Return whether an action that ends the run also drops the rest of its answer.
 
         No worker starts another step then. `completely`: a checkpoint follows, which has all of the version
         that a run finishes with.

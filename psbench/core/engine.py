@@ -144,14 +144,14 @@ class Engine:
         return out
 
     def _must_wait(self, event: ev.Event) -> bool:
-        """Whether an event waits for another that completes the answer under way; no evaluation does."""
+        """Return whether an event must wait until the current answer is complete; evaluations need not."""
         evaluation = self._processor.measuring_part == EVALUATION
         return type(event) is not ev.Evaluated and (evaluation or type(event) is not ev.Measured)
 
     def resume(
         self, spared: Iterable[int] = (), epochs: float | None = None, again: Iterable[int] = ()
     ) -> list[Action]:
-        """Continue from a loaded state: work under way is void, and its workers are released again.
+        """Continue from a loaded state: work in progress is void, and its workers are released again.
 
         `spared` workers have yet to receive their release of the last answer and lose nothing; those `again`
         take their steps since their last message once more, from what they held then, without a release.
@@ -172,7 +172,7 @@ class Engine:
         return self._finish()
 
     def pause_for_evaluations(self, due: Callable[[], bool]) -> None:
-        """Stop an answer after an update whose evaluation is `due`, if the switch rule awaits evaluations.
+        """Pause an answer after an update whose evaluation is `due`, if the switch rule uses evaluations.
 
         For a backend whose evaluations take no time of the run: it handles `Evaluated` next, whose answer has
         the rest, so that a switch hands over the version that was evaluated. Other events are queued.
@@ -181,17 +181,17 @@ class Engine:
 
     @property
     def waiting_events(self) -> Sequence[ev.Event]:
-        """Events queued until the measurement under way has been answered, in order."""
+        """Events queued until the pending measurement is answered, in order."""
         return self._waiting_events
 
     @property
     def measuring(self) -> bool:
-        """Whether a `Measure` is under way: events are queued, and the state cannot be written."""
+        """Whether a `Measure` is pending: events are queued, and the state cannot be saved."""
         return self._processor.measuring_part is not None
 
     @property
     def hears_pushes(self) -> bool:
-        """Whether a part beside the consistency defines `on_push`, where it may drop a computing worker."""
+        """Whether a part besides the consistency defines `on_push`, where it may drop a computing worker."""
         return bool(self._before_push)
 
     def state_dict(self) -> dict[str, Any]:
@@ -318,7 +318,7 @@ class Engine:
             self._use_rule()
 
     def _is_void(self, message: ev.Push | ev.Vote | ev.Report, kind: str) -> bool:
-        """Whether a message is void because its work was cancelled or its worker left; recorded if it is."""
+        """Return whether a message is void: its work was cancelled, or its worker left. Log it if so."""
         worker = self.view.workers[message.worker]
         if worker.ticket == message.ticket and worker.status is COMPUTING:
             return False
@@ -328,7 +328,7 @@ class Engine:
     # ---------------------------------------------------------------- performing actions
 
     def _finish(self) -> list[Action]:
-        """Perform the actions of the answer; stop where a `Measure` must be answered first."""
+        """Perform the actions of the answer, up to a `Measure` that must be answered first."""
         todo, processor, perform = self._todo, self._processor, self._performers
         while processor.measuring_part is None:
             if not todo:
@@ -357,7 +357,7 @@ class Engine:
         return out
 
     def _put_off(self, change: act.Drop | act.Readmit) -> None:
-        """Change who is here when all else of the answer is performed."""
+        """Apply the membership change after the other actions of the answer."""
         self._refuse_what_is_unknown(change)
         self._pending_changes.append(change)
 
@@ -373,7 +373,7 @@ class Engine:
     # ---------------------------------------------------------------- switching
 
     def _switch(self, switch: act.SwitchTo) -> None:
-        """Begin to drain: withhold steps from now on; ignored in a drain, or if `to` is in force."""
+        """Start to drain: withhold steps from now on; ignored during a drain, or if `to` is active."""
         if self._rules is None:
             raise ProtocolError(f"cannot switch to composition {switch.to}; this strategy has 0 alone")
         switch = self._rules.numbered(switch)
@@ -415,7 +415,7 @@ class Engine:
         self._use_rule()
 
     def _use_rule(self) -> None:
-        """Ask the rule that decides now, and no other."""
+        """Activate the rule that decides now."""
         rules, now = self._rules, self.composition
         self.rule = rules.deciding if rules else None
         self.view.composition = rules.seen(self.view.in_force) if rules else 0

@@ -1,4 +1,4 @@
-"""Base classes of the family whose servers estimate gradients by the differences that workers send."""
+"""Base classes of aggregations that estimate gradients from the differences that workers send."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from psbench.core.parts import Communication
 
 
 class EstimatedGradients(Aggregation):
-    """A push carries what changes the estimate of its worker's gradient, which both ends keep."""
+    """Base of aggregations with an estimate of each worker's gradient, which pushes update at both ends."""
 
     needs = (
         Need(
@@ -20,7 +20,7 @@ class EstimatedGradients(Aggregation):
 
 
 class SentDifferences(Communication):
-    """A worker sends its gradient less the estimate of it."""
+    """A worker sends the difference between its gradient and the gradient's estimate."""
 
     needs = (
         Need(

@@ -1,4 +1,4 @@
-"""Events: what a backend reports to the engine, logged in the order handled.
+"""Events: reports of a backend to the engine, logged in the order of handling.
 
 Events are plain data and carry no tensors: a `Push` is a handle, its payload stays in the backend.
 They are never changed (frozen dataclasses would enforce it, at 3.8 times the cost).
@@ -71,7 +71,7 @@ class Join:
 
 @dataclass(slots=True)
 class Leave:
-    """A worker has left or failed; what it was computing is lost."""
+    """A worker has left or failed; its computation is lost."""
 
     worker: int
     reason: str = "left"
@@ -79,7 +79,7 @@ class Leave:
 
 @dataclass(slots=True)
 class Timer:
-    """A timer is due; `composition_id` is that of the composition that set it."""
+    """A timer has expired; `composition_id` is the composition that set it."""
 
     key: str
     composition_id: int = 0

@@ -14,7 +14,7 @@ Performers: TypeAlias = dict[type, Callable[[Any], None]]
 
 
 def defined(hook: str, *parts: Part) -> list[Hook]:
-    """Return the bound hooks of the parts whose class defines the hook itself; others are not called."""
+    """Return the bound hooks of the parts whose classes override the hook."""
     found = []
     for part in parts:
         base = next(c for c in type(part).__mro__ if c.__bases__ == (Part,))

@@ -1,4 +1,4 @@
-"""Objects by the name of where they are, for specifications in files, and the base of parts that name one."""
+"""Import of objects by path for specifications in files, and the base of parts that import one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def check_import_target(what: str, target: str) -> None:
-    """Refuse what does not name a module and something in it.
+    """Raise unless the target is a module and a name in it.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def imported(what: str, target: str) -> Any:
 
 
 class Imported(Part):
-    """Base of parts that say where something is defined, for files and the command line.
+    """Base of parts that import an object by path, for files and the command line.
 
     A specification with one is a program, to be trusted like one.
 
@@ -83,12 +83,12 @@ class Imported(Part):
         return self
 
     def imported(self) -> Any:
-        """Return what the target names; see the function of that name."""
+        """Return the object that the target names; see the function of that name."""
         return imported(f"{self.domain} {self.name!r}", self.target)
 
 
 class ImportedCall(Imported):
-    """Base of parts that call what they import."""
+    """Base of parts that call an imported function."""
 
     arguments: dict[str, Any] = Field(
         default_factory=dict,
@@ -98,7 +98,7 @@ class ImportedCall(Imported):
 
 
 def is_there(name: str) -> bool:
-    """Return whether a package can be imported, without importing it.
+    """Return whether a package is installed, without importing it.
 
     >>> is_there("json"), is_there("no_such_package")
     (True, False)

@@ -22,7 +22,7 @@ from psbench.core.events import Push
 
 
 class Kind(IntEnum):
-    """Kinds of rows and the meaning of their columns; others are 0, and text 0 is the empty text."""
+    """Kinds of rows and the meaning of their columns; unused columns are 0, and text 0 is empty."""
 
     JOIN = 0  #: worker
     LEAVE = 1  #: worker, text = reason
@@ -82,14 +82,14 @@ def plain_json(value: Any) -> str:
 
 
 def push_text(push: Push) -> str:
-    """Return the text of a push's row: its statistics, and whether its worker went on (as `goes_on`)."""
+    """Return the text of a push's row: its statistics, and whether its worker continued (`goes_on`)."""
     if not (push.stats or push.overlapping):
         return "{}"
     return plain_json((push.stats or {}) | ({"goes_on": 1.0} if push.overlapping else {}))
 
 
 class EventLog:
-    """A record of events and actions that grows; a run that goes on from a checkpoint cuts it off there.
+    """A growing record of events and actions; resuming from a checkpoint truncates it.
 
     Examples
     --------
@@ -170,20 +170,20 @@ class EventLog:
         return {name: np.ascontiguousarray(rows[name]) for name in ROW.names or ()}
 
     def extend(self, rows: npt.NDArray[np.void], texts: Iterable[str]) -> None:
-        """Append packed rows of another log, whose new texts are `texts` (a log that grows elsewhere)."""
+        """Append packed rows of another log; `texts` are the texts new in them."""
         for text in texts:
             self.number(text)
         self.append(rows.tobytes())
 
     def excerpt(self, rows: npt.NDArray[np.void]) -> EventLog:
-        """Return a log of these rows, which need not be this log's, with this log's texts (not a copy)."""
+        """Return a log of these rows, possibly of another log, with this log's texts (not copied)."""
         found = EventLog()
         found._numbers, found._texts = self._numbers, self._texts
         found.append(rows.tobytes())
         return found
 
     def truncate(self, rows: int, texts: int) -> None:
-        """Forget all but the first rows and texts: a run goes back to where it was then.
+        """Keep only the first rows and texts: a run returns to an earlier state.
 
         A reader of the growing log finds it shorter than what it has read.
         """
@@ -215,7 +215,7 @@ class EventLog:
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, npt.ArrayLike], texts: Iterable[str]) -> EventLog:
-        """Build a log from columns and its texts in order (what a stored log consists of)."""
+        """Build a log from its columns and its texts in order, as a stored log has them."""
         log = cls()
         length = len(np.asarray(columns["time_s"]))
         rows = np.zeros(length, dtype=ROW)

@@ -66,11 +66,10 @@ class EngineMembership:
             self._readmit(change)
 
     def readmit_dropped(self) -> None:
-        """Readmit all workers that were dropped."""
         self.pending_changes.extend(act.Readmit(w.id) for w in self._view.workers.values() if w.dropped)
 
     def restart(self, worker: WorkerView) -> None:
-        """Release a worker again because the work that it was doing is void."""
+        """Release a worker again because its current work is void."""
         view = self._view
         view.num_computing -= worker.status is Status.COMPUTING
         view.num_voted -= worker.status is Status.VOTED
@@ -82,11 +81,11 @@ class EngineMembership:
         self._processor.todo.append(act.Release(worker.id))
 
     def any_under_way(self, spared: set[int]) -> bool:
-        """Whether a worker, other than the spared ones, holds a version of the model or overlaps."""
+        """Whether a worker other than the spared ones holds a version of the model or overlaps."""
         return any(w.base_version >= 0 or w.overlapping for w in self._others(spared))
 
     def restart_void_work(self, spared: set[int]) -> None:
-        """Forget what workers hold, other than the spared ones, and restart those that are under way.
+        """Discard the state of workers other than the spared ones, and restart those that compute.
 
         A late worker, whose push would have been dropped, begins with the others: on their fragment.
         """
@@ -105,7 +104,7 @@ class EngineMembership:
         return [w for w in self._view.workers.values() if w.id not in spared and w.status is not Status.GONE]
 
     def restart_all(self) -> None:
-        """Let all active workers begin as at the start of a run, with equal clocks (a hand-over)."""
+        """Let all active workers start as at the beginning of a run, with equal clocks (a hand-over)."""
         view, processor = self._view, self._processor
         here = [w for w in view.workers.values() if w.status != Status.GONE]
         clock = max((w.clock for w in here), default=view.min_clock)  # all may have left during the drain
@@ -152,7 +151,7 @@ class EngineMembership:
             processor.todo.extend(processor.composition.consistency.on_join(worker, self._view))
 
     def _give_model(self, worker: int) -> None:
-        """Have a worker that comes begin with the model of the present one with the lowest number."""
+        """Initialise a joining worker with the model of the lowest-numbered active worker."""
         others = [w for w in self._view.workers.values() if w.id != worker and w.status is not Status.GONE]
         giver = min((w.id for w in others if w.status is not Status.NEW), default=None)
         if giver is not None:  # else backends know that no model is left

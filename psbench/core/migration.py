@@ -1,4 +1,4 @@
-"""Migration of parameters between servers: nothing is sent until no message is under way."""
+"""Migration of parameters between servers, once no message is in transit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Withheld(NamedTuple):
 
 
 class Migration:
-    """A re-assignment under way, and the releases and orders that it withholds.
+    """A reassignment in progress, and the releases and orders that it withholds.
 
     Unlike a switch it does not involve the parts: to them a worker computes from its release on, so that they
     decide as they would without a migration, and only the message is late.
@@ -44,7 +44,6 @@ class Migration:
         self._swept = False  # whether workers that might never push were ordered to
 
     def withhold(self, release: act.Release, kept: int, voted: bool) -> None:
-        """Withhold a release."""
         self._releases.pop(release.worker, None)  # one from before it was cancelled, or left
         self._releases[release.worker] = Withheld(release, kept, voted)
 
@@ -71,7 +70,7 @@ class Migration:
         return [(release, kept) for release, kept, _ in releases]
 
     def withholds(self, worker: int, view: ClusterView) -> bool:
-        """Whether the release of that worker, which computes as far as the parts know, is withheld."""
+        """Return whether the release of that worker, which parts regard as computing, is withheld."""
         own, seen = self._releases.get(worker), view.workers[worker]
         return own is not None and own.release.ticket == seen.ticket and seen.status is Status.COMPUTING
 
@@ -80,7 +79,7 @@ class Migration:
         return [tell for tell in self._tells if self.withholds(tell.worker, view)]
 
     def sweep(self, view: ClusterView, composition: Strategy) -> list[Action]:
-        """Return, once, orders to push for the workers that might never do so."""
+        """Return, once, orders to push for workers that might never push."""
         if self._swept:
             return []
         self._swept = True
@@ -89,7 +88,7 @@ class Migration:
         return [act.Tell(w, {"push": True}) for w in view.computing if not self.withholds(w, view)]
 
     def is_quiet(self, view: ClusterView) -> bool:
-        """Whether no message is under way or expected."""
+        """Return whether no message is in transit or expected."""
         return view.num_under_way == len(self.releases(view))
 
     def state_dict(self) -> dict[str, Any]:

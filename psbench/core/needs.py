@@ -1,4 +1,4 @@
-"""Needs of a part: properties of the other parts of a strategy without which it cannot work."""
+"""Requirements of a part on the other parts of a strategy."""
 
 from __future__ import annotations
 

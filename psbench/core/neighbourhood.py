@@ -1,4 +1,4 @@
-"""Who exchanges with whom now, where workers keep models of their own and there is no server."""
+"""The exchange graph of workers with models of their own and no server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Neighbourhood:
-    """The graph of the placement among the workers that are there; parts find it in the view.
+    """The placement's graph restricted to active workers; parts find it in the view.
 
     Parameters
     ----------
@@ -33,19 +33,19 @@ class Neighbourhood:
         self.sends_first = sends_before_step(communication)
 
     def senders(self, worker: int) -> list[int]:
-        """Return whose models a worker receives at its next exchange, in the order of the graph."""
+        """Return the workers whose models a worker receives at its next exchange, in graph order."""
         return self._there(worker, self._placement.senders)
 
     def receivers(self, worker: int) -> list[int]:
-        """Return who receives a worker's model at its next exchange, in the order of the graph."""
+        """Return the workers that receive a worker's model at its next exchange, in graph order."""
         return self._there(worker, self._placement.receivers)
 
     def degree(self, worker: int, exchange: int) -> int:
-        """Return how many neighbours a worker sends to at that exchange among those that are there."""
+        """Return the number of active receivers of a worker at that exchange."""
         return len(self._there(worker, self._placement.receivers, exchange))
 
     def is_ready(self, worker: int, advanced: Collection[int] = (), begun: Collection[int] = ()) -> bool:
-        """Return whether all that a worker's next exchange takes has been sent.
+        """Return whether all messages for a worker's next exchange have been sent.
 
         In this answer `advanced` workers exchange and are released, and `begun` ones are released.
         """

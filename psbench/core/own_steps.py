@@ -10,7 +10,7 @@ from psbench.core.parts import Communication
 
 
 class OwnSteps(Communication):
-    """A worker has a model and an optimizer of its own; what it pushes is as the aggregation part says.
+    """A worker has its own model and optimizer; the aggregation part defines the payload of its pushes.
 
     Its model; what its steps have moved it by since it received one; or, where gradients are exchanged, that
     of the last step, which the answer stands in for.
@@ -33,7 +33,7 @@ class OwnSteps(Communication):
         return True
 
     def begin(self, w: Vector, model: Vector, state: State, own: WorkerStep) -> None:
-        """Go on from the model."""
+        """Continue from the model."""
         w.copy_(model)
         if self.forgets_momentum:
             own.forget()
@@ -53,7 +53,7 @@ class OwnSteps(Communication):
             own.move(state["gradient"])
 
     def payload(self, w: Vector, state: State, own: WorkerStep) -> Vector:
-        """Return the gradient, the way since the last model, or the own model."""
+        """Return the gradient, the displacement since the last model, or the worker's model."""
         if own.kind == "parameters":
             return w.clone()
         gradient: Vector = state["received"] - w if own.kind == "difference" else state["gradient"]

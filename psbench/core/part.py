@@ -28,7 +28,7 @@ REGISTRY: dict[str, dict[str, type[Part]]] = {}
 
 
 class Part(Specification):
-    """Base of all parts; a subclass with a `name` is registered under its domain."""
+    """Base of all parts; subclasses with a `name` are registered under their domain."""
 
     domain: ClassVar[str] = ""
     name: ClassVar[str] = ""
@@ -43,7 +43,7 @@ class Part(Specification):
 
     @classmethod
     def error_name(cls) -> str:
-        """Return what errors call it."""
+        """Return the name of the part in error messages."""
         return f"{cls.domain} {cls.name!r}"
 
     @classmethod
@@ -75,7 +75,7 @@ class Part(Specification):
         """Raise ParameterError if the part cannot work on a cluster of that size."""
 
     def start(self, view: ClusterView) -> list[Action]:
-        """Start: called once before any other hook, also after a switch."""
+        """Start: called once before any other hook, and again after a switch."""
         return []
 
     def state_dict(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class Part(Specification):
 
 
 def overrides(part: object, hook: str) -> bool:
-    """Return whether a part's class, or a parent outside of `psbench.core`, defines this hook.
+    """Return whether a part's class, or a parent outside of `psbench.core`, overrides this hook.
 
     Examples
     --------
@@ -103,7 +103,7 @@ def overrides(part: object, hook: str) -> bool:
 
 
 def _refuse_misplaced(cls: type[Part]) -> None:
-    """Refuse a method that is a hook of other parts, or a likely misspelling of one: nothing calls it."""
+    """Reject a method that is a hook of other parts, or a likely misspelling: it would never be called."""
     hooks = {name for base in cls.__mro__[1:] for name in vars(base)}
     for name, value in vars(cls).items():
         if not inspect.isfunction(value) or name.startswith("_") or name in hooks:
@@ -133,7 +133,7 @@ def _refuse_misplaced(cls: type[Part]) -> None:
 
 
 def _family_with(domain: str, hook: str) -> type[Part] | None:
-    """Return the family of a domain in `psbench.core` that has such a hook; None if none has."""
+    """Return the class in `psbench.core` of that domain with such a hook; None if there is none."""
     waiting = [each for each in Part.__subclasses__() if each.domain == domain]
     while waiting:
         kind = waiting.pop(0)

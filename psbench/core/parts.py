@@ -53,11 +53,11 @@ class Consistency(Part):
         return [Release(worker) for worker in view.waiting]
 
     def on_join(self, worker: int, view: ClusterView) -> list[Action]:
-        """Answer a worker that joins; by default it is released at once."""
+        """React to a joining worker; by default it is released at once."""
         return [Release(worker)]
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """React to a worker that has left: decide again who may be released."""
+        """React to a worker that has left: decide again which workers are released."""
         return []
 
     def on_timer(self, key: str, view: ClusterView) -> list[Action]:
@@ -70,7 +70,7 @@ class Consistency(Part):
 
 
 class CodecPart(Part):
-    """How a vector of floats is encoded; `psbench.strategies.codecs` has them.
+    """Encoding of a vector of floats; implementations are in `psbench.strategies.codecs`.
 
     `entrywise`: every entry is encoded by itself, so that models are sent as they are, and not as differences
     from what a worker holds. A ring adds up floats alone: those of codecs 'none' and 'fp16'.
@@ -112,8 +112,6 @@ def codec_field(description: str, name: str = "none") -> Any:
 
 
 def _needs_of_fragments() -> tuple[Need, ...]:
-    """Return the needs of a part whose pushes carry some of the entries."""
-
     def need(domain: str, is_met: Callable[[Any], bool], why: str, remedy: str = "") -> Need:
         return Need(
             domain, is_met, "{part} pushes fragments of the model, and " + why, remedy, _has_fragments
@@ -232,17 +230,17 @@ class Communication(Part):
 
     @property
     def is_encoded(self) -> bool:
-        """Whether messages are encoded on either way."""
+        """Whether messages are encoded in either direction."""
         return {self.codec.name, self.codec_down.name} != {"none"}
 
     @property
     def steps_by_itself(self) -> bool:
-        """Whether a worker has a model that an optimizer of its own moves, as under `OwnSteps`."""
+        """Whether a worker steps a model by an optimizer of its own, as under `OwnSteps`."""
         return False
 
     @property
     def pushes_sums(self) -> bool:
-        """Whether a push carries the sum of the gradients of several steps, and not their mean."""
+        """Whether a push carries the sum of several steps' gradients instead of their mean."""
         return self.overlaps and not self.steps_by_itself
 
     def smallest_step(self, batch: int) -> int:
@@ -285,7 +283,7 @@ class Communication(Part):
         state.clear()
 
     def step(self, w: Vector, gradient: Vector, state: State, own: WorkerStep) -> None:
-        """Take the gradient of a step; by default it is added to the mean of those that no push carries."""
+        """Handle the gradient of a step; by default add it to the mean of unpushed gradients."""
         before = state.number("samples")
         if before:
             gradient = (state["gradient"] * before + gradient * own.samples) / (before + own.samples)
@@ -295,13 +293,13 @@ class Communication(Part):
         """Keep the last step, which is neither pushed nor replaced by an answer."""
 
     def payload(self, w: Vector, state: State, own: WorkerStep) -> Vector:
-        """Return what a push carries, a vector that nothing changes later; by default the mean gradient."""
+        """Return the payload of a push, which must not be changed later; by default the mean gradient."""
         state["samples"] = 0
         gradient: Vector = state["gradient"]
         return gradient
 
     def sent(self, w: Vector, vector: Vector, state: State, own: WorkerStep) -> None:
-        """Take note of what the last push carries, as its receivers decode it; not to be changed."""
+        """Observe the last push as its receivers decode it; `vector` must not be changed."""
 
     def receive(self, w: Vector, answer: Vector, state: State, own: WorkerStep) -> None:
         """Take an answer that is no model; see `Aggregation.reply`."""
@@ -312,7 +310,7 @@ class Communication(Part):
         return view.epoch
 
     def rate_epochs_per_step(self, view: ClusterView) -> float:
-        """Return by how much that epoch advances with each step that a worker takes by itself."""
+        """Return by how much the rate's epoch advances with each local step."""
         return view.epochs_per_step
 
     def on_vote(self, vote: Vote, view: ClusterView) -> list[Action]:
@@ -324,7 +322,7 @@ class Communication(Part):
         return []
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """React to a worker that has left; if none is left, what is returned is not done."""
+        """React to a worker that has left; if no worker is left, the actions are ignored."""
         return []
 
     def on_applied(self, view: ClusterView) -> list[Action]:
@@ -387,7 +385,7 @@ class NetworkTimes(Protocol):
 
 
 class Placement(Part):
-    """Where parameters are kept, and so what a message costs; decides nothing about workers.
+    """Location of the parameters, and so the cost of a message; decides nothing about workers.
 
     `collective`: a commit is a collective operation of its pushers; `stateless_workers`: a worker keeps
     nothing between steps; `peer_to_peer`: every worker has a model of its own, and exchanges it with some.
@@ -431,11 +429,11 @@ class Placement(Part):
         return 4 * num_parameters * (2 + kept)
 
     def start_s(self, partition: int) -> float:
-        """Return the seconds before each step on a partition of so many samples."""
+        """Return the seconds before each step on a partition of that many samples."""
         return 0.0
 
     def scan_s(self, partition: int) -> float:
-        """Return how much of `start_s` is reading the partition."""
+        """Return the part of `start_s` that reads the partition."""
         return 0.0
 
     def broadcast_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
@@ -451,20 +449,20 @@ class Placement(Part):
         return 0.5 * self.reduce_s(network, len(workers) * num_bytes, workers)
 
     def to_all_bytes(self, num_bytes: int, num_workers: int) -> tuple[float, float]:
-        """Return as how long a vector a message to all counts up, and down: half of all messages each."""
+        """Return the up and down bytes of an all-to-all message: half of all messages each."""
         return 0.5 * num_workers * num_bytes, 0.5 * num_workers * num_bytes
 
     def bytes_up(self, payload: int, num_workers: int) -> int:
-        """Return the bytes that one worker sends for a payload of so many bytes."""
+        """Return the bytes that one worker sends for a payload of `payload` bytes."""
         return payload
 
     def bytes_down(self, payload: int, num_workers: int) -> int:
-        """Return the bytes that one worker receives to load a model of so many bytes."""
+        """Return the bytes that one worker receives to load a model of `payload` bytes."""
         return payload
 
 
 class Switching(Part):
-    """When to switch from one composition to the next; on request, every rule switches.
+    """When to switch from one composition to the next; every rule also switches on request.
 
     A rule knows two compositions, whichever the run has beside them: 0, before its switch, and 1, after it;
     `SwitchTo`, `SwitchRequested` and `view.composition` name them so.
@@ -503,7 +501,7 @@ class Switching(Part):
         return [SwitchTo(1 - view.composition if event.to is None else event.to, "asked by hand")]
 
     def why_not(self, evaluations: Sequence[Evaluated], trained: float, planned: float | None) -> str:
-        """Say why a run that has ended never switched; empty if it was not meant to.
+        """Return why a finished run never switched; empty if it was not supposed to.
 
         Parameters
         ----------

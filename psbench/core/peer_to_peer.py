@@ -1,4 +1,4 @@
-"""Base classes of the family without a server: workers keep models of their own and mix them with others'."""
+"""Base classes without a server: workers have their own models and mix them with others'."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PeerToPeer(Placement):
-    """Every worker has a model of its own and exchanges it with some others; there is no server."""
+    """Every worker has its own model and exchanges it with neighbours; there is no server."""
 
     peer_to_peer = True
     needs = (
@@ -39,11 +39,10 @@ class PeerToPeer(Placement):
     )
 
     def receivers(self, worker: int, exchange: int, num_workers: int) -> list[int]:
-        """Return the workers to which a worker sends its model at that exchange of its own."""
         raise NotImplementedError(f"{type(self).__name__} must define receivers")
 
     def senders(self, worker: int, exchange: int, num_workers: int) -> list[int]:
-        """Return the workers whose models a worker receives at that exchange of its own."""
+        """Return the workers whose models a worker receives at its given exchange."""
         raise NotImplementedError(f"{type(self).__name__} must define senders")
 
     def bytes_up(self, payload: int, num_workers: int) -> int:
@@ -56,7 +55,7 @@ class PeerToPeer(Placement):
 
 
 class Mixing(Aggregation):
-    """A worker's model becomes a weighted sum of models, its own included; `on_commit` gives the weights."""
+    """A worker's model becomes a weighted sum of models, including its own; `on_commit` gives weights."""
 
     payload = "parameters"
     linear = True
@@ -81,7 +80,7 @@ class Mixing(Aggregation):
 
 
 class NeighbourMixing(Mixing):
-    """The models are those that a worker's neighbours sent at the same exchange."""
+    """The mixed models are those that a worker's neighbours sent at the same exchange."""
 
     needs = (
         Need(
@@ -107,7 +106,7 @@ class PairMixing(Mixing):
 
 
 class WaitsForNeighbours(Consistency):
-    """A worker waits for its neighbours in a graph, and for no other worker."""
+    """A worker waits only for its neighbours in a graph."""
 
     singly = True
     needs = (
@@ -120,7 +119,7 @@ class WaitsForNeighbours(Consistency):
 
 
 class MixedSteps(OwnSteps):
-    """A worker steps by itself and continues from a mixture of its model with others'."""
+    """A worker takes local steps and continues from a mixture of its model with others'."""
 
     #: whether a worker exchanges the model that its step begins with, which may travel meanwhile
     sends_first: ClassVar[bool] = False
@@ -134,14 +133,14 @@ class MixedSteps(OwnSteps):
 
 
 def sends_before_step(communication: Communication) -> bool:
-    """Return whether workers exchange the models that their steps begin with."""
+    """Return whether workers exchange models before their steps."""
     return isinstance(communication, MixedSteps) and communication.sends_first
 
 
 def unfit_without_server(
     strategy: Composition, *, tolerance: bool, corruptions: bool, link_times: bool
 ) -> str:
-    """Return why an experiment needs a common model and its workers have none; empty if it fits.
+    """Return why an experiment needs a common model that its workers lack; empty if it fits.
 
     `tolerance`: whether it ends when an update hardly moves the model; `corruptions`: whether workers send
     wrong vectors; `link_times`: whether latencies between workers and servers vary.

@@ -90,6 +90,5 @@ class PlateauRule:
         return {"factor": self.factor} | own
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state of `state_dict`."""
         self.factor, self._best = state["factor"], state["best"]
         self._since_best, self._cooling = state["since_best"], state["cooling"]

@@ -1,4 +1,4 @@
-"""What a replica of the servers can hold of a run, and what of it is with the workers."""
+"""State of a run that a replica of the servers stores, and state that only the workers hold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from psbench.core.own_steps import OwnSteps
 
 
 def keeps_on_workers(strategy: Composition) -> bool:
-    """Return whether workers have more than a place in their data when they wait: models, or residuals."""
+    """Return whether waiting workers have a state besides their data position: models, or residuals."""
     m = strategy.communication
     if strategy.aggregation.exchanges:
         return True

@@ -10,7 +10,7 @@ _ROUNDING = 1e-9
 
 
 def floor(number: float) -> int:
-    """Return the floor of a number, which may be a little below the whole one that it stands for.
+    """Return the floor of a number that may be slightly below an integer because of rounding.
 
     >>> floor(0.29 * 100), floor(28.5)
     (29, 28)
@@ -19,7 +19,7 @@ def floor(number: float) -> int:
 
 
 def ceil(number: float) -> int:
-    """Return the ceiling of a number, which may be a little above the whole one that it stands for.
+    """Return the ceiling of a number that may be slightly above an integer because of rounding.
 
     >>> ceil(0.07 * 100), ceil(6.5)
     (7, 7)

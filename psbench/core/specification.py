@@ -1,4 +1,4 @@
-"""Specifications: frozen pydantic models, `parameter` that declares fields, errors that say what is wrong."""
+"""Specifications: frozen pydantic models, `parameter` that declares fields, and error messages."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ class Specification(BaseModel):
 
     @classmethod
     def error_name(cls) -> str:
-        """Return what errors call it."""
+        """Return the name of the specification in error messages."""
         return cls.called_in_errors or cls.__name__.lower()
 
     @field_validator("*", mode="before")
     @classmethod
     def _refuse_before(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse texts and booleans for numbers, which pydantic converts, and names that steer terminals."""
+        """Reject texts and booleans for numbers, and names with control characters."""
         wanted = cls.model_fields[info.field_name or ""].annotation
         numeric = set(get_args(wanted) or [wanted]) <= {int, float, type(None)}
         if numeric and isinstance(value, (str, bool)):
@@ -122,7 +122,7 @@ def limits_of(info: FieldInfo) -> dict[str, Any]:
 
 
 def choices_of(annotation: Any, info: FieldInfo) -> list[Any]:
-    """Return the allowed values of a field: those of a `Literal`, or declared ones; else an empty list."""
+    """Return the allowed values of a field, from its `Literal` or its declaration; empty if unrestricted."""
     if get_origin(annotation) is Literal:
         return [*get_args(annotation)]
     declared = info.json_schema_extra.get("choices") if isinstance(info.json_schema_extra, dict) else None
@@ -186,7 +186,7 @@ def problem(error: Mapping[str, Any]) -> str:
 
 
 def _explained(error: ValidationError, model: type[Specification]) -> ParameterError | UnknownName:
-    """Turn a pydantic error into one of psbench: what is wrong, where, and the nearest known name."""
+    """Turn a pydantic error into a psbench error: the problem, its path, and the nearest known name."""
     errors, where = error.errors(include_url=False), model.error_name()
     # a misspelt name may also be reported as a missing one: the former says more
     first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])

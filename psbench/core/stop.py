@@ -1,4 +1,4 @@
-"""When a run ends."""
+"""Rules for the end of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from psbench.errors import ParameterError
 
 
 class Stop(Specification):
-    """When a run ends: at the first of these that is reached.
+    """Rules for the end of a run: it ends at the first that is reached.
 
     Parameters
     ----------
@@ -82,5 +82,5 @@ class Stop(Specification):
 
     @property
     def aim(self) -> Target | None:
-        """What the run is to reach: `target`, or the accuracy; None if neither is given."""
+        """The target of the run: `target`, or the accuracy; None if neither is given."""
         return target_of(self.target_accuracy) if self.target is None else self.target

@@ -135,23 +135,23 @@ class Strategy(Specification):
 
     @property
     def holds_versions(self) -> bool:
-        """Whether servers keep the versions that workers and pending pushes started from."""
+        """Whether servers keep the versions from which workers and pending pushes started."""
         return "distance_sq" in self.measures or self.aggregation.needs_base
 
     @property
     def own_steps(self) -> bool:
-        """Whether a worker moves a model of its own between pushes, or votes on its steps."""
+        """Whether a worker updates its own model between pushes, or votes on its steps."""
         m = self.communication
         return self.has_local_steps or m.overlaps or m.pushes == "together"
 
     @property
     def has_local_steps(self) -> bool:
-        """Whether a worker steps by an optimizer of its own and keeps these steps between pushes."""
+        """Whether a worker has an optimizer of its own and keeps its steps between pushes."""
         return self.communication.steps_by_itself
 
     @property
     def pushes_raw_gradients(self) -> bool:
-        """Whether every worker pushes a 32-bit gradient after every step, and nothing else."""
+        """Whether every worker pushes exactly a 32-bit gradient after every step."""
         m = self.communication
         columns = {"compute_s", "send_s", "loss"} >= set(self.reads)
         own = self.computes_on_workers or m.accumulates or has_own_policy(m)
@@ -159,7 +159,7 @@ class Strategy(Specification):
 
     @property
     def computes_on_workers(self) -> bool:
-        """Whether a worker moves a model, or makes its pushes otherwise than by the mean gradient."""
+        """Whether a worker updates a model, or pushes another payload than the mean gradient."""
         return self.own_steps or has_own_half(self.communication)
 
     @property
@@ -168,7 +168,7 @@ class Strategy(Specification):
 
     @property
     def decides_own_rounds(self) -> bool:
-        """Whether a worker decides by itself how many mini-batches go into its push.
+        """Whether a worker decides by itself how many mini-batches it pushes at once.
 
         Not where all vote after every mini-batch, or a worker cuts a single one into pieces.
         """
@@ -177,17 +177,17 @@ class Strategy(Specification):
 
     @property
     def vectors_of_a_push(self) -> int:
-        """How many vectors with an entry for each parameter a push carries."""
+        """Number of vectors with an entry per parameter in a push."""
         return 1 + len(self.aggregation.carries)
 
     @property
     def vectors_of_an_answer(self) -> int:
-        """How many vectors with an entry for each parameter a worker is sent as the model."""
+        """Number of vectors with an entry per parameter in an answer to a worker."""
         return 1 + len(self.aggregation.sends)
 
     @property
     def sends_fragments(self) -> bool:
-        """Whether a push carries some of the entries, and not all."""
+        """Whether a push carries a fragment of the model instead of all entries."""
         return type(self.communication).fragments is not Communication.fragments
 
     @property
@@ -197,12 +197,12 @@ class Strategy(Specification):
 
     @property
     def unknown_statistics(self) -> list[str]:
-        """What parts read or measure although no backend provides it."""
+        """Statistics that parts read or measure although no backend provides them."""
         return sorted({*self.reads} - {*STATISTICS}) + sorted({*self.measures} - {*MEASURES})
 
     @property
     def needs_gradients(self) -> str:
-        """The part whose decisions depend on tensors; empty if none does, so that a run may be timed only."""
+        """The part whose decisions depend on tensors; empty if none does and `timing_only` is possible."""
         for part in self.parts:
             if set(part.measures) - {"server_load"} or not set(part.reads) <= {"compute_s", "send_s"}:
                 return part.name
@@ -210,17 +210,17 @@ class Strategy(Specification):
 
     @property
     def reads_validation(self) -> bool:
-        """Whether some part decides by a loss on validation data."""
+        """Whether some part decides by a validation loss."""
         return bool({"test_loss", "model_loss", "candidate_loss"} & {*self.reads, *self.measures})
 
     @property
     def sends_differences(self) -> bool:
-        """Whether a worker that sends its model sends what has changed since the model it was sent."""
+        """Whether a worker that pushes its model sends the difference from the model it received."""
         return self.aggregation.payload == "parameters" and not self.communication.codec.entrywise
 
     @property
     def whole_rate(self) -> bool:
-        """Whether an update takes the optimizer's whole rate, however many gradients it is made of."""
+        """Whether an update applies the optimizer's full rate, whatever the number of its gradients."""
         a = self.aggregation
         return self.lr_scaling == "none" and a.payload == "gradient" and not a.shares_rate
 
@@ -231,7 +231,7 @@ class Strategy(Specification):
         return codec or self.aggregation.exchanges
 
     def forgets_residual(self, before: Strategy) -> bool:
-        """Whether residuals that workers have after the composition `before` cannot be sent by this one.
+        """Whether residuals from the composition `before` cannot be sent under this one.
 
         Gradients and parameters differ in unit: the residual of the one cannot be added to the other. Nor can
         that of one vector to a push of several. Who has not pushed under `before` may have one of a
@@ -241,7 +241,7 @@ class Strategy(Specification):
         return (a.payload, a.carries) != (last.payload, last.carries) or self.sends_fragments
 
     def sums(self, size: WireSize, version: int) -> list[tuple[int, bool]]:
-        """Return of each sum of an exchange that makes the next version of this one its bytes.
+        """Return the bytes of each sum of an exchange that makes the next version.
 
         With whether it is none, but a message of so many bytes from each member to all.
         """
@@ -261,7 +261,7 @@ class Strategy(Specification):
     def bytes_up(
         self, size: WireSize, num_workers: int, fragment: FragmentRanges | None = None, version: int = 0
     ) -> int:
-        """Return the bytes of a push, of a fragment or all, whose work started from that version."""
+        """Return the bytes of a push of a fragment or of all entries, computed on that version."""
         if self.aggregation.exchanges:
             return self.placement.bytes_up(self._exchanged_bytes(size, version, num_workers, 0), num_workers)
         num_bytes = size.of(self.communication.codec, self.placement, fragment, self.vectors_of_a_push)
@@ -303,7 +303,7 @@ class Strategy(Specification):
             part.check(num_workers, global_batch)
 
     def momentum_scale_of(self, index: int) -> MomentumScale | None:
-        """Return how the optimizer's momentum is scaled: not at all."""
+        """Return the scaling of the optimizer's momentum: None."""
         return None
 
     def spec(self) -> dict[str, Any]:

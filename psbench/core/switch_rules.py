@@ -1,4 +1,4 @@
-"""The switch rules of a run, of which one decides at a time."""
+"""The switch rules of a run, of which one is active at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from psbench.errors import ProtocolError
 
 
 class SwitchRules:
-    """The switch rules of a run, and which of them decides.
+    """The switch rules of a run, and the active one.
 
     To a rule the composition before its switch is 0 and the one after it 1; here is where these become the
     numbers of the run's compositions.
@@ -36,7 +36,7 @@ class SwitchRules:
         self.reach(0)
 
     def reach(self, stage: int) -> None:
-        """Let the rule decide that follows a composition, which is in force now."""
+        """Activate the rule that follows composition `stage`, which is active now."""
         self.stage = stage
         number = self.strategy.deciding(stage)
         self._before = number - 1  # the composition before its switch
@@ -50,11 +50,11 @@ class SwitchRules:
         return self.deciding.start(view)
 
     def seen(self, composition: int) -> int:
-        """Return what the rule that decides calls this composition: 0 before its switch, 1 after it."""
+        """Return the composition's number from the active rule's view: 0 before its switch, 1 after it."""
         return int(composition > self._before)
 
     def numbered(self, switch: SwitchTo) -> SwitchTo:
-        """Return what the rule that decides answered, with the composition's number in the run.
+        """Return the active rule's switch with the composition's number in the run.
 
         Raises
         ------
@@ -66,12 +66,12 @@ class SwitchRules:
         return replace(switch, to=to)
 
     def handover(self, origin: int, switch: SwitchTo) -> Handover:
-        """Return the hand-over from one composition of the run to another, with what that switch says."""
+        """Return the hand-over between two compositions of the run, with the settings of their switch."""
         how = self.strategy.between(origin, switch.to)
         return Handover(origin, switch.to, switch.reason, how.momentum == "zero", how.cost_s)
 
     def requested(self, event: SwitchRequested, view: ClusterView, drain: Drain | None) -> list[Action]:
-        """Return what the rule that decides answers to a request, which names one of the run's compositions.
+        """Return the active rule's answer to a request to switch to one of the run's compositions.
 
         If a switch is under way, what ends now is handed over to the composition that is asked for. If the
         one in force is the same already, nothing is handed over; the rule that follows decides.
@@ -110,7 +110,7 @@ class SwitchRules:
         return iter(self._rules)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the rules' states as plain data; the state of the rule alone where there is one."""
+        """Return the rules' states as plain data; a single rule's state is not wrapped."""
         states = [rule.state_dict() for rule in self._rules]
         if len(states) == 1:
             return states[0]

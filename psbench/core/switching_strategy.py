@@ -16,7 +16,7 @@ from psbench.errors import ParameterError
 
 
 class Switch(Specification):
-    """When a run changes its composition, and what becomes of the momentum.
+    """When a run changes its composition, and how it treats the momentum.
 
     Parameters
     ----------
@@ -53,11 +53,11 @@ class Switch(Specification):
 
     @property
     def reduces_momentum(self) -> bool:
-        """Whether updates after the switch use less momentum than the optimizer's."""
+        """Whether updates after the switch use less momentum than the optimizer's setting."""
         return self.momentum in self.REDUCED
 
     def momentum_scale(self, updates: int, num_workers: int) -> float:
-        """Return the factor of the momentum after so many updates since the hand-over.
+        """Return the factor on the momentum after `updates` updates since the hand-over.
 
         >>> from psbench.strategies import strategy_switch
         >>> ramp = strategy_switch(momentum="ramped", ramp_updates=10).momentum_scale
@@ -183,7 +183,7 @@ class SwitchingStrategy(Switch):
 
     @property
     def switches(self) -> tuple[Switch, ...]:
-        """The switches to a composition of their own: the first leads to composition 1, and so on."""
+        """The switches to new compositions: the first leads to composition 1, and so on."""
         return (self, *(switch for switch in self.then if isinstance(switch.to, Strategy)))
 
     @property
@@ -207,11 +207,11 @@ class SwitchingStrategy(Switch):
 
     @property
     def rules(self) -> tuple[Switching, ...]:
-        """The rules of the switches to a composition of their own."""
+        """The rules of the switches to new compositions."""
         return tuple(switch.rule for switch in self.switches)
 
     def deciding(self, stage: int) -> int:
-        """Return the number of the switch whose rule decides while composition `stage` is in force.
+        """Return the number of the switch whose rule is active under composition `stage`.
 
         That of the next one; if it comes at a set time, or there is none, that of the one that led there.
         """
@@ -222,11 +222,11 @@ class SwitchingStrategy(Switch):
         return stage
 
     def between(self, origin: int, to: int) -> Switch:
-        """Return the switch that says how to hand over from one composition to another, or back."""
+        """Return the switch whose settings apply between two compositions, in either direction."""
         return self.switches[max(origin, to, 1) - 1]
 
     def momentum_scale_of(self, index: int) -> MomentumScale | None:
-        """Return how the optimizer's momentum is scaled under a composition; None if it is not."""
+        """Return the scaling of the optimizer's momentum under a composition; None if unscaled."""
         switch = self.switches[index - 1] if index else None
         return switch.momentum_scale if switch is not None and switch.reduces_momentum else None
 

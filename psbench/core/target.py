@@ -1,4 +1,4 @@
-"""What a run is to reach: a value of some metric, from below or from above."""
+"""The target of a run: a value of some metric, from below or from above."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ class Target(Specification):
 
     @property
     def is_accuracy(self) -> bool:
-        """Whether it is what a plain number as a target means."""
+        """Whether the target is a validation accuracy, which a plain number as a target means."""
         return self.column == "val_accuracy"
 
     def reached(self, value: float | None) -> bool:
-        """Return whether an evaluated value reaches it; one that is missing does not."""
+        """Return whether an evaluated value reaches the target; missing values do not."""
         if value is None:
             return False
         return value <= self.bound if self.at_least is None else value >= self.bound

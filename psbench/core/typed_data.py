@@ -1,4 +1,4 @@
-"""Plain data of files, checked against a type before anything is made of it."""
+"""Plain data of files, checked against a type before use."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def typed(kind: type[_T], plain: Any, where: str | Path) -> _T:
 
 
 def read_json(path: Path) -> Any:
-    """Return what a JSON file holds.
+    """Return the content of a JSON file.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Parts that stand for an object of Python: its specification says what it was, and does not hold it."""
+"""Parts that refer to a Python object: the specification describes the object, and does not contain it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Own(Part):
 
 
 def is_module(value: Any) -> TypeGuard[nn.Module]:
-    """Return whether it is a module of torch; without torch nothing is."""
+    """Return whether a value is a torch module; False if torch is not loaded."""
     layers = getattr(sys.modules.get("torch"), "nn", None)  # none while another thread imports torch
     module = getattr(layers, "Module", None)
     return module is not None and isinstance(value, module)

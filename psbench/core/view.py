@@ -14,7 +14,7 @@ from psbench.core.events import Push
 
 
 class Status(IntEnum):
-    """What a worker is doing, as far as the engine knows."""
+    """A worker's status, as far as the engine knows."""
 
     NEW = 0  #: has joined and was never released
     COMPUTING = 1  #: was released and has sent nothing since
@@ -24,21 +24,21 @@ class Status(IntEnum):
 
 
 class WorkerGraph(Protocol):
-    """Who exchanges with whom at a worker's next exchange; `core.neighbourhood` has it."""
+    """The exchange graph at a worker's next exchange; implemented in `core.neighbourhood`."""
 
     sends_first: bool
 
     def senders(self, worker: int) -> list[int]:
-        """Return whose models a worker receives."""
+        """Return the workers whose models a worker receives."""
 
     def receivers(self, worker: int) -> list[int]:
-        """Return who receives a worker's model."""
+        """Return the workers that receive a worker's model."""
 
     def degree(self, worker: int, exchange: int) -> int:
-        """Return how many a worker sends to at that exchange."""
+        """Return the number of receivers of a worker at that exchange."""
 
     def is_ready(self, worker: int, advanced: Collection[int] = (), begun: Collection[int] = ()) -> bool:
-        """Return whether all that a worker's exchange takes has been sent."""
+        """Return whether all messages for a worker's exchange have been sent."""
 
 
 def _constant(epoch: float) -> float:
@@ -173,7 +173,7 @@ class ClusterView:
 
     @property
     def computing(self) -> list[int]:
-        """Ids of the workers under way, in order."""
+        """Ids of the computing workers, in order."""
         return sorted(w.id for w in self.workers.values() if w.status == Status.COMPUTING)
 
     def buffered(self) -> list[Push]:
@@ -184,7 +184,7 @@ class ClusterView:
         return sorted(self.pending.values(), key=lambda push: push.worker)
 
     def waits(self) -> str:
-        """Return, in words, what every active worker waits for."""
+        """Return a description of the event for which each active worker waits."""
         return "; ".join(
             f"worker {w.id} at clock {w.clock}: {w.hold_reason or w.status.name.lower()}"
             for w in self.workers.values()
@@ -207,12 +207,12 @@ class ClusterView:
             self._raise_min_clock()
 
     def enter_clock(self, worker: WorkerView) -> None:
-        """Add the clock of a worker that joins (called by the engine)."""
+        """Add the clock of a joining worker (called by the engine)."""
         worker.clock = self.min_clock
         self.clock_counts[worker.clock] = self.clock_counts.get(worker.clock, 0) + 1
 
     def leave_clock(self, worker: WorkerView) -> None:
-        """Remove the clock of a worker that leaves (called by the engine)."""
+        """Remove the clock of a leaving worker (called by the engine)."""
         self._forget_clock(worker.clock)
         self._raise_min_clock()
 

@@ -24,7 +24,7 @@ class WireSize(NamedTuple):
     def of(
         self, codec: CodecPart, placement: Placement, fragment: FragmentRanges | None = None, vectors: int = 1
     ) -> int:
-        """Return the encoded bytes of so many vectors, or a fragment of them; each server's by itself."""
+        """Return the encoded bytes of `vectors` vectors or fragments, summed over servers."""
         if not self.layout:
             return self.buffer_bytes
         ranges = placement.ranges(self.layout) if self.ranges is None else self.ranges
@@ -35,7 +35,7 @@ class WireSize(NamedTuple):
         )
 
     def whole(self, vectors: int = 1) -> int:
-        """Return the bytes of so many vectors as 32-bit floats."""
+        """Return the bytes of `vectors` vectors as 32-bit floats."""
         return 4 * vectors * sum(size for _, size in self.layout) + self.buffer_bytes
 
 
@@ -44,5 +44,5 @@ def _size(ranges: FragmentRanges) -> int:
 
 
 def _common(left: FragmentRanges, right: FragmentRanges) -> int:
-    """Return how many entries two have in common."""
+    """Return the number of common entries."""
     return sum(max(0, min(b, d) - max(a, c)) for a, b in left for c, d in right)

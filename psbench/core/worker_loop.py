@@ -129,11 +129,11 @@ class WorkerLoop:
         )
 
     def takes_answer(self, stepped: bool) -> bool:
-        """Return whether an answer that came while the worker computes is taken now, or after later steps."""
+        """Return whether an early answer is applied now, or after later steps."""
         return self._policy.takes_answer(stepped)
 
     def on_orders(self, orders: Orders) -> None:
-        """Handle orders that came with a release or between two steps.
+        """Handle orders of a release, or between two steps.
 
         Orders with `samples` apply to chunks of data, from the next chunk on.
         """
@@ -147,7 +147,7 @@ class WorkerLoop:
             self._apply_orders(orders)
 
     def stepped(self, samples: int, compute_s: float, loss: float, stats: Mapping[str, float]) -> Directive:
-        """Return what to do after a step of so many samples; `stats` may be computed lazily."""
+        """Return the directive after a step of `samples` samples; `stats` may be computed lazily."""
         if not self._steps:
             self._first_loss = loss
         self._steps += 1
@@ -220,7 +220,7 @@ class WorkerLoop:
             setattr(self, name, value)
 
     def _begin_chunk(self) -> None:
-        """Begin a chunk by the last orders for chunks; without any, the worker uses its whole shard."""
+        """Start a chunk by the latest orders; without orders, the worker uses its whole shard."""
         if self._chunk_orders:
             self.chunk = self._chunk_orders["samples"]
             self._apply_orders(self._chunk_orders)

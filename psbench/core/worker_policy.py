@@ -1,4 +1,4 @@
-"""What a worker does after a step: the worker's side of a communication part."""
+"""A worker's decision after a step: the worker's side of a communication part."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class WorkerPolicy(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     def after_step(self, stats: Mapping[str, float]) -> Directive:
-        """Return what to do after a step."""
+        """Return the directive after a step."""
         return "push"
 
     def on_answer(self, waited: bool) -> Directive:
-        """Return what to do on the answer to a push under way; `waited`: whether the worker waited for it."""
+        """Return the directive on the answer to a push; `waited`: whether the worker waited for it."""
         return "continue"
 
     def takes_answer(self, stepped: bool) -> bool:
-        """Return whether an answer that is here is taken now: at the end of a step (`stepped`), or before."""
+        """Return whether an available answer is applied now: after a step (`stepped`), or before."""
         return True
 
     def step_samples(self, batch_size: int) -> int:
-        """Return how many samples the next step takes; by default the worker's whole batch."""
+        """Return the number of samples of the next step; by default the worker's whole batch."""
         return batch_size
 
     def vote_value(self) -> float:

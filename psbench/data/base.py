@@ -1,4 +1,4 @@
-"""A data set, and the contract of what loads one."""
+"""A data set, and the contract of its sources."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _EXACT = 2**24
 
 @dataclass(frozen=True)
 class Dataset:
-    """What is to be learned from, whole; batches are taken by index.
+    """A data set with training and validation samples; batches are taken by index.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ class Dataset:
 
     @property
     def task(self) -> Task:
-        """What is to be predicted."""
+        """The kind of task: classification, regression, or tokens."""
         if self.kind is not None:
             return self.kind
         if self.train_y.is_floating_point():
@@ -130,7 +130,7 @@ class Dataset:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one sample; () where it is several tensors."""
+        """The shape of one sample; () for several tensors."""
         return () if isinstance(self.train_x, Several) else tuple(self.train_x.shape[1:])
 
     @property
@@ -140,12 +140,12 @@ class Dataset:
 
     @property
     def num_classes(self) -> int:
-        """The number of classes; 0 where the target is a number."""
+        """The number of classes; 0 for numeric targets."""
         return len(self.classes)
 
     @property
     def num_outputs(self) -> int:
-        """How many numbers a model answers with: one a class or token, or the numbers to be predicted."""
+        """Number of outputs of a model: one per class or token, or the numbers to be predicted."""
         return len(self.classes) or math.prod(self.train_y.shape[1:])
 
     @property
@@ -155,7 +155,7 @@ class Dataset:
 
     @cached_property
     def strata(self) -> tuple[Integers, tuple[str, ...]]:
-        """What shardings by label go by: the stratum of each training sample, and what strata are called.
+        """Strata for shardings by label: the stratum of each training sample, and the names of the strata.
 
         Strata are the classes. Where the target is a number (of several, the first) they are its tenths, from
         the smallest to the largest: fewer where the ends of several coincide, as among whole numbers. Where
@@ -198,7 +198,7 @@ class DataSource(Part):
     mapped: ClassVar[bool] = False
 
     def load(self, streams: Streams) -> Dataset:
-        """Return the data set; chance comes from `streams` alone.
+        """Return the data set; randomness comes from `streams` alone.
 
         Raises
         ------
@@ -209,14 +209,14 @@ class DataSource(Part):
 
     @property
     def travels(self) -> bool:
-        """Whether processes of a live run are sent their data, because they cannot load it by its name."""
+        """Whether a live run sends the data to its processes, because they cannot load it by name."""
         return False
 
     def bare(self) -> DataSource:
-        """Return the source as its specification says it, without an object of Python."""
+        """Return the source without its Python object, as its specification describes it."""
         return self
 
     @property
     def num_shards(self) -> int | None:
-        """How many workers the data is divided among already; None where a sharding divides it."""
+        """Number of shards in the data itself; None if a sharding divides it."""
         return None

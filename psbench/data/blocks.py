@@ -1,4 +1,4 @@
-"""Tables in files, read block by block; a value that is not a number is refused with its line.
+"""Tables in files, read in blocks; non-numeric cells are reported with their line.
 
 CSV is read with dask.dataframe, Parquet with pyarrow. No more of a table is in memory than a few blocks.
 """
@@ -70,14 +70,14 @@ class TableColumns:
 
 
 class Block(NamedTuple):
-    """Some rows: inputs, float64, (rows, inputs), and other columns, int64 or float64, (rows,), by place."""
+    """Some rows: inputs, float64, (rows, inputs), and other columns, int64 or float64, (rows,), by index."""
 
     inputs: Doubles
     others: dict[int, Array]
 
 
 def is_index_name(name: str) -> bool:
-    """Return whether a column's name is one that pandas gives the index of a frame.
+    """Return whether pandas uses such a name for the index of a frame.
 
     >>> [is_index_name(name) for name in ("", "Unnamed: 0", "__index_level_0__", "id")]
     [True, True, True, False]
@@ -86,7 +86,7 @@ def is_index_name(name: str) -> bool:
 
 
 def index_places(names: Sequence[str]) -> tuple[int, ...]:
-    """Return the places of the first columns whose names are those of a frame's index.
+    """Return the positions of the leading columns whose names are typical of a frame's index.
 
     >>> index_places(["", "Unnamed: 0", "size", ""])
     (0, 1)
@@ -95,7 +95,7 @@ def index_places(names: Sequence[str]) -> tuple[int, ...]:
 
 
 def warn_of_index(where: str, name: str) -> None:
-    """Warn that a column is left out because its name is that of a frame's index."""
+    """Warn that a column is left out because its name is typical of a frame's index."""
     called = f"column {name.strip()!r}" if name.strip() else "the column without a name"
     warnings.warn(
         f"{where}: {called} is taken for the index of a frame and left out of the inputs; to learn from it, "
@@ -146,7 +146,7 @@ def _check(file: Path) -> None:
 
 
 def estimated_rows(files: Sequence[Path]) -> int:
-    """Return about how many rows files have: from their sizes, and the length of lines in three places."""
+    """Return an estimate of the number of rows, from file sizes and line lengths at three positions."""
     return sum(map(_estimated_rows, files))
 
 
@@ -175,7 +175,7 @@ def first_row(file: Path, after: int = 0) -> list[str]:
 
 
 def is_text(value: str) -> bool:
-    """Return whether a field is a text, and not a number or nothing.
+    """Return whether a field is a text, neither a number nor empty.
 
     >>> is_text("setosa"), is_text("1.5"), is_text("nan"), is_text(" ")
     (True, False, False, False)
@@ -184,7 +184,7 @@ def is_text(value: str) -> bool:
 
 
 def names_header(row: Sequence[str]) -> bool:
-    """Return whether a first line names columns: none of its texts is a number.
+    """Return whether a first line is a header: none of its texts is a number.
 
     A line with both is one of data, whose fault is named when it is read.
 
@@ -195,7 +195,7 @@ def names_header(row: Sequence[str]) -> bool:
 
 
 def numbers_columns(row: Sequence[str]) -> bool:
-    """Return whether the numbers of a first line, two or more, are those of its columns, from 0.
+    """Return whether a first line consists of the column numbers 0, 1, ..., at least two.
 
     pandas names columns so where they have no names; before them a saved index has no name at all.
 
@@ -251,13 +251,13 @@ def numbers_in(
 
 
 def _are_finite(block: Block) -> bool:
-    """Return whether all numbers are finite, also as 32-bit floats."""
+    """Return whether all numbers are finite as 32-bit floats."""
     with np.errstate(invalid="ignore"):
         return all(bool((np.abs(each) <= LARGEST).all()) for each in (block.inputs, *block.others.values()))
 
 
 def _blocks(file: Path, columns: TableColumns, header: bool, block_size: int) -> Iterator[tuple[float, Any]]:
-    """Return how much of a file has been read, and the block or the error that it gave."""
+    """Yield the share of a file that has been read, and the block or error."""
     try:
         for done, frame in _computed(_parts(file, columns, header, block_size)):
             yield done, _block(frame, columns)
@@ -302,7 +302,7 @@ def _parts(file: Path, columns: TableColumns, header: bool, block_size: int) -> 
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Let pandas not warn of what is looked at afterwards, nor of how Dask calls it."""
+    """Suppress pandas warnings about conditions that are checked later, and about Dask's calls."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Length of header or names")
         warnings.filterwarnings("ignore", "overflow encountered", RuntimeWarning)
@@ -350,7 +350,7 @@ def _exact(texts: Sequence[str]) -> Array:
 
 
 def _fault(file: Path, rows: int, columns: TableColumns, found: Any) -> DataError:
-    """Return the error that names the first fault after so many rows."""
+    """Return the error for the first fault after `rows` rows."""
     names = columns.names
     for line, row in islice(_rows(file), rows, None):
         if len(row) != len(names):
@@ -369,7 +369,6 @@ def _fault(file: Path, rows: int, columns: TableColumns, found: Any) -> DataErro
 
 
 def line_of(file: Path, row: int) -> int:
-    """Return the line, from 1, of a row, from 0; blank lines are no rows."""
     return next(islice(_rows(file), row, None))[0]
 
 
@@ -466,7 +465,7 @@ def parquet_columns(files: Sequence[Path]) -> ParquetColumns:
 
 @contextmanager
 def _reading(file: Path) -> Iterator[None]:
-    """Raise what pyarrow raises of a damaged file as DataError."""
+    """Raise pyarrow's errors about a damaged file as DataError."""
     import pyarrow as pa
 
     try:
@@ -494,7 +493,7 @@ def _opened(file: Path, texts: Sequence[str] = ()) -> Iterator[Any]:
 
 
 def _check_sizes(file: Path, about: Any) -> None:
-    """Check a Parquet file's metadata, before memory is taken because of it.
+    """Check a Parquet file's metadata before memory is allocated.
 
     Row groups are asked, and not their columns, whose damaged metadata make pyarrow end the process.
     """
@@ -508,7 +507,7 @@ def _check_sizes(file: Path, about: Any) -> None:
 
 
 def parquet_rows(files: Sequence[Path]) -> int:
-    """Return how many rows Parquet files have."""
+    """Return the number of rows in Parquet files."""
     rows = 0
     for file in files:
         with _opened(file) as table:
@@ -555,7 +554,7 @@ def _batches(file: Path, table: Any, count: int) -> Iterator[Any]:
 
 
 def _parquet_block(where: str, rows: int, batch: Any, columns: TableColumns) -> Block:
-    """Return a batch, which follows so many rows, as a block; `where` stands before a row's number."""
+    """Return a batch after `rows` rows as a block; `where` precedes a row's number in errors."""
     with np.errstate(over="ignore"):
         inputs = np.empty((len(batch), len(columns.inputs)))
         for to, place in enumerate(columns.inputs):
@@ -586,7 +585,7 @@ def _parquet_block(where: str, rows: int, batch: Any, columns: TableColumns) -> 
 
 
 def _other(column: Any, known: dict[str, int] | None) -> Array:
-    """Return a column that is no input, as int64 or float64; what is missing as NaN."""
+    """Return a column that is not an input, as int64 or float64; missing values become NaN."""
     if known is None:
         return _numeric(column)
     import pyarrow as pa
@@ -602,7 +601,7 @@ def _other(column: Any, known: dict[str, int] | None) -> Array:
 
 
 def _numeric(column: Any) -> Array:
-    """Return a column of numbers as int64, uint64 or float64; what is missing as NaN."""
+    """Return a column of numbers as int64, uint64 or float64; missing values become NaN."""
     values: Array = column.to_numpy(zero_copy_only=False)
     if column.null_count or values.dtype.kind == "f":
         return np.array(values, dtype=np.float64)

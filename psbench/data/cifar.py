@@ -95,11 +95,9 @@ class CIFAR10(ImageSource):
         )
 
     def labels_of(self, targets: list[int]) -> Integers:
-        """Return the labels to learn, int64, (N,)."""
         return np.asarray(targets, dtype=np.int64)
 
     def class_names(self, stored: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the names of the classes."""
         return stored
 
     def _read(self, train: bool) -> Any:

@@ -1,4 +1,4 @@
-"""Tables turned, once, into arrays in files that are mapped to memory: what is not looked at is not read."""
+"""Tables converted once into memory-mapped arrays; columns are read lazily."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _EXACT = 2**53
 
 @dataclass(frozen=True)
 class Conversion:
-    """Which files, and what is to be made of them.
+    """The files of a conversion, and its settings.
 
     Parameters
     ----------
@@ -77,7 +77,6 @@ class Conversion:
 
     @property
     def inputs(self) -> list[int]:
-        """The columns that are inputs."""
         others = {self.target, *self.keep, *self.index}
         return [place for place in range(len(self.columns)) if place not in others]
 
@@ -92,11 +91,10 @@ class Conversion:
         return numbers_in(self.files, columns, self.header, self.block_size)
 
     def place_of(self, file: Path, row: int) -> str:
-        """Return where in its file a row is, in words; `row` counts from 0."""
         return f"row {row}" if self.kind == "parquet" else f"line {line_of(file, row + self.header)}"
 
     def train_rows(self, rows: int) -> int:
-        """Return how many of so many rows are for training.
+        """Return the number of training rows among `rows` rows.
 
         Raises
         ------
@@ -113,7 +111,7 @@ class Conversion:
 
 
 class _About(BaseModel):
-    """The file beside the arrays: their shapes, and what was done to them."""
+    """The file beside the arrays: their shapes, and the conversion's settings."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -129,7 +127,7 @@ class _About(BaseModel):
 
 @dataclass(frozen=True)
 class Converted:
-    """Arrays that are views of files; what is written to them changes no file.
+    """Memory-mapped arrays; writing to them does not change the files.
 
     Attributes
     ----------
@@ -208,7 +206,7 @@ def _head(kind: str, shape: tuple[int, ...]) -> bytes:
 
 
 def _read_at_random(features: Array) -> None:
-    """Ask for no more of the file than is looked at: rows of mini-batches lie anywhere in it.
+    """Disable read-ahead for the file: rows of mini-batches are accessed at random.
 
     Without it a system may read megabytes around every row, which beyond memory are gone when their turn
     comes.
@@ -219,7 +217,7 @@ def _read_at_random(features: Array) -> None:
 
 
 def convert(table: Conversion, folder: Path) -> None:
-    """Read a table and leave its arrays in a folder, which is there whole or not at all.
+    """Read a table and write its arrays to a folder, which is created atomically.
 
     Memory needed is that of a few blocks, however large the files are; the arrays take 4 bytes a number, and
     8 more until they are standardised.
@@ -263,7 +261,7 @@ def convert(table: Conversion, folder: Path) -> None:
 
 @contextmanager
 def _neighbour(folder: Path) -> Iterator[Path]:
-    """Give a folder to write to, which takes its place if the block succeeds; else nothing is left."""
+    """Yield a temporary folder that becomes `folder` if the block succeeds, and is removed otherwise."""
     part = temporary_name(folder.parent)
     try:
         part.mkdir(parents=True)
@@ -342,7 +340,7 @@ def _copy(table: Conversion, part: Path, codes: Codes) -> _Read:
 
 
 def _check_header(table: Conversion, codes: Codes) -> None:
-    """Refuse a column with one text, in the first line, above numbers: it is the column's name."""
+    """Raise for a text column with one text, in the first line, above numbers: it is a header."""
     for place, known in codes.items():
         first, *others = known
         if others and not any(map(is_text, others)):
@@ -361,7 +359,7 @@ def _in_full(value: float) -> str:
 
 
 def _classes_in(table: Conversion, file: Path, rows: int, target: Array) -> set[int | float]:
-    """Return the different targets of a block, which follows so many rows of its file."""
+    """Return the distinct targets of a block after `rows` rows of its file."""
     known = len(table.classes)
     wrong = (target < 0) | (target >= known) | (target % 1 > 0) if known else target % 1 != 0
     found = np.unique(target)
@@ -391,7 +389,7 @@ def _ranked(column: Growing, codes: dict[str, int]) -> tuple[str, ...]:
 
 
 def _kept(column: Growing, codes: dict[str, int] | None) -> str:
-    """Return the type of a column that is kept; texts are put into their order."""
+    """Return the type of a kept column; text codes are sorted."""
     if codes is not None:
         _ranked(column, codes)
     return column.kind

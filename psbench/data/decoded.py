@@ -67,7 +67,7 @@ class Decoded:
             return None
 
     def keep(self, pixels: Pixels) -> None:
-        """Write the images; where that cannot be, warn that the next run decodes them again."""
+        """Write the images; if that fails, warn that the next run decodes them again."""
         try:
             check_disk(self._file.parent, pixels.nbytes, "decoded images", "set cache to another disk")
             with atomic_write(self._file) as file:

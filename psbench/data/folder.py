@@ -46,7 +46,7 @@ class Listing(NamedTuple):
     labels: Integers
 
     def take(self, indices: Integers) -> Listing:
-        """Return some of them."""
+        """Return a subset of the listing."""
         return Listing([self.paths[index] for index in indices], self.labels[indices])
 
 
@@ -90,7 +90,7 @@ class Folder(ImageSource):
     cache: str | None = parameter(None, "folder of decoded images; none: the one PSBENCH_DATA names")
 
     def load(self, streams: Streams) -> Dataset:
-        """Return the images; only those that `limit` leaves are read."""
+        """Return the images; only those within `limit` are read."""
         classes, train, val = self._listings(streams)
         chosen_train, chosen_val = self.chosen(train.labels, val.labels, streams)
         train, val = train.take(chosen_train), val.take(chosen_val)
@@ -120,7 +120,7 @@ class Folder(ImageSource):
         return classes, train.take(kept), train.take(aside)
 
     def _pixels(self, paths: list[Path]) -> Pixels:
-        """Return the images, in this order, from where they are kept if they have been decoded before."""
+        """Return the images in this order, from the cache if they were decoded before."""
         if len(paths) < KEPT_FROM or self.limit is not None or self.val_limit is not None:
             return self._read(paths)
         order = sorted(paths)  # the same for every split into training and validation
@@ -223,7 +223,7 @@ def read_image(path: Path, mode: str, size: int | None) -> NDArray[np.uint8]:
 
 
 def _check_size(path: Path, image: Picture) -> None:
-    """Check an image's size, which its header says, before memory is taken for its pixels.
+    """Check an image's size in its header before memory is allocated for its pixels.
 
     Raises
     ------
@@ -240,7 +240,7 @@ def _check_size(path: Path, image: Picture) -> None:
 
 
 def _of_bytes(image: Picture) -> Picture:
-    """Return an image whose numbers are bytes: of 16 bits the upper eight, where Pillow makes 255 of most.
+    """Return an image with 8-bit values; of 16 bits the upper eight, where Pillow would clip to 255.
 
     Raises
     ------

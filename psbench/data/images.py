@@ -1,4 +1,4 @@
-"""What image data sets have in common: a limit for quick runs, normalisation, augmentation."""
+"""Common features of image data sets: a limit for quick runs, normalisation, augmentation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Pixels = NDArray[np.uint8]
 
 
 class ImageSource(DataSource):
-    """Base of data sets of images; bytes become float32 in the way `normalise` says.
+    """Base of image data sets; bytes become float32 as `normalise` defines.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class ImageSource(DataSource):
     def finish(
         self, train_x: Pixels, train_y: Integers, val_x: Pixels, val_y: Integers, classes: tuple[str, ...]
     ) -> Dataset:
-        """Return the data set of these images."""
+        """Return the data set with these images."""
         import torch
 
         # bytes as float32 in 0..1
@@ -103,7 +103,7 @@ def choose(labels: Integers, limit: int | None, rng: np.random.Generator) -> Int
 
 @dataclass(frozen=True)
 class CropAndFlip:
-    """Pad, crop back to size at a place drawn per image, and mirror every other image on average.
+    """Pad, crop back to size at a random position per image, and mirror half of the images.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How published tables are laid out as CSV."""
+"""CSV layouts of published tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from psbench.data.base import Task
 
 @dataclass(frozen=True)
 class TableLayout:
-    """What stands in which column of a file without a header, and how much of it is for validation.
+    """Columns of a file without a header, and the number of its rows for validation.
 
     Parameters
     ----------

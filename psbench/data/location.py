@@ -1,4 +1,4 @@
-"""Where data files lie."""
+"""Location of data files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens of a Markov chain, whose entropy is known: so is how far a model is from the best one."""
+"""Tokens of a Markov chain with known entropy, and so a known distance of a model from the best one."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Markov(DataSource):
         return Dataset(self.name, x[:train], y[:train], x[train:], y[train:], names)
 
     def _drawn(self) -> Integers:
-        """Return the text: the first token of all alike, each other by the row of the one before."""
+        """Return the text: the first token is uniform, each other drawn by the previous token's row."""
         rng = Streams(self.seed).generator("data", 2)
         rows = [row.tolist() for row in np.cumsum(self.transitions, axis=1)]
         last, found = self.vocabulary_size - 1, np.empty(self.num_tokens, dtype=np.int64)

@@ -183,7 +183,7 @@ def _in_words(shape: Sequence[int]) -> str:
 
 
 def _read_most(file: Any, most: int) -> bytearray:
-    """Return what is left of a file, in pieces: memory is taken only for bytes that are there."""
+    """Read the rest of a file in pieces, so that memory is allocated only for existing bytes."""
     values = bytearray()
     while len(values) < most and (piece := file.read(min(_PIECE, most - len(values)))):
         values += piece

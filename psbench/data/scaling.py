@@ -1,4 +1,4 @@
-"""Means and deviations of data that need not be in memory, and data brought to mean 0 and deviation 1."""
+"""Means and deviations of data that need not be in memory, and standardised data."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class Moments:
 
     @property
     def mean(self) -> Any:
-        """The mean of each column: its value, exactly, where a column never changes."""
+        """The mean of each column, exact for a constant column."""
         return np.where(self._varies, self._mean, self._least)
 
     @property
     def deviation(self) -> Any:
-        """The standard deviation of each column; 1 where a column never changes."""
+        """The standard deviation of each column; 1 for a constant column."""
         return np.where(self._varies, np.sqrt(self._squares / self.count), 1.0)
 
     @property
@@ -99,7 +99,7 @@ def standardise(numbers: Floats | Doubles, train: int, to: Floats | None = None)
 def warn_of_coarse(
     where: str, least: Doubles | float, largest: Doubles | float, names: Sequence[str] = ()
 ) -> None:
-    """Warn of the first column that lies so far from 0 that 32-bit floats have few values between its ends.
+    """Warn of the first column whose range contains few 32-bit floats.
 
     Parameters
     ----------
@@ -126,5 +126,4 @@ def warn_of_coarse(
 
 
 def blocks(rows: int) -> Iterator[tuple[int, int]]:
-    """Return where each block of rows begins and ends."""
     return ((begin, min(begin + ROWS, rows)) for begin in range(0, rows, ROWS))

@@ -23,7 +23,7 @@ SampleLayout: TypeAlias = list[list[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Several:
-    """Inputs that are several arrays or tensors of as many rows; indexed like one of them.
+    """Inputs with several arrays or tensors of equal length; indexed like one array.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class Several:
         return self.map(lambda part: part.to(device))
 
     def numpy(self) -> np.ndarray:
-        """Return all samples as rows of numbers, (N, numbers), for what goes by distances."""
+        """Return all samples as rows of numbers, (N, numbers), for methods based on distances."""
         rows = [np.asarray(part).reshape(len(self), -1).astype(np.float32) for part in self.parts]
         return np.concatenate(rows, axis=1)
 
@@ -76,7 +76,7 @@ class Several:
         return ", ".join(self.names) or f"{len(self.parts)} tensors"
 
     def length_of(self, place: int) -> Any:
-        """Return how long the samples of a part are, (N,); None if it is not padded."""
+        """Return the lengths of a part's samples, (N,); None if it is not padded."""
         return self.lengths[place] if self.lengths else None
 
     def trimmed(self) -> Several:
@@ -90,7 +90,7 @@ class Several:
         return Several(tuple(parts), self.names, self.lengths, self.padding)
 
     def given_to(self, module: nn.Module) -> Any:
-        """Return what a module answers: by keyword if parts have names, else in their order.
+        """Return the module's output: inputs are passed by name if they have names, else in order.
 
         A module whose `forward` takes one argument is given all of them in it, as a tuple or a dict.
 
@@ -110,7 +110,7 @@ class Several:
 
 @cache
 def _in_one(kind: Any, names: tuple[str, ...], count: int) -> bool:
-    """Return whether a class of modules takes all inputs as one argument."""
+    """Return whether a module class takes all inputs as one argument."""
     forward = inspect.signature(kind.forward)
     ways = [((), dict.fromkeys(names)) if names else ((None,) * count, {}), ((None,), {})]
     for in_one, (positional, named) in enumerate(ways):
@@ -131,17 +131,16 @@ def _arguments(forward: inspect.Signature) -> str:
 
 
 def answer(module: nn.Module, inputs: Any) -> Any:
-    """Return what a module answers to a batch: one tensor, or `Several`."""
+    """Return a module's output for a batch: a tensor, or `Several`."""
     return inputs.trimmed().given_to(module) if isinstance(inputs, Several) else module(inputs)
 
 
 def each_array(inputs: Any, function: Callable[[Any], Any]) -> Any:
-    """Return a function of inputs, or of each part of several."""
     return inputs.map(function) if isinstance(inputs, Several) else function(inputs)
 
 
 def joined(batches: Sequence[Any]) -> Any:
-    """Return the rows of several tensors, or of several `Several`, one after the other.
+    """Return the concatenated rows of several tensors, or of several `Several`.
 
     Padded parts become as long as the longest.
     """
@@ -173,7 +172,7 @@ def _as_long(parts: list[Tensor], first: Several, place: int) -> list[Tensor]:
 
 
 def without_lengths(inputs: Any) -> Any:
-    """Return inputs whose padding is never cut off."""
+    """Return inputs with untrimmed padding."""
     return Several(inputs.parts, inputs.names) if isinstance(inputs, Several) else inputs
 
 
@@ -198,7 +197,7 @@ def _of_one(part: Any) -> list[Any]:
 
 
 def zeros(layout: SampleLayout, names: Sequence[str], samples: int) -> Any:
-    """Return inputs of zeros of such a layout: what lazy layers take their shapes from."""
+    """Return zero inputs with such a layout, from which lazy layers infer their shapes."""
     import torch
 
     parts = [
@@ -209,7 +208,6 @@ def zeros(layout: SampleLayout, names: Sequence[str], samples: int) -> Any:
 
 
 def sample_bytes(inputs: Any) -> int:
-    """Return the bytes of one sample; a padded one counts as the longest."""
     parts = inputs.parts if isinstance(inputs, Several) else (inputs,)
     return sum(part.element_size() * math.prod(part.shape[1:]) for part in parts)
 

@@ -1,4 +1,4 @@
-"""A data set on its way to another process, which gets no more of it than it needs."""
+"""A data set on its way to another process, reduced to the needed samples."""
 
 from __future__ import annotations
 
@@ -65,21 +65,21 @@ class PartialTensor:
         return self._values.element_size()
 
     def is_floating_point(self) -> bool:
-        """Whether numbers are floats."""
+        """Whether the numbers are floats."""
         return self._values.is_floating_point()
 
     def min(self) -> Tensor:
-        """Return the least number that is here, or 0."""
+        """Return the minimum of the present numbers, or 0."""
         return self._values.min() if self._values.numel() else self._values.sum()
 
     def max(self) -> Tensor:
-        """Return the largest number that is here, or 0."""
+        """Return the maximum of the present numbers, or 0."""
         return self._values.max() if self._values.numel() else self._values.sum()
 
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """Samples and targets: all of them, or those with the numbers `held`. Arrays travel without a copy."""
+    """Samples and targets: all, or those with the indices `held`. Arrays are sent without a copy."""
 
     x: Array | Several
     y: Array
@@ -97,7 +97,7 @@ class _Part:
         return cls(each_array(x[where], torch.Tensor.numpy), y[where].numpy(), len(y), held)
 
     def tensors(self) -> tuple[Any, Any]:
-        """Return what a data set has in this part's place."""
+        """Return the arrays of this part for a data set."""
         return each_array(self.x, self._rows), self._rows(self.y)
 
     def _rows(self, array: Array) -> Tensor:
@@ -111,7 +111,7 @@ class _Part:
 
 @dataclass(frozen=True, eq=False)
 class Shipment:
-    """A data set for one process, with the shards of all workers, so that none is divided again.
+    """A data set for one process, with the shards of all workers, so that sharding is not repeated.
 
     It is for data that a process cannot load by its name: an object of the user's, or one set a worker.
     """

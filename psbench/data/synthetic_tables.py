@@ -117,7 +117,7 @@ class GroundTruth(NamedTuple):
         )
 
     def score(self, weights: Doubles, features: Doubles) -> Doubles:
-        """Return a weighted sum of the features, whose deviation is 1, (rows,)."""
+        """Return a weighted sum of the features with deviation 1, (rows,)."""
         own = (1 - _SHARE) * (weights**2).sum() + _SHARE * ((self.loadings @ weights) ** 2).sum()
         return np.asarray(features @ weights / np.sqrt(own))
 

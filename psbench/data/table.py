@@ -47,7 +47,7 @@ BLOCK_MEMORY = 3
 
 
 class TableFile(DataSource):
-    """Base of tables in files: read once, block by block, and then mapped; a subclass says what they are."""
+    """Base of tables in files: read once in blocks, then memory-mapped; subclasses define columns."""
 
     mapped: ClassVar[bool] = True
 
@@ -86,7 +86,7 @@ class TableFile(DataSource):
         index: Sequence[int] = (),
         **kind: Any,
     ) -> Conversion:
-        """Return what is to be made of files with known columns; those of `index` hold a frame's index."""
+        """Return the conversion of files with known columns; columns in `index` hold a frame's index."""
         names = known.columns
         target = self.place_of_target(names, named=header)
         if target in index and self.target not in names:
@@ -112,15 +112,14 @@ class TableFile(DataSource):
         )
 
     def table(self, files: list[Path]) -> Conversion:
-        """Return what is to be made of some files."""
+        """Return the conversion of some files."""
         raise NotImplementedError(f"{type(self).__name__} must define table")
 
     def count_rows(self, files: list[Path]) -> int:
-        """Return about how many rows files have."""
         raise NotImplementedError(f"{type(self).__name__} must define count_rows")
 
     def load(self, streams: Streams) -> Dataset:
-        """Return views of the converted arrays, which are made first if need be; nothing is drawn."""
+        """Return views of the converted arrays, which are created if necessary; nothing is drawn."""
         import torch
 
         if not self.path:
@@ -159,7 +158,7 @@ class TableFile(DataSource):
         return Converted.open(folder)
 
     def _check_room(self, table: Conversion, folder: Path) -> None:
-        """Refuse files whose arrays would fill the disk, or whose shards or blocks would fill the memory."""
+        """Reject files whose arrays would fill the disk, or whose shards or blocks would fill the memory."""
         rows = self.count_rows(list(table.files))
         what = f"data {self.name!r}: about {rows} rows of {len(table.columns)} columns in {self.path}"
         # inputs as 32-bit floats, and as 64-bit ones until they are standardised; targets twice
@@ -172,13 +171,13 @@ class TableFile(DataSource):
         check_memory(THREADS * BLOCK_MEMORY * block, what, "lower it")
 
     def _key(self, files: Sequence[Path]) -> str:
-        """Return what names the arrays of these files, as they are now, under these parameters."""
+        """Return the cache key of these files, in their current state, under these parameters."""
         stats = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
         meant = self.model_dump(mode="json", exclude={"path", "cache", "block_size"})
         return hashlib.sha256(json.dumps([FORMAT, stats, meant]).encode()).hexdigest()[:16]
 
     def place_of_target(self, names: tuple[str, ...], named: bool = True) -> int:
-        """Return the number of the column to be learned; `named` says whether columns have names."""
+        """Return the index of the target column; `named`: whether columns have names."""
         if named and self.target in names:
             return names.index(self.target)
         try:
@@ -286,11 +285,10 @@ class CSV(TableFile):
         return self
 
     def count_rows(self, files: list[Path]) -> int:
-        """Return about how many rows files have."""
         return estimated_rows(files)
 
     def table(self, files: list[Path]) -> Conversion:
-        """Return what the layout or the first line says."""
+        """Return the conversion given by the layout or by the first line."""
         first = first_row(files[0])
         known = LAYOUTS.get(self.layout)
         if known is None and self.header is None and numbers_columns(first):
@@ -328,7 +326,7 @@ class CSV(TableFile):
 
 
 class Parquet(TableFile):
-    """A table of numbers in Parquet files of any size; see `CSV` for how it is read and kept.
+    """A table of numbers in Parquet files of any size; see `CSV` for reading and caching.
 
     Parameters
     ----------
@@ -352,11 +350,10 @@ class Parquet(TableFile):
     path: str = parameter("", "a Parquet file, or a pattern such as parts/*.parquet")
 
     def count_rows(self, files: list[Path]) -> int:
-        """Return how many rows files have."""
         return parquet_rows(files)
 
     def table(self, files: list[Path]) -> Conversion:
-        """Return what the files' schema says."""
+        """Return the conversion given by the files' schema."""
         found = parquet_columns(files)
         names = found.names
         if len(names) < 2:

@@ -26,7 +26,7 @@ _READING = 28
 
 
 class Text(DataSource):
-    """The tokens of a text file: a sample is `context` of them, its target the same shifted by one.
+    """The tokens of a text file: a sample is `context` tokens, its target the same shifted by one.
 
     Samples follow each other in the text without overlapping. The last ones are for validation, so that what
     is validated on was not read before.
@@ -86,7 +86,7 @@ class Text(DataSource):
         return Dataset(self.name, x[:train], y[:train], x[train:], y[train:], self._names(found))
 
     def vocabulary(self) -> tuple[str, ...]:
-        """Return what tokens 0, 1, ... are: a character each, or a byte as 0x61."""
+        """Return the texts of tokens 0, 1, ...: one character each, or a byte as 0x61."""
         return self._names(np.unique(self._codes()))
 
     def encode(self, text: str) -> Tensor:
@@ -172,7 +172,7 @@ def _read(path: str) -> bytes:
 
 
 def _read_folder(folder: Path) -> bytes:
-    """Return all text files of a folder and those below it, in the order of their paths, a line between."""
+    """Return all text files of a folder and its subfolders, in order of their paths, joined by newlines."""
     files = sorted(each for each in folder.rglob("*") if each.suffix in _SUFFIXES and each.is_file())
     if not files:
         raise DataError(f"{folder}: no file in it ends in {' or '.join(_SUFFIXES)}; name a text file")

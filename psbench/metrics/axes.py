@@ -1,4 +1,4 @@
-"""Where the rows of a log stand on the axes that `charts.curves` draws against."""
+"""Positions of a log's rows on the axes of `charts.curves`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHANGES = (Kind.APPLY, Kind.MIX, Kind.VOTE)
 
 
 class AxisValues(NamedTuple):
-    """For each row what was so with it: samples trained on, newest version, bytes sent up and down.
+    """Values at each row: samples trained on, newest version, bytes sent up and down.
 
     `evaluated_bytes` are, for each evaluation, those sent until its model was made: the replies that carry
     that model come later, and not at all if the run ends with it.
@@ -37,7 +37,7 @@ class Axes:
         self._changes: tuple[Array, Array] = (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
     def read(self, rows: Rows) -> AxisValues:
-        """Return those of new rows."""
+        """Return the axis values of new rows."""
         kind = rows["kind"]
         is_progress = (kind == Kind.APPLY) | (kind == Kind.RELEASE)
         samples = self._samples + np.cumsum(np.where(is_progress, rows["samples"], 0), dtype=np.int64)
@@ -54,7 +54,7 @@ class Axes:
         return found
 
     def _evaluated_bytes(self, rows: Rows, version: Array, sent: Array) -> Array:
-        """Return the bytes sent until the model of each evaluation was made; a live one comes in later."""
+        """Return the bytes sent until each evaluated model was made; live evaluations arrive later."""
         changes, evaluations = positions(rows, *_CHANGES), positions(rows, Kind.EVALUATED)
         earlier = len(self._changes[0])
         versions, bytes_sent = self._changes = (

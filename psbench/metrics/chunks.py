@@ -1,4 +1,4 @@
-"""Chunks of data: how long each took its worker, and what it was good for."""
+"""Chunks of data: the time each took its worker, and whether it was used."""
 
 from __future__ import annotations
 

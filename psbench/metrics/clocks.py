@@ -1,4 +1,4 @@
-"""Clocks of the workers, rebuilt from the log, and how far they lead."""
+"""Clocks of the workers, rebuilt from the log, and their leads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Clocks:
-    """The clocks of the workers that are here, as the engine keeps them.
+    """The clocks of the active workers, as in the engine.
 
     A clock rises with every push. A worker that joins starts at the slowest clock, one that has left no
     longer counts as slowest, and a hand-over sets all clocks to the highest. Where none is left, the next
@@ -52,12 +52,11 @@ class Clocks:
             self.level()
 
     def join(self, worker: int) -> None:
-        """Add a worker, at the slowest clock."""
         self._slowest = min(self.of.values(), default=self._slowest)
         self.of[worker] = self._slowest
 
     def leave(self, worker: int) -> None:
-        """Remove a worker, if it is here."""
+        """Remove a worker, if it is active."""
         self._slowest = min(self.of.values(), default=self._slowest)
         self.of.pop(worker, None)
 
@@ -66,7 +65,6 @@ class Clocks:
         self.of = dict.fromkeys(self.of, max(self.of.values(), default=0))
 
     def rise(self, worker: int, pushes: int = 1) -> None:
-        """Count pushes of a worker."""
         self.of[worker] += pushes
 
 
@@ -145,7 +143,7 @@ def clocks_between(rows: Rows, clocks: dict[int, int]) -> tuple[Array, Array]:
 
 
 def _count_within(code: Array, flag: Array) -> Array:
-    """Return for each entry how many entries of its group up to and including it are flagged."""
+    """Return for each entry the number of flagged entries in its group up to and including it."""
     order = np.argsort(code, kind="stable")
     total = np.cumsum(flag[order])
     grouped = code[order]

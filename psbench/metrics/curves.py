@@ -37,7 +37,7 @@ def evaluations(log: EventLog) -> pd.DataFrame:
 
 
 def evaluated(log: EventLog, rows: Rows, at: AxisValues) -> list[dict[str, Any]]:
-    """Return the evaluations among rows of a log: where each is on the axes, and its values."""
+    """Return the evaluations among the rows of a log: axis positions and values."""
     found = []
     evaluations = pick(rows, Kind.EVALUATED)
     for row, sent in zip(evaluations, at.evaluated_bytes.tolist(), strict=True):
@@ -94,7 +94,7 @@ class TrainingLoss:
         }
 
     def _running_mean(self, values: Array, samples: Array) -> Array:
-        """Return for each push the mean over it and those before it that fit into the window."""
+        """Return for each push the mean over the pushes in the window before it."""
         if not len(values):
             return np.zeros(0)
         samples = samples.astype(np.float64)
@@ -128,7 +128,7 @@ def throughput(log: EventLog, bins: int = 50) -> pd.DataFrame:
 
 
 def time_to_target(log: EventLog, target: float | Target, value: str = "val_accuracy") -> float | None:
-    """Return the time, in seconds, of the first evaluation that reaches `target`; None if none does.
+    """Return the time in seconds of the first evaluation that reaches `target`; None if none does.
 
     A number is one of `value`: a loss reaches it from above, anything else from below.
     """

@@ -1,4 +1,4 @@
-"""Who has heard of whose gradient, where workers exchange models without a server."""
+"""Spread of gradients among workers that exchange models without a server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def heard_of(log: EventLog, until_s: float = np.inf) -> pd.DataFrame:
-    """Return who has heard of whose gradients: how many of them are part of each worker's model.
+    """Return how many gradients of each worker are part of each worker's model.
 
     A worker's own are part of its model when it steps; others' with a model that it mixes with its own, which
     brings what that one had heard of when it was sent.
@@ -45,7 +45,7 @@ def heard_of(log: EventLog, until_s: float = np.inf) -> pd.DataFrame:
 
 
 def lags(log: EventLog, points: int = 400) -> pd.DataFrame:
-    """Return how many gradients of others a model has not heard of, along a run.
+    """Return how many gradients of others a model lacks, along a run.
 
     Returns
     -------
@@ -63,7 +63,7 @@ def lags(log: EventLog, points: int = 400) -> pd.DataFrame:
 
 
 def _history(log: EventLog, until_s: float = np.inf) -> Iterator[tuple[float, _Knowledge]]:
-    """Yield, after every exchange, its time and what all know then."""
+    """Yield the time of each exchange, and the spread of gradients after it."""
     rows = pick(log.rows(), Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.MIX)
     if not (rows["kind"] == Kind.MIX).any():
         return
@@ -84,7 +84,7 @@ def _history(log: EventLog, until_s: float = np.inf) -> Iterator[tuple[float, _K
 
 
 class _Knowledge:
-    """What each worker's model has heard of, along a log: how many gradients of each worker.
+    """Spread of gradients along a log: the number of gradients of each worker in each worker's model.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ class _Knowledge:
         return found
 
     def mix(self, pusher: int | None, mixing: Mapping[str, Any]) -> None:
-        """Take what the models that are mixed had heard of; of a pair both take what both had."""
+        """Merge the gradients known to the mixed models; after a pairwise exchange both have the union."""
         first = mixing["steps_first"]
         before = dict(self.heard)
         if pusher is not None and first:
@@ -139,7 +139,7 @@ class _Knowledge:
             self._sent = {key: value for key, value in self._sent.items() if key[1] >= oldest}
 
     def missing(self) -> list[int]:
-        """Return of each pair of different workers how many gradients of the one the other lacks."""
+        """Return for each pair of workers how many of one's gradients the other lacks."""
         return [
             self.made[of] - int(own[of])
             for worker, own in self.heard.items()
@@ -149,7 +149,7 @@ class _Knowledge:
 
 
 def _mixing(log: EventLog, text: int) -> dict[str, Any]:
-    """Return what a row's text says, with numbers of workers for keys."""
+    """Return the mixing matrix in a row's text, with worker numbers as keys."""
     mixing: dict[str, Any] = json.loads(log.text(int(text)))
     rows = mixing["rows"]
     mixing["rows"] = {int(w): {int(other): x for other, x in row.items()} for w, row in rows.items()}

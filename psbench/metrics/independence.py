@@ -1,4 +1,4 @@
-"""How much workers do by themselves between two requests for the model."""
+"""Independence of workers: their work between two requests for the model."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def independence(log: EventLog) -> pd.DataFrame:
 
 
 def mean_independence(log: EventLog) -> float | None:
-    """Return the mean WI of the workers that asked for the model; None if every one of them has 1.
+    """Return the mean WI of workers that requested the model; None if every one of them has 1.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Pushes: what became of each, how stale it was, and whose were used."""
+"""Pushes: outcome, staleness, and share of each worker."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Staleness:
         self._bases = np.zeros(0, dtype=np.int64)  # version that each push started from, by its number
 
     def read(self, rows: Rows) -> Array:
-        """Return that of the pushes applied in new rows, in the order applied.
+        """Return the staleness of the pushes applied in new rows, in the order applied.
 
         Raises
         ------
@@ -121,7 +121,7 @@ def share_of_applied(log: EventLog) -> pd.DataFrame:
 
 
 class PushCounts:
-    """How many pushes of each worker arrived and were applied, along a log that grows."""
+    """Numbers of pushes of each worker that arrived and were applied, along a growing log."""
 
     def __init__(self) -> None:
         self._counts = np.zeros((3, 0), dtype=np.int64)  # pushes, applied, samples applied; by worker
@@ -141,7 +141,7 @@ class PushCounts:
         self._counts = np.pad(self._counts, ((0, 0), (0, more)))
 
     def subtract(self, earlier: PushCounts) -> None:
-        """Leave out what an earlier state of the same log had counted."""
+        """Subtract the counts of an earlier state of the same log."""
         self._counts[:, : earlier._counts.shape[1]] -= earlier._counts
 
     def columns(self, workers: Sequence[int]) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class PushCounts:
 
 
 def unused_workers(shares: pd.DataFrame) -> list[str]:
-    """Return a warning for each worker of `share_of_applied` none of whose pushes was applied."""
+    """Return a warning for each worker of `share_of_applied` without an applied push."""
     if not shares["applied"].sum():
         return []
     unused = shares.loc[shares["applied"] == 0, "worker"]
@@ -163,7 +163,7 @@ def unused_workers(shares: pd.DataFrame) -> list[str]:
 
 
 def batch_sizes(log: EventLog) -> pd.DataFrame:
-    """Return each worker's batch size where it changes, and where it was last seen.
+    """Return each worker's batch size at every change, and at its last push.
 
     Returns
     -------
@@ -189,7 +189,7 @@ class BatchSizes:
         self.changes: list[tuple[float, int, float]] = []
 
     def read(self, rows: Rows) -> None:
-        """Take note of the pushes among new rows."""
+        """Count the pushes among new rows."""
         push = pick(rows, Kind.PUSH)
         push = push[np.argsort(push["worker"], kind="stable")]
         size, worker = push["samples"] / np.maximum(push["steps"], 1), push["worker"]

@@ -1,4 +1,4 @@
-"""What metrics and charts read of a run, wherever it is kept."""
+"""The part of a run that metrics and charts read, wherever it is stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run as tables from which the state at any moment follows: what the rewinding panel reads.
+"""A run as tables that give the state at any moment, for the rewinding panel.
 
 The tables hold intervals and instants, so that "what was at time t" is a search in sorted columns, which the
 page makes (`js/recording.js`). They are plain arrays, and travel to a page or into a file as such.
@@ -45,7 +45,7 @@ _STATES = (*Clocks.BREAKS, Kind.PUSH, Kind.HOLD, Kind.APPLY)
 
 @dataclass(frozen=True)
 class Recording:
-    """What a run did, as tables of equally long columns.
+    """A run's activities, as tables of equally long columns.
 
     Attributes
     ----------
@@ -88,12 +88,11 @@ class Recording:
 
     @property
     def tables(self) -> dict[str, Table]:
-        """The tables by name."""
         names = ("spans", "clocks", "models", "pushes", "versions", "epochs", "compositions", "presence")
         return {name: getattr(self, name) for name in names}
 
     def plain(self) -> dict[str, Any]:
-        """Return what a page needs as plain data; columns are base64 of little-endian numbers."""
+        """Return the recording as plain data for a page; columns are base64 of little-endian numbers."""
         tables = {
             name: {column: packed(values) for column, values in table.items()}
             for name, table in self.tables.items()
@@ -102,7 +101,7 @@ class Recording:
         return named | {"tables": tables}
 
     def between(self, from_s: float, to_s: float) -> Recording:
-        """Return the part of the recording between two times, with what was so when it begins.
+        """Return the part of the recording between two times, with the state at its beginning.
 
         What is under way at its edges is there whole: a wait is as long as it was.
         """
@@ -118,7 +117,7 @@ class Recording:
         return Recording(end_s=min(to_s, self.end_s), workers=self.workers, whys=self.whys, **cut)
 
     def around(self, at_s: float, limit: int) -> tuple[Recording, float]:
-        """Return a part with at most about `limit` spans around a time, and where it begins."""
+        """Return a part with at most about `limit` spans around a time, and its beginning."""
         starts = self._starts
         if len(starts) <= limit:
             return self, 0.0
@@ -150,7 +149,7 @@ class Recording:
 
     @cached_property
     def settled_s(self) -> float:
-        """Until when it is all known, if the log goes on: before what was under way at its end."""
+        """Time before which the recording is final, if the log continues; later spans may still grow."""
         spans = self.spans
         under_way = spans["start_s"][spans["end_s"] >= self.end_s]
         return float(under_way.min()) if len(under_way) else self.end_s
@@ -171,7 +170,7 @@ class Recording:
         }
 
     def next(self, kind: str, at_s: float, back: bool = False) -> float | None:
-        """Return the next instant of a kind after a time (or the one before it); None if there is none."""
+        """Return the next instant of a kind after a time, or the previous one; None if there is none."""
         times = self.instants[kind]
         place = int(np.searchsorted(times, at_s, side="left" if back else "right")) - back
         return float(times[place]) if 0 <= place < len(times) else None
@@ -190,7 +189,7 @@ def _newest(table: Table, at_s: float) -> Booleans:
 
 
 class LogPrefix:
-    """State at a row of a log, from which later rows can be read: what was in force, and what was under way.
+    """State at a row of a log, from which later rows can be read.
 
     Parameters
     ----------
@@ -295,7 +294,7 @@ def recording(
 
 
 def _presence(rows: Rows) -> Table:
-    """Return who comes and goes, in rows in which the absent have left."""
+    """Return the workers' arrivals and departures, from rows in which absent workers have left."""
     rows = pick(rows, Kind.JOIN, Kind.LEAVE)
     here = (rows["kind"] == Kind.JOIN).astype(np.int64)
     return _columns(rows, "time_s", "worker") | {"here": here}
@@ -304,7 +303,7 @@ def _presence(rows: Rows) -> Table:
 def _switches(
     rows: Rows, asked_s: float | None, end_s: float
 ) -> tuple[list[tuple[float, float]], float | None]:
-    """Return from when to when switches were under way, and since when one is that is not over."""
+    """Return the intervals of finished switches, and the start of a pending one."""
     found: list[tuple[float, float]] = []
     for row in pick(rows, Kind.SWITCH_REQUESTED, Kind.HANDOVER):
         time_s = float(row["time_s"])
@@ -319,7 +318,7 @@ def _switches(
 def _with_switches(
     spans: Spans, whys: list[str], codes: Array, switches: Sequence[tuple[float, float]]
 ) -> tuple[Spans, list[str], Array]:
-    """Cut waits where a switch is asked for: from then on they last because all work under way ends first."""
+    """Split waits at a switch request: from then on the reason is the drain."""
     wait = PHASES.index("wait")
     for begin, end in switches:
         cut = (spans.phase == wait) & (spans.start_s < begin) & (spans.end_s > begin)
@@ -339,7 +338,7 @@ def _with_switches(
 
 
 class _States:
-    """Clocks, leads of those who are held, and what each version is made of, along the rows."""
+    """Clocks, leads of held workers, and the pushes of each version, along the rows."""
 
     def __init__(self, log: EventLog, rows: Rows, since: LogPrefix) -> None:
         self._clocks, self._bounds = copy.deepcopy(since.clocks), since.bounds
@@ -405,7 +404,6 @@ class _States:
 
     @property
     def clocks(self) -> Table:
-        """`Recording.clocks`."""
         return _stacked(self._rises, time_s=float, worker=int, clock=int)
 
     @property
@@ -451,7 +449,7 @@ def _whys(log: EventLog, spans: Spans, leads: Table) -> tuple[list[str], Array]:
 
 
 def _by_lead(worker: Array, start: Array, leads: Table) -> Iterator[tuple[str, Array]]:
-    """Yield each explanation of waits by the staleness bound, and which of these waits it explains."""
+    """Yield each explanation of waits by the staleness bound, and the waits it explains."""
     times = np.unique(leads["time_s"])
     keys = leads["worker"].astype(np.int64) * (len(times) + 1) + np.searchsorted(times, leads["time_s"])
     order = np.argsort(keys, kind="stable")
@@ -469,7 +467,7 @@ def _by_lead(worker: Array, start: Array, leads: Table) -> Iterator[tuple[str, A
 
 
 def _means(place: Array, values: Array, count: int) -> Array:
-    """Return the mean of the values at each place, 0 where there are none."""
+    """Return the mean of the values at each place, 0 if there are none."""
     sums = np.bincount(place, weights=values, minlength=count)
     means: Array = sums / np.maximum(np.bincount(place, minlength=count), 1)
     return means

@@ -18,24 +18,22 @@ Rows: TypeAlias = npt.NDArray[np.void]
 
 
 def pick(rows: Rows, *kinds: Kind) -> Rows:
-    """Return the rows of these kinds, in order."""
     return rows[positions(rows, *kinds)]
 
 
 def positions(rows: Rows, *kinds: Kind) -> Integers:
-    """Return where rows of these kinds stand."""
     wanted = np.zeros(256, dtype=bool)  # a lookup table is several times as fast as np.isin
     wanted[[int(kind) for kind in kinds]] = True
     return np.flatnonzero(wanted[rows["kind"]])
 
 
 def trained(rows: Rows) -> Rows:
-    """Return the rows whose `samples` are progress: committed pushes, and steps kept after a vote."""
+    """Return the rows whose `samples` count as progress: committed pushes, and steps kept after a vote."""
     return pick(rows, Kind.APPLY, Kind.RELEASE)
 
 
 def kept_steps(rows: Rows) -> int:
-    """Return how many steps workers kept after a vote; a vote follows every step."""
+    """Return the number of steps kept after a vote; a vote follows every step."""
     return int(np.count_nonzero(pick(rows, Kind.RELEASE)["samples"]))
 
 
@@ -65,19 +63,18 @@ class Absences:
 
 
 def with_membership(rows: Rows) -> Rows:
-    """Return the rows of a whole log so that all who are absent have left; see `Absences`."""
+    """Return the rows of a whole log, with dropped workers leaving and readmitted workers joining."""
     return Absences().read(rows)
 
 
 def categorical(codes: Array, names: Sequence[str]) -> pd.Categorical[str]:
-    """Return `names[code]` for each code, each name stored once."""
     import pandas as pd
 
     return pd.Categorical.from_codes(codes.astype(np.int64), categories=pd.Index(list(names), dtype="object"))
 
 
 def optional(values: Array, missing: Booleans) -> pd.arrays.IntegerArray:
-    """Return whole numbers of which some are missing (NA)."""
+    """Return integers with missing values (NA)."""
     import pandas as pd
 
     return pd.arrays.IntegerArray(values.astype(np.int64), missing)
@@ -94,7 +91,7 @@ def end_of(rows: Rows) -> float:
 
 
 def finite(value: float | None) -> float | None:
-    """Return the number, or None where it is missing or not finite (JSON knows no NaN)."""
+    """Return the number, or None if it is missing or not finite (JSON has no NaN)."""
     return None if value is None or not np.isfinite(value) else float(value)
 
 

@@ -1,4 +1,4 @@
-"""How busy servers were, and what moved between them."""
+"""Utilisation of servers, and entries moved between them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOAD = "server_load:"
 
 
 def server_loads(log: EventLog) -> pd.DataFrame:
-    """Return how long each server was busy from one look at the servers to the next.
+    """Return each server's busy time between consecutive measurements.
 
     Returns
     -------
@@ -35,7 +35,7 @@ def server_loads(log: EventLog) -> pd.DataFrame:
 
 
 def reassignments(log: EventLog, entry_bytes: int = 4) -> list[dict[str, Any]]:
-    """Return what moved between servers, and when.
+    """Return the moves of entries between servers, with their times.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What every worker did at every moment, and why it waited."""
+"""Every worker's activity at every moment, and the reasons for its waits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _UNPUSHED = (
 
 
 def timeline(log: EventLog) -> pd.DataFrame:
-    """Return what every worker did, as spans without gaps or overlaps.
+    """Return every worker's activities as spans without gaps or overlaps.
 
     Returns
     -------
@@ -70,7 +70,7 @@ def timeline(log: EventLog) -> pd.DataFrame:
 
 
 def sends_beside(log: EventLog) -> pd.DataFrame:
-    """Return what workers sent while they computed on (overlap), which `timeline` shows as computing.
+    """Return the sends that overlap with computation, which `timeline` shows as computing.
 
     Returns
     -------
@@ -119,7 +119,7 @@ class Spans(NamedTuple):
 
 
 def spans_of(log: EventLog, rows: Rows, whom: bool = True) -> Spans:
-    """Return the spans of rows with `with_membership` applied, whose texts a log has.
+    """Return the spans of rows with `with_membership` applied; `log` has their texts.
 
     Without `whom` it is not found out whom workers waited for.
     """
@@ -153,7 +153,7 @@ class _Own:
         self.sent = self.start - here["send_s"]  # of a push: when it began to travel
 
         def following(values: Array, last: float) -> Array:
-            """Return each row's value of the same worker's next row, `last` where there is none."""
+            """Return each row's value of the same worker's next row, or `last`."""
             return np.append(np.where(same, values[1:], last), last)[: len(values)].astype(values.dtype)
 
         self.next, self.stop = following(self.kind, _END), following(self.start, end_of(rows))
@@ -186,7 +186,6 @@ class _Parts:
 
 
 def reason_text(log: EventLog, number: int) -> str:
-    """Return the reason of that number."""
     return _OURS[number] if number in _OURS else log.text(number)
 
 
@@ -212,7 +211,7 @@ def _add_waits(own: _Own, spans: _Parts) -> None:
 
 
 def _collective_s(own: _Own, i: Array) -> Array:
-    """Return for how long of each wait a collective operation was under way, with which it ended."""
+    """Return the duration of the collective operation that ended each wait."""
     ends, rows = own.collective, own.rows
     if not len(ends):
         return np.zeros(len(i))
@@ -223,7 +222,7 @@ def _collective_s(own: _Own, i: Array) -> Array:
 
 
 def _ended_by(own: _Own, i: Array) -> Array:
-    """Return the worker whose message was being answered where the spans end; -1 if it was no worker's."""
+    """Return the worker whose message ended each span; -1 if no worker's message did."""
     answered = own.answered
     if not len(answered):
         return np.full(len(i), -1)
@@ -234,24 +233,24 @@ def _ended_by(own: _Own, i: Array) -> Array:
 
 
 def _ends_of_collectives(log: EventLog, rows: Rows) -> Array:
-    """Return the places of the pushes with whose arrival a ring or tree ended."""
+    """Return the positions of the pushes that completed a ring or tree."""
     pushes = positions(rows, Kind.PUSH)
     return pushes[np.isin(rows["text"][pushes], _with_word(log, rows[pushes], COLLECTIVE))]
 
 
 def _overlapping(log: EventLog, rows: Rows) -> list[int]:
-    """Return the texts of pushes whose workers went on."""
+    """Return the texts of pushes after which workers continued computing."""
     return _with_word(log, pick(rows, Kind.PUSH), "goes_on")
 
 
 def _with_word(log: EventLog, pushes: Rows, word: str) -> list[int]:
-    """Return the texts of pushes that tell something."""
+    """Return the texts of pushes that contain a keyword."""
     used = np.unique(pushes["text"]).tolist()
     return [number for number in used if f'"{word}"' in log.text(number)]
 
 
 def _add_overlaps(own: _Own, spans: _Parts) -> None:
-    """Add what workers did from when they sent a push, and went on, until they sent their next one."""
+    """Add the spans between overlapping pushes: from one push to the worker's next."""
     for first in np.flatnonzero(own.goes_on).tolist():
         last = first  # the row before the next push, which is the release, or the worker's last row
         while own.next[last] not in (Kind.PUSH, Kind.LEAVE, _END):
@@ -261,7 +260,7 @@ def _add_overlaps(own: _Own, spans: _Parts) -> None:
 
 
 def _add_exchange(own: _Own, first: int, last: int, spans: _Parts) -> None:
-    """Add one exchange: computing, then what of the exchange was not over by then."""
+    """Add one exchange: computing, then the rest of the exchange."""
 
     def add(phase: int, start: float, stop: float, reason: int = _NONE, place: int = first) -> None:
         other = _ended_by(own, np.array([place])) if phase == _WAIT else -1
@@ -322,7 +321,7 @@ def _handover_cost(rows: Rows, place: Array, released: Array) -> Array:
 
 
 def continuing(log: EventLog, rows: Rows) -> tuple[Rows, dict[int, float]]:
-    """Return what of a log's beginning its continuation needs so that spans across the cut are whole.
+    """Return the rows before a cut that spans across the cut need.
 
     Parameters
     ----------
@@ -361,14 +360,13 @@ def _collective_just_over(log: EventLog, rows: Rows) -> list[int]:
 
 
 def _by_worker(rows: Rows, place: Array) -> list[Array]:
-    """Return the places of each worker's rows."""
     place = place[np.argsort(rows["worker"][place], kind="stable")]
     worker = rows["worker"][place]
     return [part for part in np.split(place, np.flatnonzero(worker[1:] != worker[:-1]) + 1) if len(part)]
 
 
 def _exchange_under_way(own: Rows, going_on: list[int]) -> int | None:
-    """Return the place of a worker's newest push if it went on then, and that exchange is not over."""
+    """Return the position of a worker's newest push if it overlaps and its exchange is unfinished."""
     pushes = positions(own, Kind.PUSH)
     if not going_on or not len(pushes) or int(own["text"][pushes[-1]]) not in going_on:
         return None
@@ -376,7 +374,7 @@ def _exchange_under_way(own: Rows, going_on: list[int]) -> int | None:
 
 
 def _with_handover(rows: Rows, place: int, handed: Array) -> Rows:
-    """Return a row, with the hand-over that delays it before it, and a row that ends that answer after it."""
+    """Return a row between the hand-over that delays it and a row that ends the answer."""
     row, before = rows[place : place + 1], handed[handed < place]
     is_late = row["kind"][0] == Kind.RELEASE and len(before)
     if not is_late or len(positions(rows[before[-1] + 1 : place], *_EVENTS)):
@@ -387,7 +385,7 @@ def _with_handover(rows: Rows, place: int, handed: Array) -> Rows:
 
 
 def seconds_without_computing(log: EventLog) -> float:
-    """Return for how many seconds of a run no worker computed: all sent, waited, pulled or were away."""
+    """Return the seconds of a run in which no worker computed: all sent, waited, pulled or were absent."""
     spans = spans_of(log, with_membership(log.rows()))
     ours = spans.phase == PHASES.index("compute")
     start_s, end_s = spans.start_s[ours], spans.end_s[ours]

@@ -120,7 +120,7 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | Target | N
 
 
 def updates(rows: Rows) -> int:
-    """Return how many versions were made; without a server, by all workers together."""
+    """Return the number of versions; without a server, the total over workers."""
     applied = pick(rows, Kind.APPLY)
     if (rows["kind"] == Kind.MIX).any():
         return len(applied)
@@ -128,7 +128,7 @@ def updates(rows: Rows) -> int:
 
 
 def usage(meta: Mapping[str, Any]) -> list[dict[str, float | int | None]]:
-    """Return what a mini-batch of each worker takes; see `summarise`. Empty if the backend does not tell.
+    """Return the time of a mini-batch per worker; see `summarise`. Empty if the backend does not report it.
 
     Examples
     --------
@@ -155,7 +155,7 @@ def _usage(worker: Mapping[str, Any]) -> dict[str, float | int | None]:
 
 
 def _final(log: EventLog, meta: Mapping[str, Any], evaluated: pd.DataFrame) -> dict[str, float | None]:
-    """Return the last evaluated values; a train loss that is not evaluated is that of the last pushes."""
+    """Return the last evaluated values; without evaluations, the training loss of the last pushes."""
     names = ("train_loss", "train_accuracy", "val_loss", "val_accuracy", *meta.get("metrics", ()))
     final = {name: finite(_last(evaluated, name)) for name in names}
     if final["train_loss"] is None:

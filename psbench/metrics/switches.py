@@ -1,4 +1,4 @@
-"""When a run changed from one strategy to another, and what the rule saw."""
+"""Changes of a run's strategy, and the values that the switch rule used."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def switched(
 
 
 def rule_values(log: EventLog) -> pd.DataFrame:
-    """Return what the switch rule computed, as it noted it.
+    """Return the values that the switch rule computed, from its notes.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Data frames that are made on demand, so that pandas is imported only then."""
+"""Data frames created on demand, so that pandas is imported only then."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def table(values: Any, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return what `pandas.DataFrame` makes of columns by name, or of rows.
+    """Return a `pandas.DataFrame` of columns by name, or of rows.
 
     The processes of a run read its log too, and importing pandas takes a third as long as importing torch.
     """

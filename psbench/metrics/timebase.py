@@ -1,4 +1,4 @@
-"""What the seconds of a run are, and what a second run of the same specification repeats."""
+"""The time base of a run, and the results that a repetition of its specification reproduces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REPEATS = {
 
 
 def clock_of(meta: Mapping[str, Any]) -> str:
-    """Return which clock a run's seconds are of: "virtual", "wall", or "" where no backend is named.
+    """Return the clock of a run's seconds: "virtual", "wall", or "" without a backend.
 
     Examples
     --------
@@ -27,5 +27,5 @@ def clock_of(meta: Mapping[str, Any]) -> str:
 
 
 def repeatability(backend: str) -> str:
-    """Return in a sentence what is the same when a specification is run again on this backend."""
+    """Return a sentence about the results that a repetition on this backend reproduces."""
     return _REPEATS[backend]

@@ -50,7 +50,7 @@ class _Seconds:
 
 
 class SpanTotals:
-    """For how long each worker did what, and waited for which reason.
+    """Total time of each worker's activities, and of its waits by reason.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class SpanTotals:
                 self._present[worker] += time_s - self._joined.pop(worker)
 
     def count_from(self, earlier: SpanTotals) -> None:
-        """Count from where an earlier state of the same log was: both are read no further."""
+        """Start counting at an earlier state of the same log; neither is read further."""
         self._earlier = earlier
 
     @property
@@ -104,7 +104,7 @@ class SpanTotals:
 
     @property
     def _there(self) -> dict[int, float]:
-        """The seconds that each worker was there."""
+        """Return the seconds for which each worker was active."""
         until = self.end_s
         there = {w: own + until - self._joined.get(w, until) for w, own in self._present.items()}
         before = {} if self._earlier is None else self._earlier._there
@@ -115,7 +115,6 @@ class SpanTotals:
         return sums if self._earlier is None else _added(sums, self._earlier._sums(of), -1.0)
 
     def phases_s(self) -> dict[tuple[int, str], float]:
-        """Return each worker's seconds in each phase, by worker and phase."""
         sums = self._sums(lambda seconds: seconds.phases)
         return {(worker, PHASES[phase]): seconds for (worker, phase), seconds in sorted(sums.items())}
 
@@ -142,13 +141,13 @@ class SpanTotals:
 
 
 def _added(first: _Sums, second: _Sums, factor: float = 1.0) -> _Sums:
-    """Return the sum of both, without what is nothing but rounding."""
+    """Return the sum of both, without entries that are only rounding errors."""
     found = {key: first.get(key, 0.0) + factor * second.get(key, 0.0) for key in {**first, **second}}
     return {key: seconds for key, seconds in found.items() if seconds > 1e-12}
 
 
 class PushTotals:
-    """Whose pushes were applied, how stale they were, how far workers led, and what was sent.
+    """Totals of pushes: applied pushes by worker, staleness, clock lead, and bytes.
 
     Attributes
     ----------
@@ -177,11 +176,10 @@ class PushTotals:
         self._last_replies = before + bytes_of(rows)["down"] - bytes_of(answered)["down"]
 
     def bytes(self, unanswered: bool = False) -> dict[str, int]:
-        """Return the bytes sent `up` and `down`; see `total_bytes`."""
         return {"up": self._bytes["up"], "down": self._bytes["down"] - unanswered * self._last_replies}
 
     def count_from(self, earlier: PushTotals) -> None:
-        """Count from where an earlier state of the same log was: both are read no further."""
+        """Start counting at an earlier state of the same log; neither is read further."""
         self.staleness[: len(earlier.staleness)] -= earlier.staleness
         self.lead[: len(earlier.lead)] -= earlier.lead
         self.counts.subtract(earlier.counts)
@@ -201,7 +199,7 @@ def time_use(log: EventLog) -> dict[tuple[int, str], float]:
 
 
 def idle(log: EventLog) -> pd.DataFrame:
-    """Return for how long each worker waited, by reason.
+    """Return each worker's waiting time by reason.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Bytes and messages, and whether every push is accounted for."""
+"""Bytes and messages, and the balance of all pushes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def bytes_of(rows: Rows) -> dict[str, int]:
 
 
 def messages(log: EventLog, unanswered: bool = False) -> dict[str, int]:
-    """Return the number of messages by kind; `void` are those that came too late to be read.
+    """Return the number of messages by kind; `void` messages came too late to be read.
 
     See `total_bytes` for `unanswered`. A ring's inner messages are not recorded: under All-Reduce a push and
     a release stand for one ring.
@@ -67,7 +67,7 @@ def conservation(log: EventLog) -> dict[str, int]:
 
 
 def _lost_with_worker(log: EventLog) -> int:
-    """Return how many workers left while a step was under way."""
+    """Return the number of workers that left during a step."""
     kinds = (Kind.RELEASE, Kind.PUSH, Kind.VOTE, Kind.CANCEL, Kind.LEAVE, Kind.JOIN)
     rows = pick(with_membership(log.rows()), *kinds)
     lost = 0

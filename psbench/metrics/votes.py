@@ -1,4 +1,4 @@
-"""Steps that workers kept to themselves, and those after which all synchronised."""
+"""Steps that workers kept to themselves, and steps after which all synchronised."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from psbench.metrics.rows import kept_steps, pick
 
 
 def local_steps_ratio(log: EventLog) -> dict[str, Any] | None:
-    """Return what became of the steps that were voted on; None without votes.
+    """Return the outcomes of the steps that were voted on; None without votes.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What a reader of a run should be warned of, derived from its log and its record."""
+"""Warnings for readers of a run, derived from its log and its record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from psbench.metrics.rows import pick, positions, trained
 
 
 def never_switched(log: EventLog, meta: Mapping[str, Any]) -> list[str]:
-    """Return why a rule that was to change the strategy never did, in its own terms.
+    """Return the reason why a switch rule never switched, in its own terms.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Networks by name, and of one's own; they answer with logits, or with the number to be predicted."""
+"""Networks by name, and the user's own; their outputs are logits or numeric predictions."""
 
 from psbench.models.base import Model as Model
 from psbench.models.convolutional import CNN as CNN

@@ -23,7 +23,7 @@ _TARGETS = {
 
 
 def _any_size(numbers: int) -> None:
-    """Have nothing against a number of parameters and buffers."""
+    """Accept any number of parameters and buffers."""
 
 
 class Model(Part):
@@ -87,7 +87,7 @@ class Model(Part):
         return network
 
     def _without_values(self, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
-        """Return the network on the meta device, where constructors allocate, initialise and draw nothing."""
+        """Return the network on the meta device, without allocating or drawing values."""
         import torch
 
         self.check_input(input_shape)
@@ -155,7 +155,7 @@ class ForeignModel(Model):
     tasks: ClassVar[tuple[str, ...]] = ()
 
     def maker(self, num_outputs: int) -> tuple[str, Callable[[], Any]]:
-        """Return what messages call the network, and what makes it."""
+        """Return the network's name in messages, and the function that creates it."""
         raise NotImplementedError(f"{type(self).__name__} must define maker")
 
     def build(
@@ -166,7 +166,7 @@ class ForeignModel(Model):
         example: Tensor | Several | None = None,
         check_size: Callable[[int], None] = _any_size,
     ) -> nn.Module:
-        """Return what is made; see `Model.build`."""
+        """Return the created network; see `Model.build`."""
         from psbench.models.construction import built, count
 
         check_size(self.known_size)
@@ -176,5 +176,5 @@ class ForeignModel(Model):
 
     @property
     def known_size(self) -> int:
-        """How many numbers are known before it is built: none."""
+        """Number of parameters known before the network is built: 0."""
         return 0

@@ -1,4 +1,4 @@
-"""What a network needs before it can be trained, the user's or psbench's."""
+"""Construction of networks for training, the user's or psbench's."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def built(
 
 
 def made(what: str, make: Callable[[], nn.Module]) -> nn.Module:
-    """Return what a callable makes, which must be a module.
+    """Return the result of a callable, which must be a module.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def _materialise(what: str, module: nn.Module, example: Tensor | Several | None)
 
 
 def count(module: nn.Module) -> int:
-    """Return how many numbers parameters and buffers have; those of lazy layers are not known yet."""
+    """Return the number of entries of parameters and buffers, without lazy layers."""
     tensors = (*module.parameters(), *module.buffers())
     return sum(tensor.numel() for tensor in tensors if not is_lazy(tensor))
 

@@ -1,4 +1,4 @@
-"""Plain convolutional networks. None uses dropout, whose chance torch takes from global state."""
+"""Plain convolutional networks, without dropout, which would draw from torch's global random state."""
 
 from __future__ import annotations
 

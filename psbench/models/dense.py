@@ -90,7 +90,7 @@ class Perceptron(Model):
 
 
 def dense(widths: Sequence[int], activation: type[nn.Module]) -> nn.Sequential:
-    """Return flatten and linear layers of these widths, with an activation between two of them."""
+    """Return flatten and linear layers of these widths, with activations between them."""
     from torch import nn
 
     layers: list[nn.Module] = [nn.Flatten()]
@@ -127,7 +127,7 @@ class Logistic(Model):
 
 
 class Linear(Model):
-    """One linear layer, drawn by chance like the last layer of every other network here.
+    """One linear layer, initialised at random like the last layer of the other networks.
 
     Where the target is a number it is linear regression, trained with the mean squared error. Where there are
     classes it is the function of `logistic`, trained with the same loss (cross-entropy); it differs in its

@@ -18,12 +18,12 @@ _SAY_INIT_WEIGHTS = ("googlenet", "inception_v3")
 
 
 class ImportedModel(ImportedCall, ForeignModel):
-    """A network by where its class is, or a function that builds it; see `ImportedCall`."""
+    """A network from an importable class, or a function that builds one; see `ImportedCall`."""
 
     name: ClassVar[str] = "import"
 
     def maker(self, num_outputs: int) -> tuple[str, Callable[[], Any]]:
-        """Return what calls the target."""
+        """Return the target's name and a function that calls it."""
         return f"model {self.target!r}", partial(self.imported(), **self.arguments)
 
 

@@ -1,4 +1,4 @@
-"""Initial values of a network's parameters, drawn from a generator of its own."""
+"""Initial values of a network's parameters, drawn from a separate generator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chance inside networks, which torch takes from global state: seeded, and the state put back."""
+"""Random numbers inside networks, which torch draws from global state: seeded, then restored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DRAW_NOTHING = {
 
 
 def may_draw(module: nn.Module) -> bool:
-    """Return whether the forward of a network may draw random numbers.
+    """Return whether the forward pass of a network may draw random numbers.
 
     False only for layers that are known not to; a user's class may do anything.
     """
@@ -36,7 +36,7 @@ def may_draw(module: nn.Module) -> bool:
 
 @contextmanager
 def drawing_from(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """Have torch draw from this seed inside, and leave its global random state as it was.
+    """Seed torch inside the block, and restore its global random state afterwards.
 
     One thread at a time: the others wait, as they would draw from each other's numbers.
 

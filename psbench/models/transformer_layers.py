@@ -13,7 +13,7 @@ _DEVIATION = 0.02
 
 
 class CausalAttention(nn.Module):
-    """Self-attention in which a token sees itself and those before it.
+    """Self-attention in which a token attends to itself and earlier tokens.
 
     Shapes
     ------
@@ -27,7 +27,7 @@ class CausalAttention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return for each token the mean of values, weighted by how well keys fit its query."""
+        """Return for each token the mean of values, weighted by the similarity of keys to its query."""
         batch, length, width = x.shape
         each = self.project(x).view(batch, length, 3, self.heads, width // self.heads)
         query, key, value = each.permute(2, 0, 3, 1, 4)
@@ -51,7 +51,7 @@ class FeedForward(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Attention and feed-forward, each normalised before and added to what came in."""
+    """Attention and feed-forward, each with pre-normalisation and a residual connection."""
 
     def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Decoder(nn.Module):
 
 @torch.no_grad()
 def initialise(network: Decoder, generator: Generator) -> None:
-    """Draw weights as GPT-2 does: normal, and smaller where a layer's output is added to what came in."""
+    """Initialise weights as GPT-2 does: normal, with smaller deviation in layers before a residual sum."""
     into_sum = _DEVIATION / math.sqrt(2 * len(network.blocks))
     for name, layer in network.named_modules():
         if isinstance(layer, (nn.Linear, nn.Embedding)):

@@ -1,4 +1,4 @@
-"""Networks of one's own: a module, its class, or anything that builds one."""
+"""The user's own networks: a module, its class, or a function that builds one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class OwnModel(Own, ForeignModel):
-    """A torch module that the user passed, or what builds one; `as_model` makes it.
+    """A torch module that the user passed, or a function that builds one; created by `as_model`.
 
     Notes
     -----
@@ -27,13 +27,13 @@ class OwnModel(Own, ForeignModel):
     """
 
     def maker(self, num_outputs: int) -> tuple[str, Callable[[], Any]]:
-        """Return what copies the module, or builds it."""
+        """Return the module's name, and a function that copies or builds it."""
         value = self.object
         return f"model {self.type!r}", value if isinstance(value, type) else lambda: _fresh(value)
 
     @property
     def known_size(self) -> int:
-        """Numbers of a module's parameters and buffers; 0 for what has yet to be built."""
+        """Number of entries of the module's parameters and buffers; 0 for a function."""
         from psbench.models.construction import count
 
         return count(self.object) if is_module(self.object) else 0
@@ -76,7 +76,7 @@ def as_model(value: Any) -> Model:
 
 
 def _fresh(value: Any) -> Any:
-    """Return a copy of a module, or of what a function returns, which may be the same again and again."""
+    """Return a copy of a module, or of the module that a function returns."""
     from torch.nn.parameter import is_lazy
 
     module = value if is_module(value) else value()
@@ -98,7 +98,7 @@ def _copied(module: nn.Module) -> nn.Module:
 
 
 def _fingerprint_of_module(module: nn.Module) -> str:
-    """Return the SHA-256 of its tensors, of which are trained, and of the code of its classes."""
+    """Return the SHA-256 of the tensors, of the trained flags, and of the code of the classes."""
     import torch
     from torch.nn.parameter import is_lazy
 

@@ -1,4 +1,4 @@
-"""Entries without a gradient, which torch's optimizers leave alone: they are marked by -0.0.
+"""Entries without a gradient, which torch's optimizers skip: marked by -0.0.
 
 -0.0 is the neutral element of floating-point addition: a sum of gradients, each by a positive weight, is -0.0
 where all of them are, and else the sum of the others. So a mark passes through rings, servers and buffered
@@ -18,7 +18,7 @@ _BITS = -(2**31)
 
 
 def absent_entries(gradient: Tensor) -> Tensor | None:
-    """Return where a gradient is absent; None if it is nowhere.
+    """Return the mask of absent gradients; None if no entry is absent.
 
     Shapes
     ------
@@ -37,7 +37,7 @@ def absent_entries(gradient: Tensor) -> Tensor | None:
 
 
 def absent_in_all(gradients: Sequence[Tensor]) -> Tensor | None:
-    """Return where every gradient is absent; None if there is no such entry."""
+    """Return the mask of entries absent from every gradient; None if there is none."""
     found: Tensor | None = None
     for gradient in gradients:
         here = absent_entries(gradient)
@@ -53,5 +53,4 @@ def without_marks(gradient: Tensor) -> Tensor:
 
 
 def mark(gradient: Tensor) -> None:
-    """Mark all entries as absent, in place."""
     gradient.fill_(-0.0)

@@ -1,4 +1,4 @@
-"""Whether a higher or a lower value of what is evaluated is the better one."""
+"""Direction of evaluated values: whether a higher or a lower one is better."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from psbench.optimization.scores import Metric
 
 
 def check_target(target: Target, metrics: Mapping[str, Metric], asked_by: str) -> None:
-    """Refuse a target that no metric reaches, or that is passed in the wrong direction.
+    """Reject a target without a metric, or in the wrong direction.
 
     Raises
     ------
@@ -27,7 +27,7 @@ def check_target(target: Target, metrics: Mapping[str, Metric], asked_by: str) -
 
 
 def is_lower_better(metric: str, metrics: Mapping[str, Metric], asked_by: str) -> bool:
-    """Return whether the lower value of a metric is the better one.
+    """Return whether lower values of a metric are better.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def is_lower_better(metric: str, metrics: Mapping[str, Metric], asked_by: str) -
 
 
 def _declared(column: str, metrics: Mapping[str, Metric], asked_by: str) -> bool | None:
-    """Return whether the smaller of an evaluated value is the better; None if that is not declared."""
+    """Return whether lower evaluated values are better; None if undeclared."""
     bare = column.partition("_")[2]
     known = ["accuracy", "loss", "train_accuracy", "train_loss", *metrics]
     if column.removeprefix("val_") not in known:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LARS(Optimizer):
-    """SGD whose rate is, in each tensor, in proportion to the norm of its weights over that of its gradient.
+    """SGD with a per-tensor rate proportional to the ratio of weight norm to gradient norm.
 
     d = lambda (g + wd w) with lambda = trust |w| / (|g| + wd |w| + 1e-8), or 1 where |w| or |g| is 0;
     u <- momentum u + d; w <- w - lr u.
@@ -38,12 +38,11 @@ class LARS(Optimizer):
     trust: float = parameter(0.001, "rate of a tensor whose gradient is as long as its weights", gt=0)
 
     def update(self, parameters: torch.Tensor) -> OptimizerSteps:
-        """Return its steps."""
         return _LARSUpdate(self, parameters)
 
 
 class LAMB(Optimizer):
-    """Adam whose step is, in each tensor, as long as its weights.
+    """Adam with a per-tensor step as long as the tensor's weights.
 
     m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; u = m / (sqrt(v) + epsilon) + wd w;
     w <- w - lr |w|/|u| u, where the ratio is 1 if |w| or |u| is 0.
@@ -65,12 +64,11 @@ class LAMB(Optimizer):
     epsilon: float = parameter(1e-6, "added to the root of the squared mean", gt=0)
 
     def update(self, parameters: torch.Tensor) -> OptimizerSteps:
-        """Return its steps."""
         return _LAMBUpdate(self, parameters)
 
 
 class _Layerwise:
-    """Base of both: a vector's tensors, its weight decay, and the optimizer's state."""
+    """Base of LARS and LAMB: a vector's tensors, its weight decay, and the optimizer's state."""
 
     def __init__(self, spec: Optimizer, parameters: Tensor) -> None:
         self._sizes = [prod(shape) for shape in spec.shapes_of(parameters)]
@@ -98,7 +96,7 @@ class _Layerwise:
         return scaled
 
     def set_momentum(self, momentum: float) -> None:
-        """Do nothing: LAMB's means are no momentum of which a switch could leave a part."""
+        """Do nothing: LAMB's means are not a momentum that a switch could reduce."""
 
     def state(self) -> dict[str, Tensor]:
         return dict(self._state)

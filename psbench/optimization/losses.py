@@ -17,7 +17,7 @@ IGNORED = -100
 
 
 class Loss(Part):
-    """What is minimised: a number from the outputs for a batch and its targets.
+    """The minimised loss: a number computed from the outputs for a batch and its targets.
 
     Shapes
     ------
@@ -29,20 +29,18 @@ class Loss(Part):
     adds_up: ClassVar[bool] = False
 
     def mean(self, outputs: Any, targets: Tensor) -> Tensor:
-        """Return the mean over the batch, as a tensor of one number."""
         raise NotImplementedError(f"{type(self).__name__} must define mean")
 
     def total(self, outputs: Any, targets: Tensor) -> Total:
-        """Return the sum over a batch, and how many samples it counts; of a loss that `adds_up`."""
+        """Return the sum over a batch, and its number of samples; for a loss that `adds_up`."""
         raise NotImplementedError(f"{type(self).__name__} must define total, as it adds up")
 
     def on(self, device: torch.device) -> Loss:
-        """Return the loss for tensors of that device."""
         return self
 
 
 class Total(NamedTuple):
-    """The sum of a loss over samples, and how many samples it counts."""
+    """The sum of a loss over samples, and the number of samples."""
 
     loss: Tensor
     samples: float
@@ -54,7 +52,6 @@ class _OfTorch(Loss):
     adds_up = True
 
     def mean(self, outputs: Any, targets: Tensor) -> Tensor:
-        """Return the mean over all targets of the batch."""
         return self.reduced(*self.aligned(self._tensor(outputs), targets), "mean")
 
     def total(self, outputs: Any, targets: Tensor) -> Total:
@@ -65,7 +62,7 @@ class _OfTorch(Loss):
         return Total(total if each == 1 else total / each, counted / each)
 
     def counted(self, targets: Tensor) -> tuple[int, int]:
-        """Return how many targets there are, and how many of them the mean is over."""
+        """Return the number of targets, and of those that the mean includes."""
         return targets.numel(), targets.numel()
 
     def _tensor(self, outputs: Any) -> Tensor:
@@ -79,11 +76,10 @@ class _OfTorch(Loss):
         return found
 
     def aligned(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Return outputs and targets in the shapes that torch's function takes."""
         raise NotImplementedError(f"{type(self).__name__} must define aligned")
 
     def reduced(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
-        """Return torch's function of them; the fields of a loss are its keyword arguments."""
+        """Return torch's loss function; the fields of a loss are its keyword arguments."""
         from torch.nn import functional
 
         options = {name: getattr(self, name) for name in type(self).model_fields}
@@ -104,7 +100,7 @@ class _OfClasses(_OfTorch):
         return outputs, targets
 
     def counted(self, targets: Tensor) -> tuple[int, int]:
-        """Count targets; torch leaves those out that are -100, and takes a row of probabilities as one."""
+        """Count targets; torch ignores targets of -100, and counts a row of probabilities as one."""
         if targets.is_floating_point():
             rows = targets.numel() // targets.shape[1]
             return rows, rows
@@ -151,7 +147,7 @@ class NLL(_OfClasses):
 
 
 class Hinge(_OfClasses):
-    """Multi-class hinge loss: a margin of 1 between the right class and each other."""
+    """Multi-class hinge loss: a margin of 1 between the correct class and each other class."""
 
     name = "hinge"
     source = "torch.nn.functional.multi_margin_loss"
@@ -193,7 +189,7 @@ class Huber(_OfNumbers):
 
 
 def as_vector(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return targets that are a column, (B, 1), as (B,) beside outputs with a row of logits for each.
+    """Return column targets, (B, 1), as (B,) if the outputs have a row of logits for each.
 
     >>> import torch
     >>> as_vector(torch.zeros(4, 3), torch.zeros(4, 1, dtype=torch.int64)).shape
@@ -204,7 +200,7 @@ def as_vector(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def logits_of(outputs: Any) -> Any:
-    """Return the logits among outputs that have some by this name, as those of Hugging Face's models.
+    """Return the logits of outputs that contain `logits`, as those of Hugging Face models do.
 
     Not those of a tuple: torchvision's GoogLeNet gives one whose other outputs have losses, too.
     """

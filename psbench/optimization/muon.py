@@ -1,4 +1,4 @@
-"""Muon, by torch: orthogonalised momentum for matrices, AdamW for all other tensors."""
+"""Muon by torch: orthogonalised momentum for matrices, AdamW for all other tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Muon(Optimizer):
-    """Steps along the momentum with all singular values 1, in each matrix; those of AdamW elsewhere.
+    """In each matrix, steps along the orthogonalised momentum (all singular values 1); elsewhere AdamW.
 
     Both are torch's. A tensor of more than two dimensions is a matrix of as many rows as its first size. The
     rate of matrices is adjusted so that their steps are as large as AdamW's (`match_rms_adamw`), which lets
@@ -54,12 +54,11 @@ class Muon(Optimizer):
         return self
 
     def update(self, parameters: torch.Tensor) -> OptimizerSteps:
-        """Return torch's steps."""
         return _MuonUpdate(self, parameters)
 
 
 class _MuonUpdate:
-    """The steps of torch's Muon on views of a vector, and of its AdamW on the others."""
+    """The steps of torch's Muon on views of a vector, and of its AdamW on the other entries."""
 
     def __init__(self, spec: Muon, parameters: Tensor) -> None:
         import torch
@@ -107,7 +106,7 @@ class _MuonUpdate:
         self._set("momentum", momentum)
 
     def state(self) -> dict[str, Tensor]:
-        """Return vectors with zeros where another of both optimizers is; copies."""
+        """Return state vectors, with zeros for the other optimizer's entries; copies."""
         found: dict[str, Tensor] = {}
         start = 0
         for piece in self._pieces:

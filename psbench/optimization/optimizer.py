@@ -58,12 +58,12 @@ class Optimizer(Part):
 
     @property
     def is_grouped(self) -> bool:
-        """Whether some entries decay and others do not."""
+        """Whether some entries have weight decay and others none."""
         return self.decay == "matrices" and self.weight_decay > 0
 
     @property
     def moves_without_gradient(self) -> bool:
-        """Whether its step moves an entry, or changes its state, where the gradient is 0."""
+        """Whether a step changes an entry or its state even if the gradient is 0."""
         return True
 
     def beside_the_rate(self, usual: Optimizer) -> str:
@@ -93,7 +93,7 @@ class Optimizer(Part):
 
     @property
     def entries(self) -> torch.Tensor:
-        """Which entries decay, of those that it is for."""
+        """The mask of decaying entries."""
         found: torch.Tensor = self._decays
         return found
 
@@ -157,15 +157,14 @@ class Optimizer(Part):
 
     @property
     def coefficient(self) -> float:
-        """The field `momentum`, of which a switch may leave a part; 0 for an optimizer without one."""
+        """The field `momentum`, which a switch may reduce; 0 for an optimizer without one."""
         return float(getattr(self, "momentum", 0.0))
 
     def build(self, parameters: torch.Tensor) -> torch.optim.Optimizer:
-        """Return torch's optimizer of one flat tensor."""
         raise NotImplementedError(f"{type(self).__name__} must define build")
 
     def update(self, parameters: torch.Tensor) -> OptimizerSteps:
-        """Return what takes this optimizer's steps on one flat tensor, which it changes in place."""
+        """Return an object that takes this optimizer's steps on one flat tensor, in place."""
         from psbench.optimization.update import TorchUpdate
 
         return TorchUpdate(parameters, self.build(parameters), self.decays_of(parameters))

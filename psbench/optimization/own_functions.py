@@ -30,7 +30,6 @@ class _ImportedFunction(ImportedCall):
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The function, imported."""
         found = self.imported()
         made = found(**self.arguments) if isinstance(found, type) else None
         return functools.partial(found, **self.arguments) if made is None else made
@@ -40,24 +39,22 @@ class OwnLoss(Own, Loss):
     """A function that was passed: (outputs, targets) -> the mean over the batch."""
 
     def mean(self, outputs: Any, targets: Tensor) -> Tensor:
-        """Return what the function returns."""
         value: Tensor = self.object(outputs, targets)
         return value
 
     def on(self, device: torch.device) -> Loss:
-        """Return the loss with its tensors on that device, where it is a module that has some."""
+        """Return the loss on that device, if it is a module with tensors."""
         if not hasattr(self.object, "to"):
             return self
         return type(self).around(copy.deepcopy(self.object).to(device), self.type, self.fingerprint)
 
 
 class ImportedLoss(_ImportedFunction, Loss):
-    """A loss by where its function is, as `my.package:focal_loss`, or its class, as `torch.nn:HuberLoss`."""
+    """A loss from an importable function, such as `my.package:focal_loss`, or class, `torch.nn:HuberLoss`."""
 
     name = "import"
 
     def mean(self, outputs: Any, targets: Tensor) -> Tensor:
-        """Return what the function returns."""
         value: Tensor = self.function(outputs, targets)
         return value
 
@@ -67,7 +64,7 @@ class ImportedLoss(_ImportedFunction, Loss):
 
 
 class _Declared(Metric):
-    """Base of metrics whose direction is declared, or not known."""
+    """Base of metrics whose direction is declared, or unknown."""
 
     of_all = True
 
@@ -75,7 +72,7 @@ class _Declared(Metric):
 
     @property
     def lower_is_better(self) -> bool | None:  # pyrefly: ignore[bad-override]
-        """Whether the smaller value is the better one; None if that is not declared."""
+        """Whether smaller values are better; None if undeclared."""
         return None if self.better is None else self.better == "lower"
 
 
@@ -88,17 +85,15 @@ class OwnMetric(Own, _Declared):
         return "metrics"
 
     def value(self, outputs: Any, targets: Tensor) -> float:
-        """Return what the function returns."""
         return float(self.object(outputs, targets))
 
 
 class ImportedMetric(_ImportedFunction, _Declared):
-    """A metric by where its function is, as `my.package:score`."""
+    """A metric from an importable function, such as `my.package:score`."""
 
     name = "import"
 
     def value(self, outputs: Any, targets: Tensor) -> float:
-        """Return what the function returns."""
         return float(self.function(outputs, targets))
 
 
@@ -179,7 +174,7 @@ def _as_metric(value: Any) -> Metric:
 
 
 def _declared(given: dict[str, Any]) -> Metric:
-    """Return a metric from its function, or the path of it, and which value is the better one."""
+    """Return a metric from its function or import path, and its direction."""
     function = given.pop("function")
     if isinstance(function, str):
         return ImportedMetric(target=function, **given)

@@ -44,7 +44,7 @@ class PiecewiseSteps:
         self._pieces = [_Piece(0, len(parameters), spec.update(parameters))]
 
     def step(self, gradient: Tensor, lr: float, absent: Tensor | None = None) -> None:
-        """Move the vector along a gradient, but where it is absent."""
+        """Step along a gradient, except at absent entries."""
         if absent is not None:
             self._cut(_bounds(absent))
         for start, stop, steps in self._pieces:
@@ -52,7 +52,6 @@ class PiecewiseSteps:
                 steps.step(gradient[start:stop] if len(self._pieces) > 1 else gradient, lr)
 
     def set_momentum(self, momentum: float) -> None:
-        """See `OptimizerSteps`."""
         self._momentum = momentum
         for piece in self._pieces:
             piece.steps.set_momentum(momentum)
@@ -156,6 +155,6 @@ def of_one_form(states: Sequence[Mapping[str, Tensor]], sizes: Sequence[int]) ->
 
 
 def _bounds(values: Tensor) -> list[int]:
-    """Return where values differ from the one before."""
+    """Return the positions where values change."""
     found: list[int] = ((values[1:] != values[:-1]).nonzero().flatten() + 1).tolist()
     return found

@@ -1,4 +1,4 @@
-"""Schedules: what the learning rate is multiplied by as training goes on, by epoch."""
+"""Schedules: the factor on the learning rate, by epoch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RateSchedule(Part):
     domain = "schedule"
 
     def factor(self, epoch: float) -> float:
-        """Return what the rate is multiplied by at that epoch, 0 or more."""
+        """Return the factor on the learning rate at that epoch, 0 or more."""
         raise NotImplementedError(f"{type(self).__name__} must define factor")
 
 
@@ -52,7 +52,7 @@ class _Decay(RateSchedule):
         return self.floor + (1 - self.floor) * self.left(done)
 
     def left(self, done: float) -> float:
-        """Return what is left, 1 to 0, when that share of the decay is done."""
+        """Return the remaining factor, from 1 to 0, after that share of the decay."""
         raise NotImplementedError(f"{type(self).__name__} must define left")
 
 
@@ -80,7 +80,6 @@ class LinearDecay(_Decay):
     source = "torch.optim.lr_scheduler.LinearLR"
 
     def left(self, done: float) -> float:
-        """Return 1 - done."""
         return 1 - done
 
 
@@ -96,7 +95,7 @@ class OneCycle(RateSchedule):
     end_divisor: float = parameter(1e4, "it ends at one over this of where it began", ge=1)
 
     def factor(self, epoch: float) -> float:
-        """Return the factor, of which the largest is 1."""
+        """Return the factor, at most 1."""
         start, done = 1 / self.start_divisor, min(1.0, epoch / self.epochs)
         if done < self.rise:
             return _between(start, 1.0, done / self.rise)
@@ -130,7 +129,7 @@ class Plateau(RateSchedule):
         return self.metric if self.metric.startswith(("val_", "train_")) else f"val_{self.metric}"
 
     def rule(self, lower: bool) -> PlateauRule:
-        """Return the rule, new; `lower`: whether the smaller value is the better."""
+        """Return a new rule; `lower`: whether lower values are better."""
         bounds = self.patience, self.threshold, self.cooldown, self.floor
         return PlateauRule(self.column, lower, self.gamma, *bounds)
 
@@ -139,7 +138,7 @@ class OwnSchedule(Own, RateSchedule):
     """A function that was passed: epoch -> factor."""
 
     def factor(self, epoch: float) -> float:
-        """Return what the function returns.
+        """Return the function's value, checked.
 
         Raises
         ------
@@ -156,7 +155,7 @@ class OwnSchedule(Own, RateSchedule):
 
     @property
     def argument(self) -> str:
-        """Where such an object is passed."""
+        """The name of the argument that takes such an object."""
         return "optimizer"
 
 

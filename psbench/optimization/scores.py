@@ -1,4 +1,4 @@
-"""Metrics of the validation set beside loss and accuracy, by name."""
+"""Metrics of the validation set besides loss and accuracy, by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Metric(Part):
     lower_is_better: ClassVar[bool | None] = False
 
     def value(self, outputs: Any, targets: Tensor) -> float:
-        """Return the number; tensors are on the CPU, and all of the validation set at once."""
+        """Return the metric; tensors are on the CPU and hold the whole validation set."""
         raise NotImplementedError(f"{type(self).__name__} must define value")
 
 
@@ -56,7 +56,7 @@ class MacroF1(Metric):
 
 
 class Perplexity(Metric):
-    """The exponential of the mean cross-entropy: how many tokens the model hesitates between."""
+    """The exponential of the mean cross-entropy: the number of tokens the model hesitates between."""
 
     name = "perplexity"
     lower_is_better = True

@@ -15,7 +15,7 @@ _PLATEAU = "optimizer.schedule: 'plateau'"
 def check_optimizers(
     strategy: AnyStrategy, optimizer: Optimizer, inner: Optimizer | None, usual: Optimizer
 ) -> None:
-    """Refuse an optimizer that no process steps with, or that cannot step with the entries a process has.
+    """Reject an optimizer that is never used, or that cannot step on a part of the entries.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def check_optimizers(
 
 
 def blind_to_absence(strategy: AnyStrategy, optimizer: Optimizer) -> str:
-    """Return what takes a parameter without a gradient for one with a gradient of zeros, and so moves it.
+    """Return the component that treats a missing gradient as zeros, and so moves the parameter.
 
     Empty if nothing does: see `psbench.optimization.absent`.
     """
@@ -69,7 +69,7 @@ def blind_to_absence(strategy: AnyStrategy, optimizer: Optimizer) -> str:
 
 
 def check_shares(strategy: AnyStrategy, optimizer: Optimizer, comes_or_goes: Sequence[str]) -> None:
-    """Refuse what workers that hold a share of the model each cannot do, or cannot do without.
+    """Reject settings that workers with a share of the model each do not support, or lack.
 
     `comes_or_goes` names the settings by which a worker comes, goes or is dropped.
     """
@@ -90,7 +90,7 @@ def check_shares(strategy: AnyStrategy, optimizer: Optimizer, comes_or_goes: Seq
 
 
 def check_inner_schedule(inner: Optimizer | None) -> None:
-    """Refuse a plateau for workers that step by themselves."""
+    """Reject a plateau schedule for workers with local steps."""
     if inner is not None and isinstance(inner.schedule, Plateau):
         raise ParameterError(
             f"inner_{_PLATEAU}: workers that step by themselves hear of no evaluation; give a schedule by "
@@ -101,7 +101,7 @@ def check_inner_schedule(inner: Optimizer | None) -> None:
 def check_plateau(
     strategy: AnyStrategy, evaluate_every: float, epochs: float | None, timing_only: bool
 ) -> None:
-    """Refuse a plateau of the servers' rate that no evaluation reaches, or of which some do not hear.
+    """Reject a plateau schedule without evaluations, or one whose events do not reach all workers.
 
     Both times are in epochs.
     """
@@ -121,7 +121,7 @@ def check_plateau(
 
 
 def check_reduced_momentum(strategy: AnyStrategy, optimizer: Optimizer) -> None:
-    """Refuse a switch that keeps a part of the optimizer's momentum where there is none."""
+    """Reject a switch that reduces the momentum of an optimizer without one."""
     switches = strategy.switches if isinstance(strategy, SwitchingStrategy) else ()
     reduced = [switch.momentum for switch in switches if switch.reduces_momentum]
     if reduced and not optimizer.coefficient:
@@ -133,7 +133,7 @@ def check_reduced_momentum(strategy: AnyStrategy, optimizer: Optimizer) -> None:
 
 
 def doubt_of_schedule(optimizer: Optimizer | None, epochs: float | None) -> str:
-    """Say that a run of so many epochs ends in the middle of its schedule; empty if it does not."""
+    """Return a warning if a run of that many epochs ends in the middle of its schedule, or ""."""
     schedule = None if optimizer is None else optimizer.schedule
     planned = getattr(schedule, "epochs", None)
     if schedule is None or planned is None or epochs is None or epochs >= planned:
@@ -145,7 +145,7 @@ def doubt_of_schedule(optimizer: Optimizer | None, epochs: float | None) -> str:
 
 
 def doubt_of_optimizer(strategy: Strategy, optimizer: str, lr: float) -> str:
-    """Return a warning if optimizer or rate are probably not intended; empty otherwise."""
+    """Return a warning if optimizer or rate are probably unintended; empty otherwise."""
     if doubt := strategy.aggregation.doubt_of_rates(lr):
         return doubt
     if not strategy.communication.pushes_sums or optimizer == "sgd":

@@ -1,4 +1,4 @@
-"""Any of torch's optimizers by its class, for what is not written out in `optimizer`."""
+"""Any optimizer class of torch, for those that `optimizer` does not implement."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TRIAL, _STEPS = 6, 3
 
 
 class TorchOptimizer(Optimizer):
-    """An optimizer of torch by the name of its class; `adamw`, `rmsprop` and others name it directly.
+    """Any optimizer of torch by class name; `adamw`, `rmsprop` and others have names of their own.
 
     The class is tried on a short vector when the experiment is made: it must take a flat vector, and step
     each entry by that entry's gradient alone, since servers hold slices of the model. Its weight decay is the
@@ -157,7 +157,7 @@ def _classes() -> dict[str, Any]:
 
 
 def as_optimizer(value: Any) -> Optimizer:
-    """Return an optimizer from one, its name, a mapping, or a class of torch's or of one's own module.
+    """Return an optimizer from an optimizer, its name, a mapping, or a class of torch or of the user.
 
     A `functools.partial` of a class gives its arguments.
 
@@ -194,7 +194,7 @@ def as_optimizer(value: Any) -> Optimizer:
 
 
 def _named_as_in_torch(value: Any) -> TorchOptimizer | None:
-    """Return the optimizer of a class of torch's that is named, with its arguments beside the name."""
+    """Return the torch optimizer of a class name, given alone or with arguments."""
     options = dict(value) if isinstance(value, Mapping) else {"name": value}
     name = options.pop("name", None)
     if not isinstance(name, str) or name.lower() in REGISTRY[Optimizer.domain] or ":" in name:
@@ -233,5 +233,5 @@ def _name_of(made: type) -> str:
 
 
 def _tuples(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments with tuples in the place of the lists that files hold, which torch may refuse."""
+    """Return arguments with lists, as files have them, replaced by tuples, as torch requires."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in arguments.items()}

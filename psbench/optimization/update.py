@@ -35,7 +35,7 @@ class OptimizerSteps(Protocol):
     """Takes optimizer steps on a vector that it changes in place, and keeps the optimizer's tensors."""
 
     def step(self, gradient: Tensor, lr: float) -> None:
-        """Move the vector along a gradient, which is not changed."""
+        """Step along a gradient, which is not modified."""
 
     def set_momentum(self, momentum: float) -> None:
         """Use this momentum from now on; its buffer stays as it is."""
@@ -92,7 +92,6 @@ class TorchUpdate:
             group[name] = value
 
     def set_momentum(self, momentum: float) -> None:
-        """See `OptimizerSteps`."""
         self._set("momentum", momentum)
 
     def state(self) -> dict[str, Tensor]:
@@ -151,15 +150,12 @@ class SGDUpdate:
         return gradient.add(self._buffer, alpha=self._momentum) if self._nesterov else self._buffer
 
     def set_momentum(self, momentum: float) -> None:
-        """See `OptimizerSteps`."""
         self._momentum = momentum
 
     def state(self) -> dict[str, Tensor]:
-        """See `OptimizerSteps`."""
         return {} if self._buffer is None else {_BUFFER: self._buffer}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """See `OptimizerSteps`."""
         self._buffer = state.get(_BUFFER)
 
 
@@ -197,12 +193,10 @@ class AdamUpdate:
         self._parameters.addcdiv_(mean, root, value=-(lr / (1 - beta1**step)))
 
     def set_momentum(self, momentum: float) -> None:
-        """Do nothing: the means' decay is no momentum that a switch could leave a part of."""
+        """Do nothing: the decay of Adam's means is not a momentum that a switch could reduce."""
 
     def state(self) -> dict[str, Tensor]:
-        """See `OptimizerSteps`."""
         return dict(self._state)
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """See `OptimizerSteps`."""
         self._state = dict(state)

@@ -1,1 +1,1 @@
-"""What a run leaves: its record on disk, comparisons, reports."""
+"""Results of runs: records on disk, comparisons, reports."""

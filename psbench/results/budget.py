@@ -1,4 +1,4 @@
-"""What runs were given, how far they came, and whether their times may be divided by each other."""
+"""Budgets of runs, their progress, and whether a ratio of their times is meaningful."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EQUAL = 0.05
 
 
 def budget_of(run: Run) -> dict[str, Any]:
-    """Return what a run was given: its rules for the end, its batches and its data."""
+    """Return a run's budget: its stop rules, its batch size and its data."""
     spec = run.experiment.spec()
     return {"stop": spec["stop"], "batch_size": spec["batch_size"], "data": spec["data"]["name"]}
 
@@ -38,7 +38,7 @@ def in_words(budget: Mapping[str, Any]) -> str:
 
 
 def budgets(groups: Mapping[str, Sequence[Run]]) -> str:
-    """Return what every run was given, in words; says so if the budgets differ."""
+    """Return a description of every run's budget; it says so if the budgets differ."""
     given = [budget_of(run) for runs in groups.values() for run in runs]
     each = {label: in_words(budget_of(runs[0])) for label, runs in groups.items()}
     if any(budget != given[0] for budget in given):
@@ -52,7 +52,7 @@ def budgets(groups: Mapping[str, Sequence[Run]]) -> str:
 
 
 def unequal_epochs(runs: Sequence[Run], base: Sequence[Run], equal: str = "") -> str:
-    """Return how far some runs and others went, if equal budgets of epochs made them differ by over 5 %.
+    """Return a note if equal epoch budgets led to amounts of training that differ by over 5 %.
 
     Empty if they did not differ, were given different budgets, or were cut at an `equal` amount.
     """
@@ -86,7 +86,7 @@ def by_value(values: Mapping[str, str]) -> str:
 
 
 def no_speed_up(runs: Sequence[Run], base: Sequence[Run], equal: str = "") -> str:
-    """Return why the time of some runs is not divided by that of others; empty if it may be.
+    """Return the reason for not computing a speed-up between two groups; empty if there is none.
 
     Seconds are those of one test bed, and of equal work: of runs that were given the same, and ended neither
     before it was done nor because a time was over. Runs that were cut at an `equal` amount did equal work,
@@ -111,7 +111,7 @@ def no_speed_up(runs: Sequence[Run], base: Sequence[Run], equal: str = "") -> st
 
 
 def is_complete(run: Run) -> bool:
-    """Whether a run ended by one of its rules, neither by hand nor because it diverged."""
+    """Whether a run ended by one of its rules, neither by hand nor by divergence."""
     return bool(run.meta.get("status", "finished") == "finished")
 
 

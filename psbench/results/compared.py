@@ -1,4 +1,4 @@
-"""Runs of several strategies side by side: their numbers, and what to know before believing them."""
+"""Runs of several strategies side by side: results, and caveats."""
 
 from __future__ import annotations
 
@@ -73,36 +73,35 @@ class Compared(ShownTable):
 
     @property
     def runs(self) -> list[Run]:
-        """All runs."""
         return [run for runs in self.groups.values() for run in runs]
 
     @cached_property
     def differences(self) -> dict[str, dict[str, str]]:
-        """What is not the same in all groups, beside the strategy: field -> label -> value in words."""
+        """Differences between the groups besides the strategy: field -> label -> value as text."""
         return differences(self.groups)
 
     @property
     def budget(self) -> str:
-        """What every run was given, in words; says so if the budgets differ."""
+        """Description of every run's budget; it says so if the budgets differ."""
         return self.equal or budgets(self.groups)
 
     @property
     def no_speed_up(self) -> dict[str, str]:
-        """Why there is no speed-up of a group, by label; see `budget.no_speed_up`."""
+        """Reasons for missing speed-ups, by label; see `budget.no_speed_up`."""
         base = self.groups[self.baseline]
         found = {label: no_speed_up(runs, base, self.equal) for label, runs in self.groups.items()}
         return {label: reason for label, reason in found.items() if reason}
 
     @property
     def no_test(self) -> dict[str, str]:
-        """Why a group is not tested against the baseline, by label; see `budget.unequal_epochs`."""
+        """Reasons for missing tests against the baseline, by label; see `budget.unequal_epochs`."""
         base = self.groups[self.baseline]
         found = {label: unequal_epochs(runs, base, self.equal) for label, runs in self.groups.items()}
         return {label: reason for label, reason in found.items() if reason}
 
     @property
     def warnings(self) -> list[str]:
-        """What a reader must know before believing a difference."""
+        """Caveats to read before trusting a difference."""
         found = [f"{self.budget}: compare with care"] if "unequal" in self.budget else []
         found += self.early
         if task := [name for name in _TASK if name in self.differences]:
@@ -120,7 +119,7 @@ class Compared(ShownTable):
 
     @property
     def remarks(self) -> list[str]:
-        """What the table's numbers mean, and the warnings."""
+        """The meaning of the table's numbers, and the warnings."""
         said = "unequal" in self.budget  # by a warning
         lines = [*([] if said else [self.budget]), *self._differing(), *self._clocks()]
         if len(self.groups) > 1:
@@ -138,7 +137,7 @@ class Compared(ShownTable):
         return [*lines, *self._rates(), *(f"warning: {text}" for text in self.warnings)]
 
     def _rates(self) -> list[str]:
-        """Say which learning rate each strategy had, and in which runs, where that differs."""
+        """Return the learning rate of each strategy, if the rates differ."""
         found: dict[str, dict[str, list[str]]] = {}
         for label, runs in self.groups.items():  # a switching strategy names those of its two strategies
             for rate in filter(None, (runs[0].meta.get("lr_convention") or "").split("; ")):
@@ -150,7 +149,7 @@ class Compared(ShownTable):
         ]
 
     def _differing(self) -> list[str]:
-        """Say which fields differ beside the strategy, and where; the budget has a line of its own."""
+        """Return the differing fields besides the strategy; the budget has a separate line."""
         lines = []
         for name, values in self.differences.items():
             words = by_value(values)
@@ -161,7 +160,7 @@ class Compared(ShownTable):
         return lines
 
     def _speed_ups(self) -> list[str]:
-        """Say what speed-ups refer to, and why some, or all, are missing."""
+        """Return remarks on the baseline of speed-ups, and on missing ones."""
         missing = self.no_speed_up
         others = [label for label in self.groups if label != self.baseline]
         lines = [] if all(label in missing for label in others) else [f"speed-up against {self.baseline}"]
@@ -214,7 +213,7 @@ class Compared(ShownTable):
         return paired_tests(numbers, self.baseline, self.no_speed_up)
 
     def frame(self, table: str = "curves") -> pd.DataFrame:
-        """Return a table of all runs below each other (`Run.frame`), each row with its `label` and `seed`."""
+        """Return a table of all runs, stacked (`Run.frame`), each row with its `label` and `seed`."""
         from psbench.results.frames import frame_of_groups
 
         return frame_of_groups(self.groups, table)
@@ -224,7 +223,7 @@ class Compared(ShownTable):
         return text_cells(self.table(), list(self.differences))
 
     def renamed(self, labels: Mapping[str, str]) -> Self:
-        """Return the comparison with other labels; a label that is not named keeps its own."""
+        """Return the comparison with other labels; labels not given are kept."""
         return replace(
             self,
             groups={labels.get(label, label): runs for label, runs in self.groups.items()},

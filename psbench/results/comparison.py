@@ -83,7 +83,7 @@ def comparison_of(
 
 
 def _baseline(groups: Mapping[str, Sequence[Run]]) -> str:
-    """Return the label of the slowest All-Reduce or BSP, of those on one clock, or the first label."""
+    """Return the label of the slowest All-Reduce or BSP on a common clock, or the first label."""
     waiting = [label for label, runs in groups.items() if runs[0].meta.get("strategy") in _BASELINES]
     clocks = {label: clock_of(groups[label][0].meta) for label in waiting}
     alike = [label for label in waiting if clocks[label] == clocks[waiting[0]]]

@@ -90,7 +90,7 @@ def _row(
 def censored(
     name: str, times: Sequence[float | None], ends: Sequence[float | None]
 ) -> dict[str, float | int | None]:
-    """Return how many seeds got there and, if some did not, what the mean is at least.
+    """Return the number of seeds that reached the target and, if some did not, a lower bound of the mean.
 
     A seed that did not is censored at its end: it would have taken longer than it ran. So the mean over all
     seeds is at least that of the times of those that did and of the ends of the others.
@@ -127,7 +127,7 @@ def numbers_of_run(run: Run, summary: Mapping[str, Any], target: Target | None) 
 
 
 def _split(frame: pd.DataFrame, clocks: Sequence[str]) -> pd.DataFrame:
-    """Give each clock columns of its own where there are several: one column has seconds of one clock."""
+    """Give each clock its own columns if there are several: a column has seconds of one clock."""
     if len(set(clocks)) == 1:
         return frame
     names = []

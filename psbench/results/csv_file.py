@@ -1,4 +1,4 @@
-"""Tables as CSV, whose cells no spreadsheet program takes for formulas."""
+"""Tables as CSV, with cells escaped that spreadsheet programs would treat as formulas."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ def csv_of(frame: pd.DataFrame) -> bytes:
 
 
 def csv_of_rows(rows: Iterable[Iterable[Any]]) -> str:
-    """Return rows of values as CSV."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([cell(value) for value in row] for row in rows)
     return text.getvalue()

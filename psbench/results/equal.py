@@ -1,4 +1,4 @@
-"""Runs cut at an equal amount of bytes, time, samples or updates: what each had learnt by then."""
+"""Runs cut at an equal amount of bytes, time, samples or updates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NEAR = 0.9
 
 
 def cut_equal(runs: Sequence[Run], equal: str) -> tuple[list[Run], str, list[str]]:
-    """Return the runs, each cut after its last evaluation within what all of them have used.
+    """Return the runs, each cut after its last evaluation within the amount that all runs reached.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def cut_equal(runs: Sequence[Run], equal: str) -> tuple[list[Run], str, list[str
 
 
 def check_equal(experiments: Sequence[Experiment], equal: str) -> None:
-    """Refuse, before anything is run, what `cut_equal` would refuse of the runs.
+    """Check, before anything is run, that `cut_equal` will accept the runs.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Runs for other programs: tables as CSV or Parquet, and scalars for TensorBoard."""
+"""Export of runs: tables as CSV or Parquet, and scalars for TensorBoard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs as tables for other programs: their curves, their smoothed training loss, all their events."""
+"""Runs as tables for other programs: curves, smoothed training loss, events."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def frame_of(run: RunRecord, table: str = "curves") -> pd.DataFrame:
 
 
 def frame_of_groups(groups: Mapping[str, Sequence[RunRecord]], table: str = "curves") -> pd.DataFrame:
-    """Return a table of several runs below each other, each row with its run's label and seed.
+    """Return a table of several runs, stacked, each row with its run's label and seed.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Runs taken together: seeds of one specification, what was given twice, and what differs among the rest."""
+"""Groups of runs: the seeds of one specification, duplicates, and differences between groups."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WITHOUT_EFFECT = {
 
 @dataclass(frozen=True)
 class Groups:
-    """Runs by label; those of a group differ in their seed only.
+    """Runs by label; the runs of a group differ in their seed only.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class _Group:
 
 
 def group(runs: Iterable[Run]) -> Groups:
-    """Group runs by everything but their seed, and call each group by what tells it apart.
+    """Group runs by everything but their seed, and label each group by its differences from the others.
 
     Notes
     -----
@@ -96,7 +96,7 @@ def group(runs: Iterable[Run]) -> Groups:
 
 
 def _place(run: Run, alternatives: list[_Group]) -> None:
-    """Add a run to the first group where it is a further seed, or count it where it already is."""
+    """Add a run to the first group that lacks its seed, or count it as a duplicate."""
     for each in alternatives:
         if (place := each.find(run)) is not None:
             each.given[place] += 1
@@ -117,7 +117,7 @@ def _same_log(a: Run, b: Run) -> bool:
 
 
 def compared_spec(run: Run) -> dict[str, Any]:
-    """Return what of a run's specification may change its result, whatever its seed."""
+    """Return the part of a run's specification that may change its result, except the seed."""
     live = run.experiment.backend == "dask"
     spec = {name: value for name, value in run.experiment.spec().items() if live or name not in LIVE}
     return {name: _with_effect(value, name) for name, value in spec.items() if name not in _WITHOUT_EFFECT}
@@ -134,7 +134,7 @@ def _name(run: Run) -> str:
 
 
 def differences(groups: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, str]]:
-    """Return what is not the same in all groups, beside the strategy: field -> label -> its value in words.
+    """Return the differences between groups besides the strategy: field -> label -> value as text.
 
     Such as `{"cluster": {"bsp": "c1", "asp": "c2"}}`. Parts of the same name are distinguished by the
     parameters that differ.
@@ -152,7 +152,7 @@ def differences(groups: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, str]
 
 
 def _in_words(values: Sequence[Any]) -> list[str]:
-    """Return each value as its name, with what tells it apart from others of that name.
+    """Return each value as its name, with the fields that distinguish it from others of that name.
 
     >>> _in_words([{"name": "c1"}, {"name": "c2", "latency_s": 0.0}])
     ['c1', 'c2']
@@ -182,7 +182,7 @@ def _part_in_words(own: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) 
 
 
 def _leaf_in_words(key: str, value: Any) -> str:
-    """Return a field and its value; of a list of mappings, which `leaves` gives as JSON, what is in each.
+    """Return a field and its value as text; a list of mappings (JSON in `leaves`) is written out.
 
     >>> _leaf_in_words("lr", 0.5), _leaf_in_words("failures", "[]")
     ('lr 0.5', 'no failures')

@@ -1,4 +1,4 @@
-"""Pieces of HTML: tables, and a page whose charts are drawn with no internet.
+"""Pieces of HTML: tables, and a page whose charts need no internet.
 
 Vega, Vega-Lite and vega-embed are written into the page once, the charts as specifications. A content
 security policy in the page forbids it to load anything from anywhere.
@@ -28,7 +28,6 @@ _SHORT = {"time_s": "time", "epoch": "epochs", "updates": "updates", "bytes": "b
 
 
 def page(template: str, **values: Any) -> str:
-    """Return a page of a template that extends `page.html`; its `figures` are drawn at its end."""
     known = {"figures": FigureList(), "css": Markup(_asset("report.css"))}
     return _templates().get_template(template).render(known | values)
 
@@ -48,7 +47,7 @@ def _templates() -> Environment:
 
 
 def _macro(name: str, *values: Any) -> Markup:
-    """Return what a macro of `macros.html` makes of values."""
+    """Return the result of a macro of `macros.html`."""
     found: Markup = getattr(_templates().get_template("macros.html").module, name)(*values)
     return found
 
@@ -75,11 +74,11 @@ class FigureList:
         return _macro("figure", number, title, described, note, axes, meta.get("x"), table)
 
     def grid(self, figures: Iterable[Figure]) -> Markup:
-        """Return figures side by side where there is room."""
+        """Return figures side by side if they fit."""
         return Markup('<div class="grid">{}</div>').format(Markup("").join(map(self.place, figures)))
 
     def scripts(self) -> Markup:
-        """Return Vega (once), the specifications, and what draws them."""
+        """Return Vega (once), the chart specifications, and the script that renders them."""
         import vl_convert
 
         data = {"light": charts.theme(), "dark": charts.theme(dark=True), "specs": self.specs}
@@ -91,7 +90,7 @@ class FigureList:
 
 
 def _in_script(code: str) -> str:
-    """Return code that may stand inside a script element: no text in it can end the element."""
+    """Return code that is safe inside a script element: no text in it ends the element."""
     return re.sub(r"<(?=/script|!--)", r"\\x3c", code, flags=re.IGNORECASE)
 
 

@@ -30,7 +30,7 @@ def new_run_id() -> str:
 
 
 def resumed_run_id(checkpoint: Path, home: Path, folder: Path | None) -> str | None:
-    """Return the identity of a run that goes on from a checkpoint.
+    """Return the identity of a run that resumes from a checkpoint.
 
     Parameters
     ----------
@@ -68,7 +68,6 @@ _READERS: dict[str, Callable[[Path], str | None]] = {
 
 
 def files_of_others(folder: Path, run_id: str | None, own: Collection[Path] = ()) -> list[Path]:
-    """Return the files of a run in a folder, beside its `own`, without this identity, or unreadable."""
     found = [(path, read) for pattern, read in _READERS.items() for path in sorted(folder.glob(pattern))]
     return [path for path, read in found if path not in own and not _carries(path, read, run_id)]
 
@@ -81,7 +80,7 @@ def _carries(path: Path, read: Callable[[Path], str | None], run_id: str | None)
 
 
 def refuse_files_of_others(folder: Path, run_id: str | None, own: Collection[Path] = ()) -> None:
-    """Refuse a folder that holds files of another run, beside the run's `own`.
+    """Raise if a folder holds files of another run, except the run's `own`.
 
     Raises
     ------
@@ -96,7 +95,7 @@ def refuse_files_of_others(folder: Path, run_id: str | None, own: Collection[Pat
 
 
 def check_folder(folder: Path, run_id: str | None, *, overwrite: bool, own: Collection[Path] = ()) -> None:
-    """Refuse a folder that a run cannot be saved to: not writable, or with another run in it.
+    """Raise if a run cannot be saved to a folder: not writable, or with another run in it.
 
     Files that are its `own`, although they cannot be read, are no other run's.
 
@@ -110,7 +109,7 @@ def check_folder(folder: Path, run_id: str | None, *, overwrite: bool, own: Coll
 
 
 def remove_files_of_others(folder: Path, run_id: str | None, own: Collection[Path] = ()) -> None:
-    """Remove the files of other runs from a folder; not those that are its `own`, though unreadable.
+    """Remove the files of other runs from a folder, except the `own` files.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What groups of runs are called: their name and, where several have the same, what differs among these."""
+"""Labels of groups of runs: their name and, if several share it, their differences."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _label(name: str, own: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]
 
 
 def _telling(specs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a few leaves that tell the specifications apart: of each turn the one that does so best.
+    """Return a few leaves that distinguish the specifications, chosen greedily.
 
     The name of a part says more than its parameters, and a value that is short more than one that is long.
     """
@@ -65,7 +65,7 @@ def _telling(specs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _classes(specs: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> int:
-    """Return how many of the specifications differ in what a label would show of these leaves."""
+    """Return how many specifications differ in the labels' text of these leaves."""
     return len({tuple(_value(spec.get(key)) for key in keys) for spec in specs})
 
 
@@ -85,7 +85,7 @@ def differing(specs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def leaves(value: Any, path: str = "") -> Iterable[tuple[str, Any]]:
-    """Yield what is at the ends of a nested mapping, by dotted path; a list is a text."""
+    """Yield the leaves of a nested mapping, by dotted path; a list becomes a text."""
     if isinstance(value, Mapping):
         for key, below in value.items():
             yield from leaves(below, f"{path}.{key}" if path else str(key))

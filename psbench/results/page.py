@@ -74,7 +74,7 @@ def _title(comparison: Compared) -> str:
 
 
 def _facts(comparison: Compared) -> dict[str, str]:
-    """Return what the runs are of: one value, or all that occur."""
+    """Return facts about the runs: a single value, or all that occur."""
     of_each = [_facts_of(runs[0]) for runs in comparison.groups.values()]
     facts = {name: _joined(facts[name] for facts in of_each) for name in of_each[0]}
     return facts | {
@@ -110,7 +110,7 @@ def _without_folded(
 
 
 def _findings(comparison: Compared) -> list[Markup]:
-    """Return in sentences what the table says, each with its numbers."""
+    """Return the table's findings as sentences with numbers."""
     records = {record["strategy"]: record for record in comparison.table().to_dict("records")}
     baseline = records.pop(comparison.baseline)
     found = [
@@ -123,7 +123,7 @@ def _findings(comparison: Compared) -> list[Markup]:
 
 
 def _speed_sentence(record: dict[Any, Any], other: dict[Any, Any], missing: str) -> Markup:
-    """Say how long a strategy took, and what it reached in that time: speed alone is no merit."""
+    """Return a sentence about a strategy's time and the result it reached in that time."""
     ratio, baseline = record["speed_up"], other["strategy"]
     if missing:
         than = f"not compared with {baseline}, {missing}"
@@ -138,7 +138,7 @@ def _speed_sentence(record: dict[Any, Any], other: dict[Any, Any], missing: str)
 
 
 def _reached(record: dict[Any, Any], other: dict[Any, Any]) -> str:
-    """Return what two rows reached, in accuracy, else in loss; nothing if they were not evaluated."""
+    """Return a phrase with both rows' accuracy, or else loss; empty if they were not evaluated."""
     for name, what in (("val_accuracy", "an accuracy"), ("val_loss", "a validation loss")):
         if all(row.get(name) is not None and row[name] == row[name] for row in (record, other)):
             own, others = (as_text(row, name, deviation=False) for row in (record, other))
@@ -147,7 +147,7 @@ def _reached(record: dict[Any, Any], other: dict[Any, Any]) -> str:
 
 
 def _seconds(record: dict[Any, Any]) -> str:
-    """Return the time of a row, with the clock where the rows are on several."""
+    """Return the time of a row, with the clock if the rows have several."""
     for name, clock in (("time_s", ""), ("virtual_time_s", "virtual "), ("wall_time_s", "wall-clock ")):
         value = record.get(name)
         if value is not None and value == value:
@@ -163,7 +163,7 @@ def _switch_sentence(label: str, summary: dict[str, Any]) -> Markup:
 
 
 def _strategy(label: str, runs: Sequence[Run], among: Sequence[str]) -> dict[str, Any]:
-    """Return the section of a label: its first run's figures, those along time over the whole width."""
+    """Return the section of a label: its first run's figures, those along time at full width."""
     first, *others = charts.worker_figures(runs[0], label, among)
     along = ["start_s" in figure.table for figure in others]
     return {
@@ -198,7 +198,7 @@ def _digests(comparison: Compared) -> tuple[list[str], list[list[str]]]:
 
 
 def _provenance(runs: Sequence[Run]) -> list[str]:
-    """Return what repeats, by backend, and the versions of the libraries, a line for each set of them."""
+    """Return the repeatability of each backend, and the sets of library versions, one line each."""
     backends = dict.fromkeys(run.experiment.backend for run in runs)
     versions = (
         ", ".join(f"{name} {version}" for name, version in run.meta.get("versions", {}).items())

@@ -34,7 +34,7 @@ def paired_tests(
     baseline: str,
     without_times: Mapping[str, str],
 ) -> pd.DataFrame:
-    """Return one row for each strategy but the baseline and each number that all of both's seeds have.
+    """Return one row per strategy other than the baseline and per number known for all seeds of both.
 
     Of times that are 0 there is no ratio, and no row.
 

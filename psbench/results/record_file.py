@@ -1,4 +1,4 @@
-"""The record of a run, `run.json`: what the log does not hold, and the summary."""
+"""The record of a run, `run.json`: metadata besides the log, and the summary."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ PositiveCount: TypeAlias = Annotated[int, Field(ge=1, le=_LARGEST)]
 
 
 class _Declared(BaseModel):
-    """Plain data of which the fields that are read by name are declared; types are not converted."""
+    """Plain data with declared fields for the names that are read; types are not converted."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
 
 class _Usage(_Declared):
-    """What a worker's time went into."""
+    """Use of a worker's time."""
 
     worker: Count
     steps: Count
@@ -45,7 +45,7 @@ class _Usage(_Declared):
 
 
 class _Servers(_Declared):
-    """What each server holds: lists of counts, and by their names how uneven each is."""
+    """Contents of the servers: lists of counts, and the imbalance of each by name."""
 
     composition: Line
     imbalance: dict[str, float]
@@ -61,7 +61,7 @@ class _Servers(_Declared):
 
 
 class Facts(_Declared):
-    """What a run leaves beside its log and its model.
+    """Results of a run besides its log and its model.
 
     Metrics and replay cannot do without those that have no default. Backends of other packages and older
     versions leave some of the others out.
@@ -147,7 +147,7 @@ class _Staleness(_Declared):
 
 
 class _Summary(_Declared):
-    """What tables of many runs read of a summary (`Run.summary`)."""
+    """The fields of a summary that tables of many runs read (`Run.summary`)."""
 
     status: Line
     final: _Final

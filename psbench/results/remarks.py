@@ -1,4 +1,4 @@
-"""What stands below tables and above charts: what numbers mean, and what a reader must know of them."""
+"""Remarks below tables and above charts: the meaning of numbers, and caveats."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from psbench.core.target import Target
 
 
 def of_interval(deviation: bool = False) -> str:
-    """Return what ± means."""
+    """Return the explanation of ±."""
     more = ", in brackets the standard deviation" if deviation else ""
     return f"± is the half-width of a 95 % interval over seeds (t distribution){more}"
 
 
 def of_target(target: Target, rows: Iterable[Mapping[Any, Any]]) -> list[str]:
-    """Return what times to target refer to, and what is said of seeds that did not reach it.
+    """Return the meaning of times to target, and the treatment of seeds that did not reach it.
 
     Parameters
     ----------

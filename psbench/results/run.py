@@ -1,4 +1,4 @@
-"""What a run leaves: its log, its model, its summary, in memory and on disk."""
+"""The result of a run: log, model and summary, in memory and on disk."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FILES = ("run.json", "log", "experiment.yaml")
 
 @dataclass(repr=False)
 class Run:
-    """What a run leaves.
+    """The result of a run: log, model and summary.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Run:
         return summarise(self.log, self._specified() | self.meta)
 
     def _specified(self) -> dict[str, Any]:
-        """Return what warnings need of the specification."""
+        """Return the parts of the specification that warnings depend on."""
         experiment = self.experiment
         found: dict[str, Any] = {"whole_rate": [each.whole_rate for each in experiment.strategy.compositions]}
         rules = [rule.model_dump(mode="json") for rule in experiment.rules]
@@ -121,7 +121,7 @@ class Run:
         return evaluations(self.log)
 
     def model(self, model: Any = None) -> nn.Module:
-        """Return the trained network as a torch module with tensors of its own, in eval mode.
+        """Return the trained network as a torch module with its own tensors, in eval mode.
 
         Parameters
         ----------
@@ -166,7 +166,7 @@ class Run:
 
     @staticmethod
     def prepare_to_save() -> None:
-        """Import the modules that `save` uses, so that a run that is told to end does not wait for them."""
+        """Import the modules of `save` early, so that a terminated run need not wait for them."""
         import pandas as pd  # noqa: F401
 
         write_log_to(BytesIO(), ".parquet", EventLog(), None)
@@ -209,7 +209,7 @@ class Run:
 
     @classmethod
     def load(cls, folder: str | Path) -> Run:
-        """Read a run that `save` wrote; where there is no torch, without its model.
+        """Read a run written by `save`; without torch, its model is left out.
 
         Raises
         ------
@@ -259,7 +259,7 @@ def _log_of(folder: Path) -> Path:
 
 
 def _check_workers(folder: Path, experiment: Experiment, meta: dict[str, Any]) -> None:
-    """Refuse a record of other workers than the specification's."""
+    """Raise if a record has other workers than the specification."""
     if experiment.num_workers != meta["num_workers"]:
         raise DataError(
             f"{folder / 'run.json'}: meta.num_workers: is {meta['num_workers']}, and experiment.yaml has "
@@ -268,7 +268,7 @@ def _check_workers(folder: Path, experiment: Experiment, meta: dict[str, Any]) -
 
 
 def _model_of(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Return parameters and buffers of a file, which are vectors of as many numbers as its record says."""
+    """Return parameters and buffers of a file, checked against the sizes in its record."""
     import torch
 
     size = meta["num_parameters"]
@@ -282,7 +282,7 @@ def _model_of(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> t
 
 
 def _check_one_run(run_id: str | None, owners: dict[Path, str | None]) -> None:
-    """Refuse files of several runs in one folder; checkpoints are checked when a run is resumed."""
+    """Raise if a folder holds files of several runs; checkpoints are checked on resuming."""
     for path, other in owners.items():
         if other != run_id:
             raise DataError(

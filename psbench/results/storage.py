@@ -44,7 +44,7 @@ def write_log(log: EventLog, path: Path, run_id: str | None = None) -> None:
 
 
 def write_log_to(file: BinaryIO, suffix: str, log: EventLog, run_id: str | None) -> None:
-    """Write a log to a file that is open, as its suffix says, with the identity of its run."""
+    """Write a log with the identity of its run to an open file, in the format of the suffix."""
     if suffix == ".json":
         file.write(_as_json(log, run_id).encode())
     else:
@@ -52,7 +52,7 @@ def write_log_to(file: BinaryIO, suffix: str, log: EventLog, run_id: str | None)
 
 
 def read_log(path: Path) -> StoredLog:
-    """Read a log written by `write_log`. Whether its rows are those of a run is checked by `check_log`.
+    """Read a log written by `write_log`; `check_log` validates its rows.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def read_log(path: Path) -> StoredLog:
 
 
 def run_id_of_log(path: Path) -> str | None:
-    """Return the identity of the run in the file of a log; None if it has none.
+    """Return the run's identity in a log file; None if it has none.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def _write_parquet(log: EventLog, file: BinaryIO, run_id: str | None) -> None:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Name the file in whatever cannot be read of it."""
+    """Add the file's name to errors while reading it."""
     try:
         yield
     except (OSError, ValueError, MemoryError, RecursionError, NotImplementedError) as error:
@@ -201,7 +201,7 @@ def _rows(file: Any, count: int) -> Array:
 
 
 def _texts(path: Path, texts: list[str]) -> list[str]:
-    """Return the texts of a log, each of which is there once, the empty one first."""
+    """Return the texts of a log, checked: unique, with the empty text first."""
     if texts[:1] != [""] or len({*texts}) < len(texts):
         raise DataError(f"{path}: its texts do not begin with the empty one, or one is there twice")
     return texts

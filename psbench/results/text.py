@@ -1,4 +1,4 @@
-"""A table and the remarks below it as text for a terminal, and how many digits numbers have."""
+"""A table and its remarks as text for a terminal, and the digits of numbers."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def table_text(
 
 
 class ShownTable:
-    """Base of what shows itself as a table with remarks below it, in a terminal and in a notebook."""
+    """Base of objects that display themselves as a table with remarks, in a terminal and in a notebook."""
 
     @property
     def remarks(self) -> list[str]:
-        """What the table's numbers mean."""
+        """The meaning of the table's numbers."""
         raise NotImplementedError
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
@@ -75,5 +75,5 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 
 def two_digits(number: float) -> str:
-    """Return a number with two digits that count, without an exponent where it is not tiny."""
+    """Return a number with two significant digits, without an exponent unless it is tiny."""
     return f"{number:.2g}" if number < 99.5 else f"{number:.0f}"

@@ -1,1 +1,1 @@
-"""One run from begin to end, and what makes many of them: a fork, a search, a sweep."""
+"""Execution of one run, and of many: forks, searches, sweeps."""

@@ -1,4 +1,4 @@
-"""Run an experiment on its backend, or go on with one from a checkpoint."""
+"""Run an experiment on its backend, or resume one from a checkpoint."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def resume(
     control: Control | None = None,
     client: Any = None,
 ) -> Run:
-    """Go on with a run that was stopped, was killed, or is to be longer.
+    """Resume a run that was stopped or killed, or make it longer.
 
     It goes on from its last checkpoint that can be read, with the time, the log and the model of that moment;
     what came after it is done again, and its checkpoints are removed from that folder. Workers that were in

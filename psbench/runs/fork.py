@@ -1,4 +1,4 @@
-"""What if: another future of a run, from one of its moments on."""
+"""Forks: an alternative continuation of a run from a given moment."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Fork:
     momentum: Literal["keep", "zero"] = "keep"
 
     def words(self) -> str:
-        """Say what is different, and at a change of the strategy what becomes of the momentum.
+        """Return a description of the change, including the momentum after a change of strategy.
 
         >>> Fork(1.5, worker=3, kill=True).words(), Fork(0.25, strategy="asp").words()
         ('worker 3 lost at 1.5 s', 'asp from 0.25 s on, momentum kept')
@@ -89,7 +89,7 @@ _MOMENTUM = {"keep": "kept", "zero": "reset"}
 
 
 def fork(origin: Run | Experiment, change: Fork) -> Experiment:
-    """Return the experiment whose run is the same until a moment, and differs in one thing from then on.
+    """Return the experiment that repeats a run until a moment, and differs in one thing from then on.
 
     The beginning is simulated again from the same seed: every row of the log before that moment is the same,
     byte for byte. Running the experiment compares that, and a run whose beginning differs is refused
@@ -182,7 +182,7 @@ def _columns(rows: Any) -> tuple[list[float], list[int]]:
 
 
 def _other_strategy(now: Strategy | SwitchingStrategy, change: Fork) -> SwitchingStrategy:
-    """Return the strategies of a run and a last one from the fork on, in the place of any that come later."""
+    """Return a run's strategies with another one from the fork on, which replaces later switches."""
     then = make_strategy(change.strategy)
     if isinstance(then, SwitchingStrategy):
         raise ParameterError(f"fork: change to a single strategy, not to {then.name!r}, which switches")
@@ -242,7 +242,7 @@ def _other_cluster(cluster: Cluster, change: Fork) -> Cluster:
 
 
 def _brought_back(cluster: Cluster, worker: int, at_s: float) -> dict[str, Any]:
-    """Return the failures or joins of a cluster where a worker that is gone at a time comes back."""
+    """Return the failures or joins of a cluster with a lost worker returning at that time."""
     for place, failure in enumerate(cluster.failures):
         if failure.worker == worker and failure.at_s < at_s < (failure.rejoin_s or FOREVER_S):
             back = Failure(worker=worker, at_s=failure.at_s, rejoin_s=at_s)

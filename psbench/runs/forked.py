@@ -1,4 +1,4 @@
-"""The experiment of a fork, whose run must begin as the run did that it was forked from."""
+"""The experiment of a fork, which must reproduce the beginning of its original run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from psbench.experiment import Experiment
 
 @dataclass(frozen=True)
 class Beginning:
-    """What the run of a fork must begin with.
+    """The log prefix that the run of a fork must reproduce.
 
     Parameters
     ----------
@@ -44,24 +44,24 @@ class Beginning:
 
 
 class ForkedExperiment(Experiment):
-    """An experiment that knows how its run must begin; written down, or changed, it is like any other."""
+    """An experiment with a required log prefix; its specification is that of a plain experiment."""
 
     _beginning: Beginning = PrivateAttr()
 
     @classmethod
     def of(cls, experiment: Experiment, beginning: Beginning) -> ForkedExperiment:
-        """Return the experiment with what its run must begin with."""
+        """Return the experiment with the log prefix that its run must reproduce."""
         made = cls(**{name: getattr(experiment, name) for name in Experiment.model_fields})
         made._beginning = beginning
         return made
 
     @property
     def beginning(self) -> Beginning:
-        """What the run must begin with."""
+        """The log prefix that the run must reproduce."""
         return self._beginning
 
     def __eq__(self, other: object) -> bool:
-        """Whether the experiments are equal, wherever they are from."""
+        """Whether the experiments are equal, whatever their origin."""
         names = Experiment.model_fields
         return isinstance(other, Experiment) and all(getattr(self, n) == getattr(other, n) for n in names)
 
@@ -97,7 +97,7 @@ class BeginningCheck:
             self.compare(log)
 
     def compare(self, log: EventLog) -> None:
-        """Compare the rows before the fork, or, of a run that ended sooner, those before its end.
+        """Compare the rows before the fork, or before the end of a shorter run.
 
         Raises
         ------
@@ -116,7 +116,7 @@ class BeginningCheck:
 
 
 def common_prefix(log: EventLog, other: EventLog) -> int:
-    """Return how many rows two logs have in common from the start, texts included."""
+    """Return the number of equal rows at the beginning of two logs, texts included."""
     mine, theirs = log.rows(), other.rows()
     length = min(len(mine), len(theirs))
     mine, theirs = mine[:length].copy(), theirs[:length].copy()

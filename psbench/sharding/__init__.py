@@ -1,4 +1,4 @@
-"""Who trains on which samples."""
+"""Shardings: the assignment of training samples to workers."""
 
 from psbench.sharding.base import Division as Division
 from psbench.sharding.base import Sharding as Sharding

@@ -1,4 +1,4 @@
-"""The contract of a sharding, and what is checked for every one of them."""
+"""The contract of a sharding, and the checks of every division."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Rng = np.random.Generator
 
 
 class ShardedData(Protocol):
-    """What a sharding may know of a data set: `psbench.data.Dataset` has it."""
+    """The part of a data set that a sharding may use; implemented by `psbench.data.Dataset`."""
 
     @property
     def train_x(self) -> Any:
@@ -22,7 +22,7 @@ class ShardedData(Protocol):
 
     @property
     def strata(self) -> tuple[Integers, tuple[str, ...]]:
-        """The class of each sample, or what stands in for it, and the names of classes."""
+        """The class or other stratum of each sample, and the names of the strata."""
 
     @property
     def shards(self) -> tuple[Integers, ...] | None:
@@ -72,11 +72,11 @@ class Sharding(Part):
         return self.divide(data.train_x.numpy().reshape(len(labels), -1), labels, num_workers, rng)
 
     def labels_of(self, data: ShardedData) -> Integers:
-        """Return what the rule goes by, a whole number for each sample: the classes."""
+        """Return the integer of each sample by which the rule divides: the classes."""
         return data.strata[0]
 
     def check_data(self, name: str, num_shards: int | None, num_workers: int) -> None:
-        """Raise ParameterError if data of that name, divided already or not, is not what the rule divides."""
+        """Raise ParameterError if the rule cannot divide data of that name, or if it is divided already."""
         if num_shards is not None:
             raise ParameterError(
                 f"sharding {self.name!r}: data {name!r} is divided among the workers already; leave "
@@ -84,7 +84,7 @@ class Sharding(Part):
             )
 
     def divide(self, features: Floats, labels: Integers, num_workers: int, rng: Rng) -> Division:
-        """Return the samples of each worker, and what the rule found on the way.
+        """Return the samples of each worker, and the rule's intermediate results.
 
         Parameters
         ----------
@@ -137,12 +137,12 @@ class Sharding(Part):
             )
 
     def bare(self) -> Sharding:
-        """Return the sharding as its specification says it, without an object of Python."""
+        """Return the sharding without its Python object, as its specification describes it."""
         return self
 
     @property
     def remedy(self) -> str:
-        """What to try when a worker is left without samples."""
+        """Advice for a worker left without samples."""
         return "use fewer workers or more samples"
 
     def assign(self, features: Floats, labels: Integers, num_workers: int, rng: Rng) -> list[Integers]:
@@ -160,5 +160,5 @@ def deal(indices: Integers, num_workers: int, first: int = 0) -> list[Integers]:
 
 
 def gather(pieces: list[list[Integers]]) -> list[Integers]:
-    """Join what each worker got in several deals, in ascending order."""
+    """Join each worker's samples of several deals, in ascending order."""
     return [np.sort(np.concatenate(own)).astype(np.int64) for own in zip(*pieces, strict=True)]

@@ -22,16 +22,15 @@ Divider: TypeAlias = Callable[[Any, int, np.random.Generator], Sequence[Any]]
 
 
 class _ByFunction(Sharding):
-    """Base of shardings by a function; it checks what the function returns."""
+    """Base of shardings by a function; checks the function's result."""
 
     travels = True  # the function is called once, here: a second call need not return the same
 
     def divider(self) -> Divider:
-        """Return the function."""
         raise NotImplementedError(f"{type(self).__name__} must define divider")
 
     def of_data(self, data: ShardedData, num_workers: int, rng: Rng) -> Division:
-        """Return what the function makes of the data set, checked.
+        """Return the function's division of the data set, checked.
 
         Raises
         ------
@@ -75,7 +74,7 @@ class OwnSharding(Own, _ByFunction):
         return hash(self.fingerprint)
 
     def bare(self) -> Sharding:
-        """Return what a specification that was read from a file has in its place."""
+        """Return the part that a specification read from a file would contain."""
         return OwnSharding(**{name: getattr(self, name) for name in type(self).model_fields})
 
     def divider(self) -> Divider:
@@ -102,7 +101,6 @@ class ImportedSharding(Imported, _ByFunction):
     partition = False
 
     def divider(self) -> Divider:
-        """Import the function."""
         return cast(Divider, self.imported())
 
 
@@ -127,7 +125,7 @@ def as_sharding(value: Any) -> Sharding:
 
 
 def _of_function(divider: Divider) -> Sharding:
-    """Return the part that names a function of a module; of any other, the one that holds it."""
+    """Return the part that names an importable function, or else the part that holds the function."""
     module, name = getattr(divider, "__module__", None), getattr(divider, "__qualname__", "<>")
     if module and module != "__main__" and "<" not in name:
         target = f"{module}:{name}"

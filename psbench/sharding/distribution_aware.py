@@ -1,4 +1,4 @@
-"""Sharding by neighbourhoods that the samples form, whatever their labels say."""
+"""Sharding by neighbourhoods of samples, independent of labels."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class DistributionAware(Sharding):
         return Division(gather(pieces), sizes, [s for s, to_all in zip(sizes, sparse, strict=True) if to_all])
 
     def is_sparse(self, size: int, num_workers: int) -> bool:
-        """Whether a cluster of that size is given to all workers."""
+        """Return whether a cluster of that size is divided among all workers."""
         return size < num_workers or (self.sparse_rule == "at_most" and size == num_workers)
 
     def cluster(self, features: Floats, labels: Integers, rng: Rng) -> Integers:

@@ -1,4 +1,4 @@
-"""Sharding that the data says: it is divided already, or a column says what belongs together."""
+"""Shardings given by the data: divided already, or grouped by a column."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from psbench.sharding.stratified import groups
 
 
 class Given(Sharding):
-    """The division that the data comes with: a list of data sets, one for each worker."""
+    """The division of the data itself: a list of data sets, one per worker."""
 
     name = "given"
     source = "data that is where it is"
@@ -32,7 +32,6 @@ class Given(Sharding):
             )
 
     def of_data(self, data: ShardedData, num_workers: int, rng: Rng) -> Division:
-        """Return the shards that the data has."""
         shards = list(data.shards or ())
         self.check_data("own", len(shards), num_workers)
         return Division(shards)
@@ -61,7 +60,7 @@ class Column(Sharding):
 
     @property
     def remedy(self) -> str:
-        """What to try when a worker is left without samples."""
+        """Advice for a worker left without samples."""
         return f"column {self.column!r} has too few different values; use fewer workers, or another column"
 
     def labels_of(self, data: ShardedData) -> Integers:

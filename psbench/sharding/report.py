@@ -1,4 +1,4 @@
-"""What a sharding did, in numbers."""
+"""Report of a sharding in numbers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def label_counts(shards: Sequence[Integers], labels: Integers, num_classes: int)
 
 @dataclass(frozen=True)
 class ShardingReport:
-    """Time, sparse neighbourhoods and their mean size: what the thesis reports (ch. 6, table 6.4).
+    """Time, sparse neighbourhoods and their mean size, as reported in the thesis (ch. 6, table 6.4).
 
     Parameters
     ----------

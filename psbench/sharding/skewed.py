@@ -15,7 +15,7 @@ MAX_DRAWS = 100
 
 
 class _Drawn(Sharding):
-    """Base of shardings by a Dirichlet distribution, whose shards have at least `min_size` samples."""
+    """Base of shardings by a Dirichlet distribution, with at least `min_size` samples per shard."""
 
     alpha: float = parameter(0.5, "concentration: small is skewed, large is even", gt=0)
     min_size: int = parameter(10, "smallest shard", unit="samples", ge=1)
@@ -69,7 +69,7 @@ class Dirichlet(_Drawn):
 
 
 class ShardPerClass(Sharding):
-    """Sort by label, cut into equal pieces, and give each worker a few of them by chance.
+    """Sort by label, cut into equal pieces, and give each worker a few random ones.
 
     Raises
     ------
@@ -96,7 +96,7 @@ class ShardPerClass(Sharding):
 
 
 class LabelsPerWorker(Sharding):
-    """Give each worker a run of labels of its own: worker j has labels j L / n to (j + 1) L / n - 1.
+    """Give each worker consecutive labels: worker j has labels j L / n to (j + 1) L / n - 1.
 
     Notes
     -----
@@ -139,7 +139,7 @@ class Quantity(_Drawn):
 
 
 def cuts(shares: np.ndarray, total: int) -> Integers:
-    """Return where to cut `total` samples so that the pieces have about these shares.
+    """Return where to cut `total` samples into pieces with about these shares.
 
     >>> cuts(np.array([0.5, 0.25, 0.25]), 8).tolist()
     [4, 6]
@@ -149,7 +149,7 @@ def cuts(shares: np.ndarray, total: int) -> Integers:
 
 
 def level(shards: list[Integers], min_size: int, rng: Rng) -> list[Integers]:
-    """Move samples chosen by chance from the largest shard to those below `min_size`."""
+    """Move random samples from the largest shard to shards below `min_size`."""
     shards = list(shards)
     for worker in range(len(shards)):
         while (missing := min_size - len(shards[worker])) > 0:

@@ -34,7 +34,7 @@ class Stratified(Sharding):
 
     @property
     def remedy(self) -> str:
-        """What to try when a worker is left without samples."""
+        """Advice for a worker left without samples."""
         return "use fewer workers" if self.rotate else "set rotate to true, or use fewer workers"
 
     def assign(self, features: Floats, labels: Integers, num_workers: int, rng: Rng) -> list[Integers]:

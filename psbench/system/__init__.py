@@ -1,1 +1,1 @@
-"""What the machine offers: files that are written whole or not at all, and the memory and disk left."""
+"""Resources of the machine: atomic file writes, free memory, free disk space."""

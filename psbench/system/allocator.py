@@ -1,4 +1,4 @@
-"""Have the C library keep memory that is freed, for the next step of training to use again."""
+"""Keep freed memory in the C library, for reuse by the next training step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KEPT = 1 << 30
 
 
 def keep_freed_memory() -> bool:
-    """Have malloc keep freed memory; return whether the C library supports it (glibc).
+    """Configure malloc to keep freed memory; return whether the C library supports it (glibc).
 
     A step allocates its activations and frees them. By default glibc gives large blocks back to the system
     at once, which clears their pages when they are asked for again: a fifth of the time of a step of a small
@@ -30,7 +30,6 @@ def keep_freed_memory() -> bool:
 
 
 def give_back_freed_memory() -> None:
-    """Give memory that was freed back to the system."""
     library = _glibc()
     if library is not None:
         library.malloc_trim(0)

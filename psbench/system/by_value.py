@@ -1,4 +1,4 @@
-"""Objects as bytes with the code of the user's own files, which other machines need not have."""
+"""Pickling by value of code in the user's own files, which other machines may lack."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def own_modules() -> list[ModuleType]:
 
 
 def _is_installed(name: str, path: Path) -> bool:
-    """Return whether a module below the package `name` is Python's, or part of a distribution.
+    """Return whether a module below the package `name` belongs to Python or to a distribution.
 
     That is by where it lies. A file of one's own may be called as a package that is installed elsewhere.
     """
@@ -76,14 +76,14 @@ def _distributed(folder: str) -> set[str]:
 
 @cache
 def _editable(folders: tuple[str, ...]) -> set[str]:
-    """Return the packages that are installed but lie elsewhere (`pip install -e`)."""
+    """Return the packages that are installed from another location (`pip install -e`)."""
     found = ((each, each.read_text("direct_url.json")) for each in distributions(path=list(folders)))
     editable = (each for each, url in found if url and json.loads(url).get("dir_info", {}).get("editable"))
     return {name for each in editable for name in _packages(each)}
 
 
 def _packages(distribution: Distribution) -> set[str]:
-    """Return the names that a distribution has others import."""
+    """Return the top-level packages of a distribution."""
     named = (distribution.read_text("top_level.txt") or "").split()
     files = (file.parts[0].partition(".")[0] for file in distribution.files or ())
     return {*named, *files, distribution.name.replace("-", "_").lower()}

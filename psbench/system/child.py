@@ -34,7 +34,7 @@ class Child:
         other.close()
 
     def end(self, at_once: bool = False) -> None:
-        """End the process after what it computes, or at once; it is killed if that takes seconds."""
+        """End the process after its current computation, or at once; kill it if it does not end in time."""
         self.pipe.close()
         if at_once and self.process.is_alive():
             self.process.kill()
@@ -45,7 +45,7 @@ class Child:
 
 
 def _context() -> BaseContext:
-    """Return how processes are started: as forks of a server that has imported torch, where there is one."""
+    """Return the start method of processes: forks of a server that has imported torch, if possible."""
     if not fork_server.is_available():
         return multiprocessing.get_context("spawn")
     fork_server.ensure_running()

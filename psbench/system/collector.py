@@ -1,4 +1,4 @@
-"""Have Python's garbage collector search a run's own objects, and not all that was imported before it."""
+"""Restrict Python's garbage collector to a run's own objects, without those imported before."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _holders: set[str] = set()
 
 @contextmanager
 def only_new_objects_searched() -> Iterator[None]:
-    """Leave the objects that are there alone until the end; what is made from now on is collected as usual.
+    """Exempt existing objects from garbage collection until the end; new objects are collected as usual.
 
     Torch and the rest are 230,000 objects. A simulation of a thousand workers and more makes so many that
     Python searches all of them again and again, which a run without gradients spends up to a third of its

@@ -1,4 +1,4 @@
-"""How many cores this process may use: of the machine, of the container, and as a variable says."""
+"""Number of cores for this process, limited by machine, container and environment variable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HUB = "CPU_LIMIT"
 
 
 def cores() -> int:
-    """Return how many cores this process may use, at least 1.
+    """Return the number of cores for this process, at least 1.
 
     That is the least of: its affinity, the quotas of its control groups (of a container, or a batch system),
     JupyterHub's `CPU_LIMIT`, and `PSBENCH_CORES`. A part of a core counts as one.
@@ -47,7 +47,7 @@ def _variables(environment: Mapping[str, str]) -> Iterator[float]:
 
 
 def _quotas(membership: Path, mounted: Path) -> Iterator[float]:
-    """Yield the cores that each control group of this process, and each above it, leaves to its processes."""
+    """Yield the core limits of this process's control groups and their ancestors."""
     with suppress(OSError):  # no control groups on this system
         for line in membership.read_text().splitlines():
             _, controllers, own = line.split(":", 2)
@@ -62,7 +62,7 @@ def _quotas(membership: Path, mounted: Path) -> Iterator[float]:
 
 
 def _quota(files: list[Path]) -> float:
-    """Return quota over period, of one file or of two; 0 where there is no limit."""
+    """Return quota over period, from one file or two; 0 if unlimited."""
     try:
         quota, period = (float(word) for file in files for word in file.read_text().split())
     except (OSError, ValueError):  # no such group, or "max"

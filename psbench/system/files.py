@@ -18,7 +18,7 @@ CLAIM = ".psbench-claim"
 
 
 def why_missing(path: Path) -> str:
-    """Return in words that there is nothing at a path, with the nearest name beside it; empty if there is."""
+    """Return an error message for a missing path, with the nearest existing name; empty if it exists."""
     if os.path.exists(path):  # not path.exists(), to which some names are an error
         return ""
     if not path.parent.is_dir():
@@ -36,7 +36,7 @@ def temporary_name(folder: Path) -> Path:
 
 @contextmanager
 def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
-    """Open a new file beside `path` for writing; it takes the place of `path` if the block succeeds.
+    """Open a new file beside `path` for writing; it replaces `path` if the block succeeds.
 
     The folder is made if it is not there.
     The new file is created exclusively under a random name, so that a file or a link that others have put
@@ -68,14 +68,13 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def write_text(path: str | Path, text: str) -> Path:
-    """Write a text to a file as `atomic_write` does, and return its path."""
     with atomic_write(path) as file:
         file.write(text.encode())
     return Path(path)
 
 
 def _force_names(folder: Path) -> None:
-    """Force a folder's list of names to the disk, where the system can do so."""
+    """Flush a folder's directory entries to disk, if the system supports it."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -86,7 +85,7 @@ def _force_names(folder: Path) -> None:
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Keep other runs out of a folder until the block ends, in this process and others, also if it is killed.
+    """Lock a folder against other runs until the block ends, across processes, even if this one is killed.
 
     The folder is made if it is not there; a folder in which nothing was put is removed.
 
@@ -135,7 +134,7 @@ def _locked(claim: Path) -> int | None:
 
 
 def check_new_file(path: Path) -> None:
-    """Check that a file can be written, before what goes into it is computed; leave nothing there.
+    """Check that a file can be written, before its content is computed; leave no file behind.
 
     Raises
     ------
@@ -147,7 +146,7 @@ def check_new_file(path: Path) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Check that files can be written to a folder, by writing one; leave nothing there.
+    """Check that a folder is writable, by writing a temporary file.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Python's fork server with what psbench's processes import, so that a process of a run is a fork of it."""
+"""Python's fork server with psbench's imports preloaded, so that a run's processes are forks of it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ PRELOADED = [
 
 
 def is_available() -> bool:
-    """Return whether this system has a fork server."""
     return "forkserver" in multiprocessing.get_all_start_methods()
 
 
 def ensure_running() -> None:
-    """Have the fork server run, and begin to import what processes need; does not wait for it.
+    """Start the fork server and its imports, without waiting for them.
 
     Importing torch and Dask takes seconds of CPU, which every process would spend again. Does nothing where
     the server runs already, which it does until this process ends; it holds no port and does not compute. It

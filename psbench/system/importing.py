@@ -1,4 +1,4 @@
-"""Imported first by the fork server: how it imports, and what it does with signals.
+"""First import of the fork server: configures imports and signal handlers.
 
 While it imports, the garbage collector would find nothing. A SIGTERM that is sent to a whole job is for the
 process that started the server: without the server that process would take its forks for dead. The forks

@@ -1,4 +1,4 @@
-"""How much memory and disk there is, and errors for what would need more: before it is begun."""
+"""Available memory and disk space, and errors before a computation would exceed them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def available_memory() -> int:
 
 
 def machine_memory() -> tuple[str, int]:
-    """Return a name of this machine or container, and the bytes of memory that can still be had there."""
+    """Return a name of this machine or container, and its available memory in bytes."""
     files = ""
     with suppress(OSError):  # containers of one machine have file systems of their own
         files = os.readlink("/proc/self/ns/mnt")
@@ -38,7 +38,7 @@ def machine_memory() -> tuple[str, int]:
 
 
 def _left_in_container(folder: Path, limit: str, used: str) -> int | None:
-    """Return what a control group leaves to this process; None without a limit."""
+    """Return the memory that a control group leaves to this process; None without a limit."""
     try:
         most, now = (int((folder / name).read_text()) for name in (limit, used))
         lines = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
@@ -50,13 +50,13 @@ def _left_in_container(folder: Path, limit: str, used: str) -> int | None:
 
 
 def free_disk(folder: Path) -> int:
-    """Return the free bytes on the disk of a folder, or of the nearest one above it that is there."""
+    """Return the free bytes on the disk of a folder, or of its nearest existing parent."""
     there = next(each for each in (folder, *folder.absolute().parents) if each.is_dir())
     return shutil.disk_usage(there).free
 
 
 def check_memory(needed: int, what: str, remedy: str) -> None:
-    """Refuse what would need more memory than there is.
+    """Raise if a computation would exceed the available memory.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def check_memory(needed: int, what: str, remedy: str) -> None:
 
 
 def check_disk(folder: Path, needed: int, what: str, remedy: str) -> None:
-    """Refuse what would need more of the disk than is free; see `check_memory`.
+    """Raise if a computation would exceed the free disk space; see `check_memory`.
 
     Raises
     ------

@@ -9,7 +9,7 @@ from multiprocessing.connection import wait
 
 
 def end_with_parent() -> None:
-    """Have this process end as soon as the one that started it is gone, whatever it is at.
+    """End this process as soon as its parent process has ended.
 
     A process that is killed can say nothing to its pool, whose processes would go on computing until
     their next answer; a pipe to it closes then. Does nothing in a process that is no child

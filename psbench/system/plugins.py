@@ -1,4 +1,4 @@
-"""Objects that other installed packages add to psbench, as entry points of one of its groups."""
+"""Objects that other installed packages register with psbench as entry points."""
 
 from __future__ import annotations
 

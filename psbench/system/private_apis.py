@@ -1,4 +1,4 @@
-"""Everything that reaches into another library's inside, and what it needs there.
+"""All uses of private APIs of other libraries, with their reasons.
 
 No library promises these, so a new version of one may end them: `tests/system/test_insides.py` has a test for
 each, which fails then and names what was needed. Each imports its library when it is called, so that the
@@ -31,7 +31,7 @@ _MAIN = threading.Lock()
 
 @contextmanager
 def without_main() -> Iterator[None]:
-    """Let processes that are started inside not run the user's script again.
+    """Keep processes started in this block from running the user's script again.
 
     Python has every new process import the script that was started, so that it finds what is defined there;
     a script that does not guard its beginning would start its run once more. Needs that `multiprocessing`
@@ -50,7 +50,7 @@ def without_main() -> Iterator[None]:
 
 
 def keep_preloaded() -> None:
-    """Have Dask leave the fork server's list of imports as it is.
+    """Keep Dask from changing the fork server's list of imports.
 
     Else Dask imports pandas for a list of its own, which comes too late to replace ours. Needs
     `distributed.utils._forkserver_preload_set`, which says that this was done.
@@ -61,7 +61,7 @@ def keep_preloaded() -> None:
 
 
 def patient_cluster(seconds: float) -> type[LocalCluster]:
-    """Return a local cluster that waits so long for a lost process to come back.
+    """Return a local cluster that waits that long for a lost process to return.
 
     On a busy machine that takes more than Dask's 15 s, a setting that holds for all clusters of a process.
     Needs `LocalCluster._update_worker_status`, which reads it when a process is lost.
@@ -78,7 +78,7 @@ def patient_cluster(seconds: float) -> type[LocalCluster]:
 
 
 def replace_close(worker: Worker, replacement: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Have a Dask worker close as `replacement` of its own `close` does, when Dask calls that.
+    """Replace a Dask worker's `close`, including its handler for the scheduler's request.
 
     Needs that Dask calls `Worker.close` of the object, with its `reason`, and not of the class; and that what
     the scheduler can ask for is in `Worker.stream_handlers`, by its name.
@@ -87,7 +87,7 @@ def replace_close(worker: Worker, replacement: Callable[[Callable[..., Any]], Ca
 
 
 def look_up_certificates() -> None:
-    """Look up the system's certificates once for all forks of this process; no connection of ours uses them.
+    """Load the system's certificates once for all forks of this process, which do not use them.
 
     Needs `tornado.netutil._client_ssl_defaults`, which keeps what it found; without it nothing is kept.
     """
@@ -101,7 +101,7 @@ def look_up_certificates() -> None:
 
 
 def wrong_usage() -> type[Exception]:
-    """Return the exception of a wrong command line, of which Typer exports only one kind.
+    """Return the exception of a wrong command line, of which Typer exports only a subclass.
 
     Needs that it is the base of `typer.BadParameter`, and has `format_message` and `ctx`.
     """
@@ -115,7 +115,7 @@ def wrong_usage() -> type[Exception]:
 
 
 def defer_grammar() -> None:
-    """Have that package load when it is first used, not when jsonschema is imported.
+    """Import that package at its first use instead of with jsonschema.
 
     Altair imports jsonschema, which imports the package where it is installed, and that builds its grammar at
     once: 1.7 of the 2 s of CPU of ``import altair`` in JupyterLab's environment, in every process that draws.

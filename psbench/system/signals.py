@@ -44,6 +44,6 @@ class FirstSignal:
 
 
 def ignore_ending() -> None:
-    """Have this process leave Ctrl-C and SIGTERM to the process that began it, which they reach too."""
+    """Let this process ignore Ctrl-C and SIGTERM, which its parent process handles."""
     for number in ENDING:
         signal.signal(number, signal.SIG_IGN)

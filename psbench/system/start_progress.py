@@ -1,4 +1,4 @@
-"""How far each process of a live run has come while it starts, and how long that took."""
+"""Progress of each process of a live run during its start, with durations."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class StartProgress:
         self._up: dict[str, float] = {}  # address -> seconds
 
     def expect(self, roles: Iterable[str]) -> None:
-        """Begin, or begin again: these are to start."""
+        """Start over with these roles."""
         with self._lock:
             self._times = {role: {} for role in roles}
         self._tell()
 
     def see(self, addresses: Iterable[str]) -> None:
-        """Take note of the processes that are up, whose roles are not known yet."""
+        """Record the started processes, whose roles are not known yet."""
         now = self._now()
         with self._lock:
             before = len(self._up)
@@ -63,7 +63,7 @@ class StartProgress:
             self._tell()
 
     def place(self, placed: Mapping[str, str]) -> None:
-        """Take note of which process is to be what."""
+        """Record the role of each process."""
         now = self._now()
         with self._lock:
             for role, address in placed.items():
@@ -71,14 +71,14 @@ class StartProgress:
         self._tell()
 
     def reach(self, role: str, stage: Stage) -> None:
-        """Take note that a process has reached a stage."""
+        """Record that a process has reached a stage."""
         now = self._now()
         with self._lock:
             self._times.setdefault(role, {}).setdefault(stage, now)
         self._tell()
 
     def rows(self) -> list[tuple[str, list[float | None]]]:
-        """Return each process and the seconds after which it reached each stage; None where it has not.
+        """Return each process and the seconds until each stage; None for stages not reached.
 
         Before it is known which process will be what, they are numbered in the order in which they came up.
         """
@@ -112,7 +112,7 @@ _watched: ContextVar[StartProgress | None] = ContextVar("start", default=None)
 
 @contextmanager
 def watching_start(progress: StartProgress) -> Iterator[None]:
-    """Have the runs of this block, in this thread, report their start."""
+    """Let the runs of this block, in this thread, report their start to `progress`."""
     before = _watched.set(progress)
     try:
         yield
@@ -121,5 +121,5 @@ def watching_start(progress: StartProgress) -> Iterator[None]:
 
 
 def start_progress() -> StartProgress:
-    """Return where a start is reported; it is read only while a run shows its progress."""
+    """Return the progress object of the current start."""
     return _watched.get() or StartProgress()

@@ -37,7 +37,7 @@ _Draw = Callable[[str], Tensor]
 
 
 def check_update(strategy: Strategy, updates: Sequence[Apply]) -> None:
-    """Check what an aggregation part's `update` makes of the commits that it has decided.
+    """Check the result of an aggregation part's `update` on its own commits.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def _updated(
     reloads: bool = False,
     added_up: bool = False,
 ) -> list[Tensor]:
-    """Return the parameters after each commit, as so many servers make them."""
+    """Return the parameters after each commit, as the servers of these slices compute them."""
     part, versions = strategy.aggregation, [draw("start")]
     fragments = [some_fragments(strategy, range(ENTRIES)[cut]) for cut in slices]
     servers = [
@@ -144,7 +144,7 @@ def pushes_of(
 
 
 def _sent(vector: Tensor, cut: slice) -> Tensor:
-    """Return what one server is sent of a push: its entries of each vector, one behind the other."""
+    """Return one server's part of a push: its entries of each vector, concatenated."""
     return vector.view(-1, ENTRIES)[:, cut].reshape(-1)
 
 
@@ -211,7 +211,7 @@ def _exchanged(server: Server, pushes: list[Pushed], apply: Apply) -> Pushed:
 
 
 def check_half(strategy: Strategy, releases: Sequence[Release]) -> None:
-    """Check what a communication part's worker's half makes of models and gradients.
+    """Check the worker methods of a communication part on models and gradients.
 
     Parameters
     ----------
@@ -304,7 +304,7 @@ def _payloads(
 
 
 def answer_of(strategy: Strategy, draw: _Draw, name: str) -> Tensor:
-    """Return what a worker is sent under a name: the model, and behind it what goes with it."""
+    """Return a worker's answer under a name: the model, followed by the sent state."""
     return torch.cat([draw(f"{name} {more}".rstrip()) for more in ("", *strategy.aggregation.sends)])
 
 
@@ -319,7 +319,7 @@ class Some:
 
     @property
     def size(self) -> int:
-        """How many they are."""
+        """Number of entries."""
         return len(self.places)
 
     def of(self, vector: Tensor) -> Tensor:
@@ -332,13 +332,13 @@ class Some:
 
 
 def some_fragments(strategy: Strategy, held: range) -> list[Some]:
-    """Return where in these entries those of each fragment are; any will do, so all are alike."""
+    """Return positions of each fragment's entries; any partition will do."""
     count = len(strategy.communication.fragments(LAYOUT))
     return [Some([e - held.start for e in held if e % count == i]) for i in range(count)]
 
 
 def drawn(name: str) -> Tensor:
-    """Return the vector of a name: normal draws, none of them 0."""
+    """Return a fixed random vector for a name, without zeros."""
     draws = Streams(0).generator("arithmetic", crc32(name.encode()))
     return torch.from_numpy(draws.standard_normal(ENTRIES)).float()
 
@@ -351,7 +351,7 @@ def is_close(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
 
 @contextmanager
 def named(where: str) -> Iterator[None]:
-    """Turn what a part's arithmetic raises into one line that names the method and the case."""
+    """Turn an exception of a part's arithmetic into one line that names the method and the case."""
     try:
         yield
     except BrokenContract:

@@ -1,4 +1,4 @@
-"""A checker of the contract of drivers, for backends: what every strategy relies on, whatever runs it."""
+"""Checks the contract of drivers, for authors of backends."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def probed_commits(strategy: Strategy, num_workers: int, events: int) -> list[Ap
 
 
 class _Decisions:
-    """What equal parts decide from one state."""
+    """Decisions of equal parts from one state."""
 
     def __init__(self, part: Aggregation, state: dict[str, Any], view: ClusterView) -> None:
         self._part, self._state, self._view = part, state, view

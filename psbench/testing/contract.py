@@ -1,4 +1,4 @@
-"""A checker of the contract of strategies: what every backend relies on, whatever a strategy decides.
+"""Checks the contract of strategies, on which every backend relies.
 
 The checks need an engine and scripted clusters only. A message says what was seen, and its likely cause.
 """
@@ -110,7 +110,7 @@ _OTHERS: tuple[dict[str, str], ...] = (
 
 
 def _as_strategies(value: Any) -> list[AnyStrategy]:
-    """Return the strategy; of a part, the default one that it fits, and others that take other pushes."""
+    """Return the strategy; for a part, the default strategies that it fits."""
     if isinstance(value, type) and issubclass(value, Part):
         value = value()
     if not isinstance(value, Part):
@@ -141,7 +141,7 @@ def _as_strategies(value: Any) -> list[AnyStrategy]:
 
 
 def _published() -> Iterator[dict[str, Any]]:
-    """Yield the parts of the published strategies, beside which one may fit that fits no default."""
+    """Yield the parts of the published strategies, for parts that fit no default."""
     for name in CATALOGUE:
         for composition in make_strategy(name).compositions:
             yield {part.domain: part for part in composition.parts}
@@ -180,7 +180,7 @@ def _check_run(strategy: AnyStrategy, seed: int, events: int) -> None:
 
 
 def _check_losses(strategy: AnyStrategy) -> None:
-    """Let each worker in turn leave, or join late: once as the slowest worker, once as the fastest."""
+    """Let each worker in turn leave, or join late: once as the slowest, once as the fastest."""
     size = _largest(strategy)
     for worker in range(size) if size > 1 else ():
         for slowest in (True, False):
@@ -297,7 +297,7 @@ def _check_singly(strategy: AnyStrategy, seed: int, events: int) -> None:
 
 
 def _check_arithmetics(strategies: Sequence[AnyStrategy], seed: int, events: int, is_half: bool) -> None:
-    """Try the arithmetic with each kind of push; a worker's half may be made for one of them alone."""
+    """Test the arithmetic with each kind of push; a worker's half may support only one of them."""
     misfits = []
     for strategy in strategies:
         try:
@@ -309,7 +309,7 @@ def _check_arithmetics(strategies: Sequence[AnyStrategy], seed: int, events: int
 
 
 def _check_arithmetic(strategy: AnyStrategy, seed: int, events: int, is_half: bool) -> None:
-    """Try what the user's own parts compute; that of psbench's is tested, and takes torch to try."""
+    """Test the arithmetic of the user's own parts; psbench's own is tested elsewhere, and needs torch."""
     if isinstance(strategy, SwitchingStrategy):
         return
     updates, works = _is_own(strategy.aggregation), _is_own(strategy.communication)
@@ -386,7 +386,7 @@ def _played(strategy: AnyStrategy, seed: int, events: int, **options: Any) -> Sc
 
 
 def _decisions(cluster: ScriptedCluster) -> list[Any]:
-    """Return the log without what pushes carry for the log alone."""
+    """Return the log without the statistics of pushes that do not affect decisions."""
     rows = cluster.log.rows().copy()
     pushes = rows["kind"] == Kind.PUSH
     for name in ("compute_s", "send_s", "loss"):

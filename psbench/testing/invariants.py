@@ -13,7 +13,7 @@ _TEXT = (ROW.names or ()).index("text")
 
 
 class BrokenContract(ProtocolError):
-    """A strategy does not keep the contract; the message says what was seen and the likely cause."""
+    """A strategy violates the contract; the message states the observation and the likely cause."""
 
 
 class MisfitOrBroken(BrokenContract):
@@ -67,7 +67,7 @@ class Invariants:
         self.look()
 
     def _use(self, consistency: Any) -> None:
-        """Go by the declarations of the part that is in force at the row being read."""
+        """Use the declarations of the part that is active at the current row."""
         self._consistency = consistency
         self._staleness_bound = getattr(consistency, "staleness_bound", None)
 
@@ -171,7 +171,7 @@ class Invariants:
             )
 
     def _resume(self, _worker: int, _id: int, _version: int, row: Any) -> None:
-        """Take note that work under way is void: workers that computed are released once more."""
+        """Record that work in progress is void: computing workers are released again."""
         self._resumed = True
         self._round = {worker for worker in self._round if worker in self._pushed}
 
@@ -186,7 +186,7 @@ class Invariants:
         self._pushed.clear()
 
     def _close_commit(self) -> None:
-        """Check a complete commit against what the part declares."""
+        """Check a complete commit against the part's declarations."""
         if not self._commit:
             return
         workers, self._commit = self._commit, []

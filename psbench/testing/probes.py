@@ -1,4 +1,4 @@
-"""Probes of the arithmetic of both halves: each push counts, in any order, and the loss falls."""
+"""Probes of the arithmetic of both halves: every push has an effect, in any order, and the loss falls."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _ROUNDS = 3
 
 
 def check_commits(strategy: Strategy, commits: Sequence[Apply]) -> None:
-    """Check what the first version is made of: every push, by its weight, in any order, and together one.
+    """Check the first version: it contains every push by weight, in any order, with total weight one.
 
     Parts for which a probe is wrong declare so: those that `withstands_nan` may ignore a push, those with
     `needs_base` take one push after another, and weights that set the rate `shares_rate`.
@@ -112,7 +112,7 @@ def _check_equal_pushes(who: str, strategy: Strategy, apply: Apply) -> None:
 
 
 def _check_the_model_stays(who: str, strategy: Strategy, apply: Apply) -> None:
-    """Check that a server which is pushed its own model, by all, keeps it."""
+    """Check that a server keeps its model if all workers push that model."""
     if strategy.vectors_of_a_push > 1:
         return
     start = drawn("start")
@@ -137,7 +137,7 @@ def _check_weights_count(who: str, strategy: Strategy, commits: Sequence[Apply])
 
 
 def _carry_information(commits: Sequence[Apply]) -> bool:
-    """Return whether weights differ otherwise than by the number of pushes."""
+    """Return whether weights differ other than by the number of pushes."""
     plain = {round(weight, 6) for apply in commits for weight in apply.weights}
     shares = {round(weight * len(apply.weights), 6) for apply in commits for weight in apply.weights}
     return len(plain) > 1 and len(shares) > 1
@@ -152,7 +152,7 @@ def _made(
     vector: Tensor | None = None,
     order: Sequence[int] = (),
 ) -> list[Tensor]:
-    """Return the first version that a server makes of a commit, its answer, and what it keeps.
+    """Return a server's first version from a commit, its answer, and its state.
 
     Vectors at the places of `changes` are replaced: by others, so many times as large, or by the same one.
     Or all are, by one `vector`.
@@ -178,7 +178,7 @@ def _made(
 
 
 def check_adoption(strategy: Strategy) -> None:
-    """Check that a worker with a model of its own computes its next step from what it is sent.
+    """Check that a worker with a model of its own computes its next step from the received model.
 
     Raises
     ------
@@ -219,7 +219,7 @@ def _models(strategy: Strategy, name: str) -> Tensor:
 
 
 def check_descent(strategy: Strategy, cluster: ScriptedCluster) -> None:
-    """Check that the loss |x - a|^2 / 2, whose gradient is x - a, falls over a run without losses.
+    """Check that the loss |x - a|^2 / 2, whose gradient is x - a, falls during a run without lost messages.
 
     Raises
     ------
@@ -243,7 +243,7 @@ def check_descent(strategy: Strategy, cluster: ScriptedCluster) -> None:
 
 
 class _Descent:
-    """The vectors of a run whose decisions are made already."""
+    """The vectors of a run with given decisions."""
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
@@ -309,7 +309,7 @@ class _Descent:
 
 
 def _measures_vectors(strategy: Strategy) -> bool:
-    """Return whether decisions need numbers of vectors, which a scripted cluster draws at random."""
+    """Return whether decisions depend on vectors, whose measures a scripted cluster draws at random."""
     return bool({*strategy.measures} - {"server_load"})
 
 

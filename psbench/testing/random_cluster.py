@@ -1,4 +1,4 @@
-"""Scripted clusters whose size, step times, failures and joins are drawn at random."""
+"""Scripted clusters with random size, step times, failures and joins."""
 
 from __future__ import annotations
 
@@ -90,5 +90,5 @@ def _membership_changes(num_workers: int, rng: np.random.Generator) -> list[tupl
 
 
 def _instant(rng: np.random.Generator, after: float) -> float:
-    """Return a later time: a whole second, at which others push too, or any time."""
+    """Return a later time: a whole second, shared with other pushes, or any time."""
     return after + float(rng.integers(1, 9) if rng.random() < 0.5 else rng.uniform(0.1, 9.0))

@@ -51,17 +51,16 @@ class Scripted(Consistency):
     _pushes: int = PrivateAttr(default=0)
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Answer a push by the next line of the script."""
         line = self.script[self._pushes % len(self.script)]
         self._pushes += 1
         return _LINES[line](push, view)
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """Release all that wait, so that none waits for who has left."""
+        """Release all waiting workers: none waits for the one that has left."""
         return [Release(each) for each in view.waiting]
 
     def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
-        """Commit, as numbers came."""
+        """Commit after a measurement."""
         return _commit(view)
 
     def on_timer(self, key: str, view: ClusterView) -> list[Action]:
@@ -79,7 +78,7 @@ def _commit(view: ClusterView) -> list[Action]:
 
 
 def _hold(push: Push, view: ClusterView) -> list[Action]:
-    """Hold the worker, if another computes, whose push will be answered by a later line."""
+    """Hold the worker if another computes; a later event of the script answers its push."""
     return [Hold(push.worker, "the script")] if view.num_computing else _commit(view)
 
 
@@ -125,7 +124,7 @@ class Scene:
 
     @property
     def back_s(self) -> float:
-        """When the worker that fails is back."""
+        """Time at which the failed worker returns."""
         assert self.leaves is not None
         return self.leaves[1] + _LATER_S
 
@@ -144,7 +143,6 @@ class Scene:
 
     @property
     def step_s(self) -> list[float]:
-        """Seconds of each worker's steps."""
         return [0.005 / speed for speed in _SPEED]
 
 

@@ -38,7 +38,7 @@ class Undeclared(Exception):
 
 
 class Statistics(dict[str, float]):
-    """The declared statistics of a step; any other raises `Undeclared`."""
+    """The declared statistics of a step; access to any other raises `Undeclared`."""
 
     def __missing__(self, name: str) -> float:
         raise Undeclared(name)
@@ -58,7 +58,7 @@ class _Worker:
 
 @dataclass
 class _Step:
-    """A step under way."""
+    """A step in progress."""
 
     worker: int
     of: _Worker
@@ -159,7 +159,7 @@ class ScriptedCluster(PromptDriver):
         return not self.engine.view.num_active and not joining
 
     def run(self, *, events: int | None = None, until: float = float("inf")) -> None:
-        """Handle so many events, or all events up to that time; fewer if all workers leave.
+        """Handle a number of events, or all events up to a time; fewer if all workers leave.
 
         Raises
         ------
@@ -202,7 +202,7 @@ class ScriptedCluster(PromptDriver):
     # ---------------------------------------------------------------- workers
 
     def release(self, release: act.Release, now: float) -> None:
-        """Let a worker act on a release at once, or after its step if it computes although it has pushed."""
+        """Apply a release to a worker at once, or after its step if it computes although it has pushed."""
         worker = release.worker
         own = self._workers.get(worker) or self._new_worker(worker)
         if worker in self._busy:
@@ -276,14 +276,14 @@ class ScriptedCluster(PromptDriver):
         return ev.Push(next(self._ids), step.worker, step.ticket, step.version, step.samples, bytes=_BYTES)
 
     def void(self, worker: int) -> None:
-        """Make void what a worker computes; with `deliver_void` its push arrives all the same."""
+        """Cancel a worker's computation; with `deliver_void` its push still arrives."""
         self._busy.pop(worker, None)
         own = self._workers.get(worker)
         if own is not None:
             own.answer = None
 
     def forget(self, worker: int) -> None:
-        """Forget a worker's loop: should it come back, it begins anew."""
+        """Discard a worker's loop; if the worker returns, it starts over."""
         self._workers.pop(worker, None)
 
     def _statistics(self, worker: int) -> Statistics:
@@ -309,7 +309,6 @@ class ScriptedCluster(PromptDriver):
             self._workers[tell.worker].loop.on_orders(tell.orders)
 
     def set_timer(self, timer: act.SetTimer, now: float) -> None:
-        """Schedule a timer."""
         self._schedule(timer.at, _TIMER, 0, timer_of(timer))
 
     def measure(self, measure: act.Measure, now: float) -> None:
@@ -318,7 +317,7 @@ class ScriptedCluster(PromptDriver):
         self._schedule(now + _MEASURE_S, _MEMBERSHIP, -1, ev.Measured(facts))
 
     def hand_over(self, handover: act.Handover, now: float) -> None:
-        """Let all workers begin anew."""
+        """Restart all workers."""
         self._workers.clear()
 
     def discard(self, discard: act.Discard, now: float) -> None:

@@ -1,4 +1,4 @@
-"""A toy experiment: a hundred of them run in a second."""
+"""A toy experiment, of which a hundred run in a second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A workload whose engine, server and trainer tell a witness what they are asked for.
+"""A workload whose engine, server and trainer report their calls to a witness.
 
 Its arithmetic is that of names: each entry of the model is the number of its version, and each entry of a
 gradient the number of its step, so that whoever holds one knows which it is.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class WatchedServer(Server):
-    """A server whose model is the number of its version; see `Server`."""
+    """A server whose model is its version number; see `Server`."""
 
     def __init__(self, witness: Witness, *given: Any, **options: Any) -> None:
         self._witness, self._uses = witness, 0
@@ -34,14 +34,14 @@ class WatchedServer(Server):
         self.parameters.zero_()
 
     def use(self, aggregation: Any, fragments: Any = ()) -> None:
-        """Go on with another part: but for the first, that is a hand-over."""
+        """Use another aggregation part; every call after the first is a hand-over."""
         super().use(aggregation, fragments)
         self._uses += 1
         if self._uses > 1:
             self._witness.handed_over(self._uses - 1)
 
     def apply(self, pushes: Sequence[Pushed], how: Any = None) -> None:
-        """Tell which payloads make the version, and make it."""
+        """Report the payloads of the version, and make it."""
         self._witness.made(how.version, [int(push.vector[0]) for push in pushes])
         self.parameters.fill_(how.version)
 
@@ -54,7 +54,7 @@ class WatchedTrainer(Trainer):
         self._witness, self._numbers = witness, count(1)
 
     def result(self, job: StepTask, parameters: Tensor, buffers: Tensor) -> StepResult:
-        """Tell from which version a worker has computed, and return a gradient that is the step's number."""
+        """Report the version that a worker computed from, and return the step's number as gradient."""
         number = next(self._numbers)
         self._witness.computed(job.worker, int(parameters[0]), number)
         return StepResult(torch.full_like(parameters, float(number)), buffers.clone(), 1.0)
@@ -74,7 +74,6 @@ class WatchedWorkload(Workload):
 
     @classmethod
     def of(cls, workload: Workload, witness: Witness) -> WatchedWorkload:
-        """Return an equal workload that is watched."""
         return cls(**vars(workload), witness=witness)
 
     @property
@@ -83,13 +82,11 @@ class WatchedWorkload(Workload):
         return self.witness
 
     def engine(self, log: EventLog | None, make: Any = Engine) -> Engine:
-        """Return an engine that is watched, unless it writes no log: such a one only tries what would be."""
+        """Return a watched engine; an engine without a log, used for trials, is not watched."""
         return super().engine(log, make if log is None else partial(WatchedEngine, self._watcher))
 
     def server(self, make: Any = Server) -> Server:
-        """Return a server that is watched."""
         return super().server(partial(WatchedServer, self._watcher))
 
     def trainer(self, make: Any = Trainer) -> Trainer:
-        """Return a trainer that is watched."""
         return super().trainer(partial(WatchedTrainer, self._watcher))

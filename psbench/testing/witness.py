@@ -1,4 +1,4 @@
-"""The witness of a run: compares what a driver does with what it is answered, by `psbench.core.driver`."""
+"""The witness of a run: compares a driver's operations with the answers of the engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROUNDING_S = 1e-9
 
 @dataclass
 class _Due:
-    """Something that is to come of an action, which was answered before the event of that number."""
+    """An expected consequence of an action, with the number of the answered event."""
 
     what: str
     event: int
@@ -32,7 +32,7 @@ class _Due:
 
 @dataclass
 class _Model:
-    """A version to be made, of these payloads."""
+    """A version to be made, from these payloads."""
 
     version: int
     marks: list[Mark]
@@ -40,7 +40,7 @@ class _Model:
 
 
 class Witness:
-    """Follows one run, and raises where it first breaks the contract.
+    """Observes one run, and raises at the first violation of the contract.
 
     An engine that is watched says which events it is handed and what it answers. The other methods are
     called by what performs the answers, or by the watched arithmetic (`psbench.testing.watched`).
@@ -94,19 +94,19 @@ class Witness:
             check(self, event, view)
 
     def answer(self, actions: Sequence[Action], view: ClusterView) -> None:
-        """Take note of what is to come of an answer."""
+        """Record the operations that an answer requires."""
         for action in actions:
             if note := _NOTES.get(type(action)):
                 note(self, action, view)
 
     def end(self) -> None:
-        """Check that nothing was due long before the end of the run, and that a model was seen."""
+        """Check that nothing was overdue at the end of the run, and that a model was seen."""
         self.check_patience()
         if self.sees_model and not self._made:
             self.fail("no version was made: is the model of `workload.server()`, or reported?")
 
     def check_patience(self, patience: int = _PATIENCE) -> None:
-        """Check that nothing is due for more than so many events."""
+        """Check that nothing is overdue by more than `patience` events."""
         timers = [due for timer, due in self._timers if timer.at < self.now - _ROUNDING_S]
         due = [*self._due.values(), *timers, *(due for _, due in self._measures)]
         for each in sorted(due, key=lambda due: due.event):
@@ -116,11 +116,11 @@ class Witness:
     # ---------------------------------------------------------------- what is performed
 
     def computed(self, worker: int, version: int, mark: Mark) -> None:
-        """Take note that a worker pushes what it has computed from the model of a version."""
+        """Record a worker's computation from the model of a version."""
         self._computed.setdefault(worker, deque()).append((version, mark))
 
     def made(self, version: int, marks: Iterable[Mark]) -> None:
-        """Check a version that is made of these payloads, in this order."""
+        """Check a version made of these payloads, in this order."""
         found = [*marks]
         if not self._to_make:
             self.fail(f"version {version} is made of {self._words(found)}; no Apply is to be performed")
@@ -182,7 +182,7 @@ class Witness:
             self.fail(f"{_name(push)} was computed from the model of version {version}{_load(release)}")
 
     def _message(self, message: ev.Push | ev.Vote | ev.Report, view: ClusterView) -> act.Release | None:
-        """Return the release that a message acts on; None if it is void."""
+        """Return the release that a message answers; None if the message is void."""
         seen = view.workers.get(message.worker)
         if seen is None or seen.ticket != message.ticket or seen.status is not Status.COMPUTING:
             return None
@@ -193,7 +193,7 @@ class Witness:
         return release
 
     def _has_left(self, worker: int) -> bool:
-        """Return whether a worker is away as of now, and the engine was not told."""
+        """Return whether a worker is away now although the engine was not notified."""
         assert self.leaves is not None
         who, left_s, back_s = self.leaves
         return worker == who and not self._is_away and left_s + _ROUNDING_S < self.now < back_s
@@ -310,14 +310,13 @@ def _load(release: act.Release) -> str:
 
 
 class WatchedEngine(Engine):
-    """An engine that tells a witness what it is handed and what it answers; see `Engine`."""
+    """An engine that reports its events and answers to a witness; see `Engine`."""
 
     def __init__(self, witness: Witness, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
         self._witness = witness
 
     def begin(self, workers: Iterable[int], now: float = 0.0) -> list[Action]:
-        """See `Engine`."""
         actions = super().begin(workers, now)
         self._witness.answer(actions, self.view)
         return actions

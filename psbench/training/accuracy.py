@@ -1,4 +1,4 @@
-"""How many answers of a model are right, where its outputs say which class is meant."""
+"""Number of correct predictions of a classifier."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from psbench.optimization.losses import logits_of
 
 
 def right_answers(outputs: Any, targets: Tensor) -> int | None:
-    """Return how many targets have the largest logit; None if the outputs are no logits of classes.
+    """Return the number of correct predictions; None if the outputs are not logits of classes.
 
     Shapes
     ------

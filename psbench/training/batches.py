@@ -42,11 +42,11 @@ class Batches:
 
     @property
     def taken(self) -> int:
-        """Samples taken so far."""
+        """Number of samples taken so far."""
         return self._passes * len(self.shard) - len(self._left)
 
     def skip_to(self, taken: int) -> None:
-        """Move to where that many samples were taken; passes that are over need not be shuffled."""
+        """Move to the position after `taken` samples, without shuffling completed passes."""
         self._left = self.shard[:0]
         self._passes = 0
         if taken:

@@ -77,7 +77,7 @@ class Buffers:
 
 
 def owner_of(module: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """Return the layer that has the buffer of this name, and what it calls it; of scripted modules, too."""
+    """Return the layer that holds the named buffer, and its name there; supports scripted modules."""
     *path, own = name.split(".")
     owner: nn.Module = functools.reduce(getattr, path, module)
     return owner, own

@@ -149,7 +149,7 @@ class Workload:
 
     @property
     def entry_bytes(self) -> int:
-        """Bytes of one entry of the model on a server: the parameter, and what updates keep of it."""
+        """Bytes per entry of the model on a server: the parameter, and the state of its updates."""
         aggregation = self.experiment.strategy.compositions[0].aggregation
         return 4 * (1 + self.experiment.optimizer.tensors + kept_vectors(aggregation))
 
@@ -160,7 +160,7 @@ class Workload:
 
     @property
     def capacity(self) -> list[int]:
-        """Samples that each worker's memory holds beside parameters, gradient and optimizer state."""
+        """Samples that fit in each worker's memory, beside parameters, gradient and optimizer state."""
         placement = self.experiment.strategy.compositions[0].placement
         sizes = self.model.num_parameters, self.entry_bytes // 4 - 1, self.profile.num_workers
         model = placement.worker_bytes(*sizes) + 4 * self.model.num_buffers
@@ -168,7 +168,7 @@ class Workload:
         return [max(0, held - model) // self.sample_bytes for held in memory]
 
     def _check_memory(self) -> None:
-        """Refuse workers that cannot hold the chunks of data that the strategy sends them."""
+        """Raise if a worker's memory cannot hold the strategy's chunks of data."""
         sized = any(c.stragglers.sizes_chunks for c in self.experiment.strategy.compositions)
         for worker, held in enumerate(self.capacity if sized else ()):
             if held < CHUNKS_HELD:
@@ -197,7 +197,7 @@ class Workload:
 
     @cached_property
     def optimizers(self) -> tuple[Optimizer, Optimizer]:
-        """The servers' optimizer, and that of workers which step by themselves."""
+        """The servers' optimizer, and the optimizer of workers that take local steps."""
         outer = self.experiment.optimizer
         inner = self.experiment.inner_optimizer or outer
         return self._of_model(outer), self._of_model(inner)
@@ -220,7 +220,7 @@ class Workload:
 
     @cached_property
     def computing(self) -> FlatModel:
-        """The model where gradients are computed; what it holds changes as it does.
+        """The model on the device for gradients; its values change during computation.
 
         Raises
         ------
@@ -234,23 +234,21 @@ class Workload:
 
     @property
     def blind(self) -> str:
-        """What would take a parameter without a gradient for one with zeros; empty: nothing."""
+        """The component that would treat a missing gradient as zeros; empty if there is none."""
         return blind_to_absence(self.experiment.strategy, self.experiment.optimizer)
 
     def trainer(self, make: Callable[..., Trainer] = Trainer) -> Trainer:
-        """Return a trainer, which computes the workers' steps; `make` is called as `Trainer` is."""
         ordered, model = self.experiment.sharding.ordered, self.computing
         loss, clip = self.loss.on(model.device), self.experiment.worker_optimizer.clip
         return make(model, self.data, self.shards, self.streams, ordered, loss, clip, self.blind)
 
     def evaluator(self) -> Evaluator:
-        """Return an evaluator of models."""
         model, metrics = self.computing, self.experiment.metrics
         loss = self.loss.on(model.device)
         return Evaluator(model, self.data, self.streams, loss=loss, metrics=metrics)
 
     def _servers(self) -> list[dict[str, Any]]:
-        """Return what each server holds, for each composition with more than one."""
+        """Return the contents of each server, for each composition with more than one."""
         return [
             {"composition": composition.name, **composition.placement.balance(self.model.layout)}
             for composition in self.experiment.strategy.compositions

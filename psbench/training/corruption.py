@@ -1,4 +1,4 @@
-"""What a faulty worker pushes in the place of what it has computed; see `clusters.faults.Corruption`."""
+"""Corrupted pushes of a faulty worker; see `clusters.faults.Corruption`."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Corruptions:
 
     @classmethod
     def of_profile(cls, profile: Profile, streams: Streams) -> Corruptions | None:
-        """Return the faults of a cluster, or None if all its workers push what they have computed."""
+        """Return the corruptions of a cluster, or None if no worker has one."""
         return cls(profile, streams) if profile.corruptions else None
 
     def of(self, worker: int, ticket: int, vector: Tensor, fragment: int = -1) -> Tensor:
-        """Return what the worker sends in the place of a vector: that itself if it is sound.
+        """Return the worker's corrupted vector, or the vector itself if the worker is sound.
 
         Parameters
         ----------
@@ -55,16 +55,16 @@ class Corruptions:
         return vector
 
     def forget(self) -> None:
-        """Forget what stale workers have computed: it is of another composition."""
+        """Discard the stored pushes of stale workers, which belong to another composition."""
         self._past.clear()
 
     def tensors(self, worker: int) -> dict[str, Tensor]:
-        """Return by name what a worker's next pushes depend on; not copied."""
+        """Return by name the vectors for a worker's next pushes, without copying."""
         own = {name: past for name, past in self._past.items() if name.startswith(f"{worker}/")}
         return {f"past/{name}/{place}": v for name, past in own.items() for place, v in enumerate(past)}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what `tensors` returned, among others of the worker."""
+        """Restore the state that `tensors` returned; `tensors` may contain other entries of the worker."""
         for name, vector in tensors.items():
             kind, _, key = name.rpartition("/")[0].partition("/")
             if kind == "past":

@@ -49,7 +49,7 @@ _ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Backward]]
 
 
 class DenseGradient:
-    """Computes what autograd would, for a chain of linear layers and activations.
+    """Computes the gradient as autograd does, for a chain of linear layers and activations.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def _linear(x: Tensor, layer: _Layer) -> Tensor:
 
 
 class CheckedGradient:
-    """The written-out gradient where it has shown autograd's bits, and autograd everywhere else.
+    """Uses the explicit gradient if it matches autograd bit by bit, and autograd otherwise.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ class CheckedGradient:
 
 
 def _same(written_out: DenseGradient, inputs: Tensor, targets: Tensor, gradient: Tensor, loss: float) -> bool:
-    """Return whether the written-out gradient and loss have these bits."""
+    """Return whether the explicit gradient and loss have these bits."""
     try:
         ours, our_loss = written_out.compute(inputs, targets)
     except RuntimeError:  # shapes or types that only autograd's functions take

@@ -1,4 +1,4 @@
-"""Where gradients are computed; the wire and the servers are in host memory."""
+"""The device of gradient computations; servers and messages use host memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from psbench.errors import ParameterError
 
 
 def device_of(name: str) -> torch.device:
-    """Return the device of that name: "cpu", "cuda", or "auto" for a GPU where there is one.
+    """Return the device of that name: "cpu", "cuda", or "auto" for a GPU if available.
 
     Raises
     ------
@@ -28,7 +28,7 @@ def device_of(name: str) -> torch.device:
 
 
 def computed(module: nn.Module, inputs: Any, precision: str | None) -> Any:
-    """Return what a module answers to a batch: in "bf16" by torch's autocast, and then in float32."""
+    """Return a module's output for a batch: with "bf16" under torch's autocast, converted to float32."""
     if precision is None:
         return answer(module, inputs)
     device = next(module.parameters()).device.type
@@ -37,7 +37,7 @@ def computed(module: nn.Module, inputs: Any, precision: str | None) -> Any:
 
 
 def _as_float32(outputs: Any) -> Any:
-    """Return outputs whose 16-bit floats are float32, so that losses and metrics are not 16-bit sums."""
+    """Return outputs with 16-bit floats converted to float32, for accurate losses and metrics."""
     if isinstance(outputs, Tensor):
         return outputs.float() if outputs.dtype == torch.bfloat16 else outputs
     if isinstance(outputs, (tuple, list)):
@@ -52,12 +52,12 @@ def _as_float32(outputs: Any) -> Any:
 
 
 def to_host(tensor: Tensor) -> Tensor:
-    """Return a tensor in host memory: itself if it is there, else a copy, pinned, so that it travels fast."""
+    """Return a tensor in host memory: itself, or a pinned copy, which transfers fast."""
     return tensor if tensor.device.type == "cpu" else _pinned(tensor)
 
 
 def for_device(name: str, tensor: Tensor) -> Tensor:
-    """Return a copy in host memory, pinned where a device of that name is a GPU of this machine."""
+    """Return a copy in host memory, pinned if the device is a GPU of this machine."""
     return _pinned(tensor) if name != "cpu" and torch.cuda.is_available() else tensor.clone()
 
 

@@ -1,4 +1,4 @@
-"""One step on a few samples before the run: what cannot work is said in one line, and nothing is changed."""
+"""A trial step on a few samples before the run: errors are reported early, and no state changes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MOST_SAMPLES = 16
 
 @dataclass(frozen=True)
 class Trial:
-    """What a step on a few samples has shown.
+    """Result of a trial step on a few samples.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class Trial:
 
 
 def check_parameters(what: str, module: nn.Module) -> None:
-    """Refuse a module that has nothing to train, or parameters that are not 32-bit floats.
+    """Raise for a module without trainable parameters, or with parameters that are not 32-bit floats.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def check_parameters(what: str, module: nn.Module) -> None:
 
 
 class TrialOptions(NamedTuple):
-    """How a step is tried.
+    """Options of a trial step.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ _NO_METRICS: Mapping[str, Metric] = {}
 
 
 def trial_rows(samples: int) -> Integers:
-    """Return which of so many training samples a step is tried on: evenly spaced, as data may be sorted."""
+    """Return the samples for a trial step: evenly spaced, as data may be sorted."""
     return np.unique(np.linspace(0, samples - 1, min(MOST_SAMPLES, samples)).astype(np.int64))
 
 
@@ -110,7 +110,7 @@ def try_step(
     how: TrialOptions = USUAL,
     metrics: Mapping[str, Metric] = _NO_METRICS,
 ) -> Trial:
-    """Compute a step on a few samples, and put the module back as it was.
+    """Compute a step on a few samples, and restore the module.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ class _Kept:
         _put_back(self._module, {name: buffer.clone() for name, buffer in self.buffers.items()})
 
     def put_back(self) -> None:
-        """Put back buffers and attributes; what a container in an attribute holds stays as it is."""
+        """Restore buffers and attributes; the content of containers in attributes is not restored."""
         for now, before in self._attributes:
             now.clear()
             now.update(before)
@@ -162,7 +162,7 @@ class _Kept:
 
 
 def _rows(data: Dataset, size: int, shift: int = 0) -> Tensor:
-    """Return the rows of a batch, of at most so many samples; shifted, of others, if there are enough."""
+    """Return the rows of a batch of at most `size` samples; `shift` selects others, if possible."""
     rows = torch.from_numpy(trial_rows(len(data.train_y)))
     spaced = torch.linspace(0, len(rows) - 1, min(size, len(rows))).long()
     return rows[(spaced + shift) % len(rows)]
@@ -192,7 +192,7 @@ def _first_loss(
 def _check_memory(
     what: str, module: nn.Module, data: Dataset, loss: Loss, how: TrialOptions, kept: _Kept
 ) -> None:
-    """Refuse a forward or a loss that remembers anything but in buffers, as those alone are sent.
+    """Raise if a forward pass or a loss keeps state outside of buffers, which alone are sent.
 
     What it keeps may be of the last batch, as a cache is, but must not depend on the batches before.
     """
@@ -235,7 +235,7 @@ def _check_memory(
 
 
 def _check_single(what: str, module: nn.Module, data: Dataset, how: TrialOptions) -> None:
-    """Refuse a module that cannot train on one sample, as under BatchNorm, where a batch may shrink to it."""
+    """Raise if a module cannot train on one sample, as with BatchNorm, although batches may shrink to one."""
     try:
         with drawing_from(how.seed):
             computed(module.train(), data.train_x[_rows(data, 1)], how.precision)
@@ -260,7 +260,7 @@ def _forward(what: str, module: nn.Module, data: Dataset, rows: Tensor, how: Tri
 
 
 def _as_floats(inputs: Any) -> str:
-    """Return how to give whole numbers to layers that compute with floats."""
+    """Return advice on passing integers to layers that compute with floats."""
     if not isinstance(inputs, Tensor) or inputs.is_floating_point():
         return ""
     scaled = ", or images scaled to 0..1 as torchvision's ToTensor does: X / 255 as float32"
@@ -268,7 +268,7 @@ def _as_floats(inputs: Any) -> str:
 
 
 def _check_outputs(what: str, outputs: Any, data: Dataset, loss: Loss) -> None:
-    """Refuse fewer logits than classes: the first batches may have none of the classes that are missing."""
+    """Raise for fewer logits than classes: the first batches may not contain the missing classes."""
     outputs = logits_of(outputs)
     if loss.name != "cross_entropy" or not isinstance(outputs, Tensor):
         return
@@ -308,7 +308,7 @@ def _loss(what: str, outputs: Any, targets: Tensor, loss: Loss) -> Tensor:
 
 
 def _check_mean(outputs: Any, targets: Tensor, loss: Loss, value: Tensor) -> None:
-    """Refuse a sum over the batch, which is twice as much for every sample twice: a mean stays as it is."""
+    """Raise if the loss is a sum over the batch: it doubles if every sample is repeated."""
     if not isinstance(outputs, Tensor) or len(outputs) != len(targets):
         return
     try:
@@ -325,7 +325,7 @@ def _check_mean(outputs: Any, targets: Tensor, loss: Loss, value: Tensor) -> Non
 
 
 def _check_pairs(outputs: Any, targets: Tensor, loss: Loss, metrics: Mapping[str, Metric]) -> None:
-    """Refuse a loss or a metric that broadcasts: it compares every output with every target.
+    """Raise for a loss or a metric that broadcasts: it compares every output with every target.
 
     Then it is the same whichever sample a target is of. A function that brings both to one shape is not.
     """
@@ -357,7 +357,7 @@ def _check_pairs(outputs: Any, targets: Tensor, loss: Loss, metrics: Mapping[str
 
 
 def _makes_table(outputs: Tensor, targets: Tensor) -> bool:
-    """Return whether two of twice as many samples broadcast to more numbers than either has."""
+    """Return whether outputs and targets of twice as many samples broadcast to a larger shape."""
     shapes = [(2 * len(each), *each.shape[1:]) for each in (outputs, targets)]
     try:
         table = torch.broadcast_shapes(*shapes)
@@ -367,7 +367,7 @@ def _makes_table(outputs: Tensor, targets: Tensor) -> bool:
 
 
 def _tensors(outputs: Any) -> Iterator[Tensor]:
-    """Yield the tensors among a model's outputs: one, or those in tuples, lists and mappings."""
+    """Yield the tensors in a model's outputs: one, or those in tuples, lists and mappings."""
     if isinstance(outputs, Tensor):
         yield outputs
     elif isinstance(outputs, (tuple, list, MutableMapping)):
@@ -376,7 +376,7 @@ def _tensors(outputs: Any) -> Iterator[Tensor]:
 
 
 def _mapped(outputs: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Return outputs of the same form with each tensor changed; what else they hold stays."""
+    """Return the outputs with each tensor changed; other content is kept."""
     if isinstance(outputs, Tensor):
         return change(outputs)
     if isinstance(outputs, MutableMapping):
@@ -391,7 +391,7 @@ def _mapped(outputs: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _told_apart(values: Tensor) -> Tensor:
-    """Return other values, of which no two samples' are alike; between 0 and 1 if they were."""
+    """Return modified values, distinct between samples and still between 0 and 1 if they were."""
     if not values.is_floating_point():
         return torch.cat([1 - values[:1].clamp(0, 1), values[1:]])
     draw = torch.Generator().manual_seed(0)
@@ -400,7 +400,7 @@ def _told_apart(values: Tensor) -> Tensor:
 
 
 def _ignores_order(function: Callable[[Any, Tensor], Any], outputs: Tensor, targets: Tensor) -> bool:
-    """Return whether a function reads the targets, and has one value whichever sample each is of."""
+    """Return whether a function uses the targets, but not which sample each belongs to."""
     rolled = [targets.roll(shift, 0) for shift in range(min(3, len(targets)))]
     try:
         with torch.no_grad():
@@ -413,7 +413,7 @@ def _ignores_order(function: Callable[[Any, Tensor], Any], outputs: Tensor, targ
 
 
 def _check_gradient(what: str, module: nn.Module, value: Tensor) -> tuple[str, ...]:
-    """Refuse a loss without a finite gradient; return the trained parameters that it does not reach."""
+    """Raise for a loss without a finite gradient; return the trained parameters without influence."""
     named = {name: values for name, values in module.named_parameters() if values.requires_grad}
     trained = list(named.values())
     try:
@@ -430,7 +430,7 @@ def _check_gradient(what: str, module: nn.Module, value: Tensor) -> tuple[str, .
 
 
 def _changed(module: nn.Module, before: dict[str, Tensor]) -> tuple[str, ...]:
-    """Return which buffers that are no floats have changed, but for counts that nothing reads."""
+    """Return the integer buffers that have changed, except unused counters."""
     unread = {
         f"{path}.num_batches_tracked".removeprefix(".")
         for path, layer in module.named_modules()

@@ -32,7 +32,7 @@ _NO_METRICS: Mapping[str, Metric] = {}
 
 
 class EvaluationPart(NamedTuple):
-    """Samples `start` to `stop` of those that an evaluation goes through in a set, "train" or "val"."""
+    """Samples `start` to `stop` of an evaluation's samples in a set, "train" or "val"."""
 
     which: Literal["train", "val"]
     start: int
@@ -40,7 +40,7 @@ class EvaluationPart(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """What a part of an evaluation finds: sums of the loss, the answers that were right, and of how many.
+    """Results of a part of an evaluation: sums of the loss, correct predictions, and number of targets.
 
     `counted` is how many samples each sum is of; a loss of a whole set is one of 1.
     """
@@ -116,12 +116,12 @@ class Evaluator:
         return found
 
     def evaluate_part(self, part: EvaluationPart, parameters: Tensor, buffers: Tensor) -> Scores:
-        """Return what is found on one of the `parts`."""
+        """Return the scores on one of the `parts`."""
         self._load(parameters, buffers)
         return self._scores(part)
 
     def joined(self, scores: Sequence[Scores]) -> dict[str, float]:
-        """Return what `evaluate` returns, from the scores of all parts in their order."""
+        """Return the result of `evaluate` from the scores of all parts in order."""
         values: dict[str, float] = {}
         for which in ("train", "val"):
             own = [pair for pair in zip(self.parts, scores, strict=True) if pair[0].which == which]
@@ -158,7 +158,7 @@ class Evaluator:
         return _mean([self._over(inputs, labels, where, [])])
 
     def sample_size(self, which: Literal["train", "test"], samples: int = 0) -> int:
-        """Return how many samples `loss` is taken over."""
+        """Return the number of samples of `loss`."""
         return len(self._chosen(which, samples))
 
     def _load(self, parameters: Tensor, buffers: Tensor) -> None:
@@ -174,7 +174,7 @@ class Evaluator:
         return self._samples[key]
 
     def _over(self, inputs: Tensor | Several, labels: Tensor, where: Tensor, outputs: list[Any]) -> Scores:
-        """Return the scores of some samples; what metrics or the loss need all of is added to `outputs`."""
+        """Return the scores of some samples; outputs that metrics need as a whole are added to `outputs`."""
         losses, counted, right, targets = list[float](), list[float](), 0, 0
         device, adds_up = self.model.device, self._loss.adds_up
         # no inference mode: what a forward keeps (a cache, a scripted layer's plan) could not be trained on
@@ -196,13 +196,13 @@ class Evaluator:
         return Scores(losses, counted, right, targets, {})
 
     def _of_all(self, outputs: list[Any], labels: Tensor) -> float:
-        """Return the loss of all batches together: its denominator may be other than their samples."""
+        """Return the loss of all batches together: its denominator may differ from the number of samples."""
         device = self.model.device
         joined = _each(lambda parts: parts[0].to(device), [_joined(outputs)])
         return float(self._loss.mean(joined, self.data.as_given(labels.to(device))))
 
     def _drawing(self) -> AbstractContextManager[None]:
-        """Have a forward that draws numbers draw the same in every evaluation."""
+        """Seed the forward pass, so that every evaluation draws the same random numbers."""
         if not self.model.draws:
             return nullcontext()
         return drawing_from(self._streams.integer("forward of an evaluation"), self.model.device)
@@ -222,7 +222,7 @@ class Evaluator:
 
 
 def _mean(scores: Sequence[Scores]) -> float:
-    """Return the mean loss of what was scored; of no sample that counts there is none."""
+    """Return the mean loss of the samples; NaN if none counts."""
     count = sum(each for part in scores for each in part.counted)
     # in order: `sum` rounds otherwise from Python 3.12 on
     total = functools.reduce(operator.add, (loss for part in scores for loss in part.losses), 0.0)

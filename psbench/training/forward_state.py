@@ -1,4 +1,4 @@
-"""What a forward leaves behind in a module: only buffers travel with a model, so only they may remember."""
+"""State that a forward pass keeps in a module: only buffers travel with a model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Values = dict[str, object]
 
 
 def attributes(module: nn.Module) -> Values:
-    """Return the values of all attributes of a module and its layers, by name, so that they can be compared.
+    """Return the attributes of a module and its layers by name, as comparable values.
 
     Parameters, buffers and hooks are left out. Attributes are followed into containers and objects.
     """
@@ -38,13 +38,13 @@ def attributes(module: nn.Module) -> Values:
 
 
 def changed(before: Values, after: Values) -> str | None:
-    """Return the first attribute that differs or is there once; None if all are equal."""
+    """Return the first attribute that was added, removed or changed; None if all are equal."""
     names = (*after, *(name for name in before if name not in after))
     return next((n for n in names if n not in before or n not in after or before[n] != after[n]), None)
 
 
 def changed_parameter(module: nn.Module, before: Mapping[str, Tensor]) -> str | None:
-    """Return the first parameter whose values are not those from before, trained or not; None if all are."""
+    """Return the first parameter whose values have changed, trained or not; None if there is none."""
     now = dict(module.named_parameters())
     return next((n for n, t in before.items() if n not in now or not torch.equal(now[n], t)), None)
 
@@ -61,7 +61,7 @@ def _scripted(layer: torch.jit.ScriptModule) -> Iterator[tuple[str, object]]:
 
 
 def comparable(value: Any, seen: Set[int] = frozenset()) -> object:
-    """Return what is equal for equal values: tensors as bytes, containers and objects by what they hold."""
+    """Return a comparable value: tensors as bytes, containers and objects by their content."""
     if value is None or isinstance(value, (bool, int, str, bytes)):
         return value
     if isinstance(value, (float, complex)):

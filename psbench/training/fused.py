@@ -1,4 +1,4 @@
-"""Steps that read and write each vector once, by kernels of torch, where these give the same bits."""
+"""Steps that read and write each vector once, by fused torch kernels, if these are bit-identical."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WHOLE = 64
 def fused_momentum_step(
     x: Tensor, mean: Tensor, velocity: Tensor, lr: float, beta: float, nesterov: bool
 ) -> None:
-    """Do what `momentum_step` does, bit by bit, in half of its time on a vector beyond the cache."""
+    """Do the same as `momentum_step`, bit by bit, in half the time on a vector larger than the cache."""
     alike = all(each.dtype == torch.float32 and each.is_contiguous() for each in (x, mean, velocity))
     fits = alike and beta > 0 and x.device.type == "cpu" and _is_exact()  # it takes no velocity without beta
     count = len(x) - len(x) % _WHOLE if fits else 0
@@ -44,7 +44,7 @@ def _fused(x: Tensor, mean: Tensor, velocity: Tensor, lr: float, beta: float, ne
 
 @cache
 def _is_exact() -> bool:
-    """Return whether the kernel rounds as separate steps do on this processor with this torch."""
+    """Return whether the fused kernel rounds like separate steps on this processor."""
     if not hasattr(torch, "_fused_sgd_"):
         return False
     drawn = torch.randn(3, 16 * _WHOLE, generator=torch.Generator().manual_seed(0))

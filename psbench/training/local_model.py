@@ -35,7 +35,7 @@ EPOCH = "epoch"
 
 
 class LocalModel:
-    """A worker's vectors: what the worker's half of a communication part computes with.
+    """A worker's vectors: arguments of the worker methods of a communication part.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class LocalModel:
         self._own.orders = orders
 
     def load(self, parameters: Tensor, buffers: Tensor, fragment: int = -1) -> None:
-        """Start from a model that was received, with the vectors that came behind it, or a fragment."""
+        """Start from a received model, with the vectors sent after it, or from a fragment."""
         if fragment >= 0:
             self.buffers = buffers
             self._at(fragment, lambda w, state: self._part.begin(w, parameters, state, self._own))
@@ -96,11 +96,10 @@ class LocalModel:
         self._part.begin(self.parameters, parameters, self.state, self._own)
 
     def receive(self, answer: Tensor) -> None:
-        """Take an answer that is no model."""
         self._part.receive(self.parameters, answer, self.state, self._own)
 
     def stepped(self, step: StepResult, samples: int, epoch: float) -> None:
-        """Add the result of a step, whose rate is that at an epoch of the schedule."""
+        """Add the result of a step, with the learning rate of that epoch."""
         self.buffers, self._own.samples, self._own.epoch = step.buffers, samples, epoch
         self._part.step(self.parameters, step.gradient, self.state, self._own)
 
@@ -109,7 +108,7 @@ class LocalModel:
         self._part.keep(self.parameters, self.state, self._own)
 
     def payload(self, fragment: int = -1) -> Tensor:
-        """Return the vector that a push carries, of a fragment or of all entries."""
+        """Return the payload of a push, for a fragment or for all entries."""
         found: Any
         if fragment >= 0:
             found = self._at(fragment, lambda w, state: self._part.payload(w, state, self._own))
@@ -119,11 +118,11 @@ class LocalModel:
         return payload
 
     def sent(self, vector: Tensor) -> None:
-        """Show the worker's half what its last push carries, as receivers decode it."""
+        """Pass the last push, as decoded by its receivers, to the worker methods."""
         self._part.sent(self.parameters, vector, self.state, self._own)
 
     def _end_to_end(self, found: Any) -> Tensor:
-        """Return the vectors of a push, one after another, if they are those that the server takes."""
+        """Return the concatenated vectors of a push, if they are those that the server expects."""
         names = ("vector", *self._carries) if self._carries else ()
         given = tuple(found) if isinstance(found, Mapping) else ()
         if not names or {*given} != {*names}:
@@ -157,7 +156,7 @@ class LocalModel:
         return {name: tensor.clone() for name, tensor in found.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state that `state_dict` returned."""
         self.buffers, self._own.epoch = state["buffers"].clone(), float(state.get(EPOCH, 0.0))
         if not len(state["parameters"]):
             return  # it has not been sent a model yet
@@ -169,7 +168,7 @@ class LocalModel:
 
 
 def kept_by_worker(composition: Strategy) -> int:
-    """Return how many vectors the worker's half of a strategy keeps beside its model; found by trying it.
+    """Return the number of vectors that a worker keeps beside its model, found by a trial.
 
     On few entries, over three pushes. A part that cannot do with that is taken by what it had until then: an
     estimate from below.
@@ -194,7 +193,7 @@ def kept_by_worker(composition: Strategy) -> int:
 
 
 def numbers_of(payload: Tensor | None, reads: Collection[str]) -> dict[str, float]:
-    """Return the statistics of what is pushed that some part reads.
+    """Return the statistics of a payload that some part reads.
 
     >>> numbers_of(torch.tensor([3.0, 4.0]), ["loss", "push_norm"])
     {'push_norm': 5.0}
@@ -236,7 +235,6 @@ class _OwnStep:
         return {} if self._update is None else self._update.state()
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from tensors that `tensors` returned; not copied."""
         self._update = PiecewiseSteps(self._spec, self._parameters)
         self._update.load_state(tensors)
 
@@ -277,7 +275,7 @@ class StepStatistics(Mapping[str, float]):
 
     @property
     def evaluated_samples(self) -> int:
-        """Samples that a loss was taken over, beside those of the step; 0 without one."""
+        """Number of samples evaluated for a loss, besides the step's samples; 0 if none is evaluated."""
         asked = self._measured is not None
         return self._evaluator.sample_size("test", self._model.test_samples) if asked else 0
 

@@ -22,7 +22,7 @@ _ENTRIES = 10**6
 
 
 def check_model(experiment: Experiment, model_bytes: int, *, whole_run: bool) -> None:
-    """Refuse a model that is too large for this machine's memory, or for a message.
+    """Raise if a model is too large for this machine's memory, or for a message.
 
     An estimate from below. In virtual time: the model that computes, its start, the server's with what the
     optimizer and the aggregation keep of it, a gradient; and of every worker what it keeps and what it has
@@ -62,7 +62,7 @@ def check_model(experiment: Experiment, model_bytes: int, *, whole_run: bool) ->
 
 
 def vectors_of_a_worker(composition: Strategy, optimizer_tensors: int) -> int:
-    """Return how many vectors as long as the model a run has of each worker, at the least.
+    """Return the minimum number of model-sized vectors per worker in a run.
 
     What it keeps itself (`_kept_by_a_worker`); and what it has sent, where a barrier or an exchange without a
     server has the messages of all at once.
@@ -71,7 +71,7 @@ def vectors_of_a_worker(composition: Strategy, optimizer_tensors: int) -> int:
 
 
 def _kept_by_a_worker(composition: Strategy, optimizer_tensors: int) -> int:
-    """Return how many vectors a worker keeps from step to step.
+    """Return the number of vectors that a worker keeps between steps.
 
     Its own model and optimizer if it steps by itself, what its half of the strategy keeps, what its codec
     or an exchange has left out so far.
@@ -100,7 +100,7 @@ class Held(NamedTuple):
 
 
 def held_by_processes(experiment: Experiment) -> Held:
-    """Return how many vectors each process of a live run holds: the most of all its compositions."""
+    """Return the number of vectors in each process of a live run: the maximum over compositions."""
     found = [_held(each, experiment) for each in experiment.strategy.compositions]
     return Held(*map(max, zip(*found, strict=True)))
 
@@ -117,7 +117,7 @@ def _held(composition: Strategy, experiment: Experiment) -> Held:
 
 
 def vectors_of(experiment: Experiment, counts: Mapping[str, int]) -> float:
-    """Return how many vectors processes hold together, given their number by the fields of `Held`."""
+    """Return the number of vectors in all processes, given the number of processes by field of `Held`."""
     held = held_by_processes(experiment)._asdict()
     return sum(count * held[name] for name, count in counts.items())
 
@@ -131,7 +131,7 @@ def _processes(experiment: Experiment) -> Counter[str]:
 
 
 def check_data(experiment: Experiment, data: Dataset) -> None:
-    """Refuse data that the processes of a local cluster cannot all load; data in mapped files are shared.
+    """Raise if the processes of a local cluster cannot all load the data; mapped files are shared.
 
     Raises
     ------

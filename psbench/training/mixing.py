@@ -1,4 +1,4 @@
-"""Mixing workers' models without a server, and how far they are from their mean."""
+"""Mixing of workers' models without a server, and their distance from the mean."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONSENSUS = "consensus_distance"
 
 
 class Mixer:
-    """Computes what an aggregation part says of models that are mixed; it has a state for each worker."""
+    """Mixes models by the arithmetic of an aggregation part; keeps a state for each worker."""
 
     def __init__(self, aggregation: Aggregation, global_batch: int) -> None:
         self._part, self._global_batch = aggregation, global_batch
@@ -58,7 +58,7 @@ def _no_optimizer(direction: Tensor, lr: float) -> None:
 
 
 def consensus_distance(vectors: Sequence[Tensor]) -> dict[str, float]:
-    """Return sum_i |w_i - mean|^2 of the workers' parameters, by its name; 0 where all agree.
+    """Return sum_i |w_i - mean|^2 of the workers' parameters by name; 0 if all agree.
 
     Source
     ------

@@ -1,4 +1,4 @@
-"""A module whose trained parameters are one flat vector, as they travel and as servers hold them."""
+"""A module whose trained parameters are one flat vector, as in messages and on servers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from psbench.training.device import to_host
 
 
 class FlatModel:
-    """A module whose trained parameters, and whose changing buffers, are each one flat vector.
+    """A module whose trained parameters and changing buffers are one flat vector each.
 
     The parameters are views, so loading a model is one copy and reading it costs nothing. A parameter that is
     frozen (`requires_grad` is False) stays with the module: nothing changes it, so it is not sent. Tied
@@ -76,12 +76,12 @@ class FlatModel:
 
     @property
     def num_parameters(self) -> int:
-        """How many parameters are trained."""
+        """Number of trained parameters."""
         return self._flat.numel()
 
     @property
     def num_buffers(self) -> int:
-        """How many numbers the buffers have that travel."""
+        """Number of transmitted buffer entries."""
         return self._buffers.flat.numel()
 
     def load(self, parameters: Tensor, buffers: Tensor) -> None:
@@ -91,7 +91,7 @@ class FlatModel:
         self._buffers.load(buffers)
 
     def gradient(self, loss: Tensor) -> Tensor:
-        """Return the gradient of a loss as one new vector, marked where a parameter has no influence.
+        """Return the gradient of a loss as one new vector, marked at parameters without influence.
 
         See `psbench.optimization.absent`.
         """

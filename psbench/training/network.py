@@ -24,7 +24,7 @@ from psbench.training.model import FlatModel
 
 
 class BuiltNetwork(NamedTuple):
-    """A model at its start, what is minimised, and what a step on a few samples has shown."""
+    """A model at its start, its loss, and the result of a trial step."""
 
     model: FlatModel
     loss: Loss
@@ -78,7 +78,7 @@ def _check_inputs(model: Model, data: Dataset) -> None:
 
 
 def _shrinks(experiment: Experiment) -> str:
-    """Return what may have a worker compute a step on one sample; empty if nothing does."""
+    """Return the component that may give a worker a step of one sample; empty if there is none."""
     shares = set(largest_remainder(experiment.batch_size, [1.0] * experiment.num_workers))
     for each in experiment.strategy.compositions:
         if each.stragglers.varies_batch and each.stragglers.smallest_batch == 1:
@@ -93,7 +93,7 @@ def _called(model: Model) -> str:
 
 
 def _certain(model: Model, module: torch.nn.Module, data: Dataset, shrinks: str) -> bool:
-    """Return whether a step is known to work: psbench's layers, on numbers, and on one sample if need be."""
+    """Return whether a step is known to work: psbench's layers on numbers, and single samples if needed."""
     plain = not isinstance(data.train_x, Several) and data.train_x.dtype == torch.float32 and knows(module)
     alone = not shrinks or not any(isinstance(layer, _BatchNorm) for layer in module.modules())
     return plain and alone and not model.foreign

@@ -1,4 +1,4 @@
-"""Scalar products of vectors that lie in pieces: the same bits, however they are cut.
+"""Scalar products of vectors in pieces: the same bits for any partition.
 
 Each process takes its share exactly, and the shares are rounded once, when all of them are together.
 """
@@ -62,7 +62,7 @@ class Product(NamedTuple):
 
 
 def product_of(name: str, layout: Layout, part: str, pending: Mapping[int, Push]) -> Product:
-    """Return what `dot:<left>:<right>`, or `dot:<left>:<right>:<tensor>`, asks for; see `Measure`."""
+    """Return the product named by `dot:<left>:<right>` or `dot:<left>:<right>:<tensor>`; see `Measure`."""
     _, left, right, *tensor = name.split(":")
     sizes = [size for _, size in layout]
     first, last = (int(tensor[0]), int(tensor[0]) + 1) if tensor else (0, len(sizes))

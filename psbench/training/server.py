@@ -30,7 +30,7 @@ _PLAIN = Apply((), ())
 
 
 class How(Protocol):
-    """How a version is made, its pushes aside; see `Apply`."""
+    """Settings of an update, except its pushes; see `Apply`."""
 
     numbers: dict[str, float]
     lr_scale: float
@@ -40,7 +40,7 @@ class How(Protocol):
 
 
 class Server:
-    """A flat parameter vector, the model's buffers, and what makes their next version.
+    """A flat parameter vector, the model's buffers, and the update of both.
 
     Parameters
     ----------
@@ -85,13 +85,13 @@ class Server:
         self.movement = math.inf
 
     def use(self, aggregation: Aggregation, fragments: Sequence[Entries] = ()) -> None:
-        """Go on with another aggregation part; its state starts from zero, unless it is the same one."""
+        """Use another aggregation part; its state starts from zero, unless it is the same part."""
         if aggregation.name != self.aggregation.name:
             self.state = State(self.parameters)
         self.aggregation, self.aggregate, self.fragments = aggregation, None, fragments
 
     def apply(self, pushes: Sequence[Pushed], how: How = _PLAIN) -> None:
-        """Make the next version from the pushes of a commit, in its order, as its `Apply` says."""
+        """Make the next version from the pushes of a commit, in order, with the settings of its `Apply`."""
         if how.momentum_scale != self._momentum_scale:
             self._scale_momentum(how.momentum_scale)
         before = self.parameters.clone() if self.measures_movement else None
@@ -119,7 +119,7 @@ class Server:
             self.movement = _movement(before, self.parameters)
 
     def sent_model(self) -> Tensor:
-        """Return what workers are sent: the parameters, and behind them the state that the part `sends`.
+        """Return the model as workers receive it: the parameters, then the state that the part `sends`.
 
         The parameters themselves, not a copy, where it sends none.
         """
@@ -129,7 +129,7 @@ class Server:
         return torch.cat([self.parameters, *(self.state.get(name, zeros) for name in self.aggregation.sends)])
 
     def _checked(self, answer: Tensor | None) -> Tensor | None:
-        """Return what workers are sent in the place of the model, as the part has declared it."""
+        """Return the answer that replaces the model, if the part has declared one."""
         part = self.aggregation
         if answer is None and part.reply != "model":
             raise ProtocolError(
@@ -165,11 +165,11 @@ class Server:
         return found
 
     def left_out(self, mine: Tensor, total: Pushed, numbers: Mapping[str, float]) -> Tensor | None:
-        """Return what a member of an exchange adds to its next push; asked before the version is made."""
+        """Return a member's compression error for its next push; call this before the update."""
         return self.aggregation.left_out(mine, total, self.state, self.shapes, numbers)
 
     def _tensors(self, fragment: int) -> list[tuple[int, int]]:
-        """Return tensors and how many entries each has of a fragment or of all (-1), in order."""
+        """Return the tensors, and the number of entries of each in a fragment or in total (-1), in order."""
         sizes = [math.prod(shape) for shape in self.shapes] or [len(self.parameters)]
         if fragment < 0:
             return [*enumerate(sizes)]
@@ -197,7 +197,7 @@ class Server:
         self._momentum_scale = scale
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return by name what the next update goes on from: the model, the optimizer's state, the part's.
+        """Return the state of the next update by name: the model, the optimizer's state, the part's.
 
         Not copied. The part's numbers are tensors of no dimension.
         """
@@ -207,7 +207,7 @@ class Server:
         return found | {prefix + name: tensor for name, tensor in self.state.tensors().items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from copies of what `tensors` returned; what is missing of the states starts afresh."""
+        """Restore copies of the tensors that `tensors` returned; missing states start afresh."""
         self.parameters.copy_(tensors["parameters"])
         self.buffers.copy_(tensors["buffers"])
         self.load_states(tensors)
@@ -221,7 +221,7 @@ class Server:
 
 
 def _leaving_alone(move: Callable[..., None], absent: Tensor) -> Callable[[Tensor, float], None]:
-    """Return the optimizer's step, but where no push has a gradient and the part makes none."""
+    """Return the optimizer's step restricted to entries with a gradient or an update."""
     return lambda direction, lr: move(direction, lr, absent & (direction == 0))
 
 
@@ -234,7 +234,7 @@ def _movement(before: Tensor, after: Tensor) -> float:
 def counted(
     aggregation: Aggregation, samples: Sequence[float], steps: Sequence[int]
 ) -> tuple[Sequence[float], int]:
-    """Return by how many samples the statistics of each push count in a sum, and of how many steps these are.
+    """Return the weight of each push's statistics in a sum, and the number of their steps.
 
     A difference is of many steps, and counts by the samples of one: see `Aggregation.update_buffers`.
     """
@@ -252,7 +252,7 @@ def added_up(
 
 
 def copies_under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies of the tensors whose names begin so, by the rest of the name."""
+    """Return copies of the tensors whose names begin with `prefix`, without the prefix."""
     return {name.removeprefix(prefix): t.clone() for name, t in tensors.items() if name.startswith(prefix)}
 
 
@@ -263,7 +263,7 @@ def all_finite(tensor: Tensor) -> bool:
 
 
 def kept_vectors(aggregation: Aggregation) -> int:
-    """Return how many vectors an aggregation part keeps from one update to the next; found by trying it.
+    """Return the number of vectors that an aggregation part keeps between updates, found by a trial.
 
     On few entries, with one push and every number 0; of an exchange, so large that it has begun. A part that
     cannot do with that is taken by what it had until then: an estimate from below.

@@ -1,4 +1,4 @@
-"""The trained network of a run as a module of torch, and as a file that other tools read."""
+"""The trained network of a run as a torch module, and as a file for other tools."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _check_layout(found: Sequence[tuple[str, int]], wanted: Sequence[Sequence[An
 
 @torch.no_grad()
 def with_own_storage(module: nn.Module) -> nn.Module:
-    """Return a module whose tensors are no longer views of one vector."""
+    """Return the module with tensors that are no longer views of one vector."""
     for tensor in (*module.parameters(), *module.buffers()):
         tensor.data = tensor.data.clone()
     return module

@@ -100,7 +100,7 @@ class Trainer:
         self._steps = [0] * len(shards)
 
     def assign(self, worker: int, samples: int) -> None:
-        """Have a worker draw its batches from a chunk: the next `samples` of its shard, or all of it.
+        """Draw a worker's batches from a chunk: the next `samples` of its shard, or all of it.
 
         The chunk is gone through again and again, reshuffled on every pass unless shards are `ordered`,
         until the worker is assigned the next one, or all return to their shards (`unassign`). Call it
@@ -113,7 +113,6 @@ class Trainer:
         self._batches[worker] = Batches(chunk, self._streams, worker, self._ordered, "chunk", number)
 
     def position(self, worker: int) -> BatchPosition:
-        """Return a worker's position in its data."""
         batches, shard = self._batches[worker], self._shards[worker]
         of_chunk = (0, 0) if batches is shard else (len(batches.shard), batches.taken)
         return BatchPosition(shard.taken, self._steps[worker], self._chunks[worker], *of_chunk)
@@ -130,7 +129,7 @@ class Trainer:
             self._batches[worker].skip_to(position.of_chunk)
 
     def unassign(self) -> None:
-        """Have every worker draw its batches from its shard again."""
+        """Draw every worker's batches from its shard again."""
         self._batches = list(self._shards)
 
     def start(self, worker: int, batch_size: int, injection: Mapping[str, Any] = _NO_INJECTION) -> StepTask:
@@ -149,7 +148,6 @@ class Trainer:
         )
 
     def _shared(self, worker: int, step: int, count: int) -> Integers:
-        """Return the samples of its shard that a worker shares in a step, the same for every receiver."""
         shard = self._shards[worker].shard
         rng = self._streams.generator("injection", worker, step)
         return shard[rng.choice(len(shard), count, replace=count > len(shard), shuffle=False)]
@@ -159,12 +157,12 @@ class Trainer:
         return self.compute(self.read(job), parameters, buffers)
 
     def read(self, job: StepTask) -> Batch:
-        """Fetch the samples of a batch, decode and augment them: no more than the batch is touched."""
+        """Fetch the samples of a batch, decode and augment them, without touching other samples."""
         where = torch.from_numpy(job.indices)
         return self._augmented(job, self.data.train_x[where], self.data.train_y[where])
 
     def scan(self, job: StepTask) -> Batch:
-        """Read the worker's whole shard, and keep the samples of the batch; gives what `read` gives.
+        """Read the worker's whole shard, and keep the samples of the batch; returns the same as `read`.
 
         It is what a MapReduce task does, which has no index: `read` takes the time of the batch, `scan` that
         of the shard, however small the batch is.

@@ -1,4 +1,4 @@
-"""A twin of a cluster: measured, fitted, asked about other strategies, and compared with live runs.
+"""A twin of a cluster: measured, fitted, used for predictions, and compared with live runs.
 
 Other packages import this module alone. Its names are loaded when they are first used.
 """

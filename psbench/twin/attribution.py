@@ -1,4 +1,4 @@
-"""Who waited for whom at the meetings of a trace, and who makes others wait for more than chance explains."""
+"""Who waited for whom at the meetings of a trace, and significant stragglers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Meetings:
 
 
 class Culprit(NamedTuple):
-    """A worker that the others wait for.
+    """A worker that other workers wait for.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class Culprit(NamedTuple):
 
 @dataclass(frozen=True)
 class Blame:
-    """What a trace says.
+    """Result of the analysis of a trace.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ class Blame:
 
 
 def blame(meetings: Meetings) -> Blame:
-    """Find out who waited for whom, and the culprits, one after another.
+    """Find out who waited for whom, and the significant stragglers one after another.
 
     A step is lost to its last worker by as long as it is later than the last but one. Were workers alike, a
     step could as well have been lost to any of them: the largest sum is compared with those of steps that
@@ -158,7 +158,7 @@ def _worst(meetings: Meetings, left: list[int]) -> tuple[int, Culprit] | None:
 
 
 def _stretch(took: Doubles) -> int:
-    """Return for how many steps a worker's times depend on each other: (1 + rho) / (1 - rho), of an AR(1)."""
+    """Return the correlation length of a worker's times in steps: (1 + rho) / (1 - rho), of an AR(1)."""
     around = took - np.median(took, axis=1, keepdims=True)
     # what differs by no more than sums of times are rounded is equal, and depends on nothing
     around[np.abs(around) < _ROUNDING * np.abs(took).max()] = 0.0
@@ -169,7 +169,7 @@ def _stretch(took: Doubles) -> int:
 
 
 def _why(begin: Doubles, end: Doubles, worker: int, own: Booleans) -> str:
-    """Return whether its steps are longer than the others', begin later, or are so now and then."""
+    """Return whether the worker's steps are longer than the others', start later, or both at times."""
     others = np.arange(len(end)) != worker
     took = (end - begin)[:, own]
     longer = np.median(took[worker]) / max(1e-12, float(np.median(took[others])))

@@ -1,4 +1,4 @@
-"""By how much a run deviates from its twin, beyond the luck of a seed: what bands have to hold beside it."""
+"""Deviation of runs from their twins beyond the variation over seeds, which bands must include."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def between_runs(runs: Sequence[Run], cluster_of: ClusterOf) -> tuple[float, int
 
 
 def between_sizes(runs: Sequence[Run], workers: int, cluster_of: ClusterOf) -> float:
-    """Return by how much a fit errs with each doubling of its workers, as a deviation of the logarithm.
+    """Return the error of a fit per doubling of its workers, as a deviation of the logarithm.
 
     `runs` are of other numbers of workers than were fitted to: by how much their twins err, beside the luck
     of seeds, over the doublings between. What it holds needs no model: cores, sockets, and what else more
@@ -77,7 +77,7 @@ def _kinds(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _beside_twins(same: Sequence[Run], cluster_of: ClusterOf) -> tuple[Doubles, float]:
-    """Return by how much each run's logarithm is off its twins' mean, and the variance of the twins'."""
+    """Return the deviation of each run's logarithm from its twins' mean, and the twins' variance."""
     live = np.log([last_version(run.log)[1] for run in same])
     experiment = same[0].experiment
     twin = np.log([_seconds(experiment, cluster_of(experiment, each), each) for each in range(_TWINS)])

@@ -1,4 +1,4 @@
-"""What was measured of some machines, as a file: a cluster for the simulator, and where it holds."""
+"""Measurements of machines as a file: a cluster for the simulator, and its range of validity."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _FIXED = ("data", "model", "loss", "device", "threads")
 
 
 class _HoldsFor(FileData):
-    """What was measured: workers, and the smallest and largest batch of one."""
+    """Range of the measurements: workers, and the smallest and largest batch of a worker."""
 
     workers: PositiveInt
     samples_of_a_worker: tuple[PositiveInt, PositiveInt]
@@ -66,7 +66,7 @@ class _Links(FileData):
 
 
 class _Cluster(FileData):
-    """Entries of a fitted cluster that a prediction changes; all of them are checked as a cluster's."""
+    """Entries of a fitted cluster that a prediction changes; validated as a cluster."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -105,7 +105,7 @@ class _Profile(FileData):
 
 @dataclass(frozen=True)
 class Calibration:
-    """A fitted cluster, and where it holds.
+    """A fitted cluster, and its range of validity.
 
     Attributes
     ----------
@@ -181,7 +181,7 @@ class Calibration:
         return measured._compared_with(runs, others)
 
     def _compared_with(self, runs: Sequence[Run], others: Sequence[Run]) -> Calibration:
-        """Return it with what its runs, and those of other numbers of workers, deviate from their twins."""
+        """Return a copy with the deviations of runs from their twins, also for other cluster sizes."""
 
         def cluster_of(each: Experiment, seed: int) -> dict[str, Any]:
             own = self.of_workers(each.num_workers).drawn(seed)
@@ -308,7 +308,7 @@ class Calibration:
         return Experiment.from_spec(spec | changes, settings, where="experiment")
 
     def cluster_for(self, experiment: Experiment) -> dict[str, Any]:
-        """Return the cluster on which an experiment's strategy is predicted: with what its codecs take.
+        """Return the cluster for predicting an experiment's strategy, with the times of its codecs.
 
         Raises
         ------
@@ -318,7 +318,7 @@ class Calibration:
         return with_codec(self.cluster, coding_for(experiment.strategy.compositions, self.codecs))
 
     def drawn(self, seed: int) -> Calibration:
-        """Return it with its numbers drawn from what the measurement leaves open, for a seed.
+        """Return a copy with numbers drawn from their confidence intervals, for a seed.
 
         So a band over seeds has in it what is not known of each number, by how much one run differs from
         the next, and by how much a fit errs for more workers, and not the variation within a run alone.
@@ -345,7 +345,7 @@ class Calibration:
         return replace(self, cluster=cluster, codecs=codecs)
 
     def _drawn(self, name: str, rng: np.random.Generator) -> tuple[float, float]:
-        """Return what was fitted, and a value drawn from its interval; of both a tenth at least."""
+        """Return the fitted value, and one drawn from its interval, at least a tenth of it."""
         value, low, high, _ = self.fitted[name]
         error = (high - low) / (2 * Z90) * float(rng.standard_normal())
         return value, max(0.1 * value, value + error)
@@ -353,7 +353,7 @@ class Calibration:
     def _drawn_links(
         self, links: Mapping[str, Any], drawn: Mapping[str, tuple[float, float]], whole: float
     ) -> dict[str, Any]:
-        """Return drawn latencies, and the rate of a shared link: what it takes more they take less."""
+        """Return drawn latencies and the rate of a shared link, which are negatively correlated."""
         alone, slower = drawn.get(AT_ONCE, (1.0, 1.0))
         companies = [drawn.get(company_of(way), (1.0, 1.0))[0] for way in ("to the servers", "back")]
         ends = []
@@ -372,16 +372,16 @@ class Calibration:
 
     @property
     def _probed(self) -> int:
-        """How many workers have a step in `fitted`."""
+        """Number of workers with a step time in `fitted`."""
         return max(1, sum(name.startswith("step of worker") for name in self.fitted))
 
     @property
     def _places(self) -> list[int]:
-        """For which measured worker each one stands."""
+        """The measured worker that each worker copies."""
         return [each % self._probed for each in range(self.cluster["workers"])]
 
     def of_workers(self, workers: int) -> Calibration:
-        """Return it for so many workers: the first of them, or, beyond them, all in turn again."""
+        """Return a calibration for `workers` workers: the first ones, or all repeated in turn."""
         places = [each % self.workers for each in range(workers)]
         links = self.cluster["link_time"]
         if "seconds" in links:
@@ -421,7 +421,7 @@ _NOT_KEPT = (
 
 
 def _spread(step_time: Mapping[str, Any], drawn: tuple[float, float] | None) -> dict[str, Any]:
-    """Return a step-time part whose factors deviate from their mean, 1, by as much as was drawn."""
+    """Return a step-time part with the drawn deviation of its factors from their mean, 1."""
     was, now = drawn or (1.0, 1.0)
     if "sigma" in step_time:
         return {**step_time, "sigma": step_time["sigma"] * now / was}

@@ -1,4 +1,4 @@
-"""What codecs take at workers and servers: taken off what is fitted, and put on what is predicted."""
+"""Codec times at workers and servers: subtracted from measurements, and added to predictions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FIRST = 2
 
 
 class Coding(NamedTuple):
-    """Seconds that the codecs of a push and of its answer take; with one server or several, of them all."""
+    """Seconds of the codecs of a push and of its answer, summed over servers."""
 
     worker_encodes: float
     server_decodes: float
@@ -36,7 +36,7 @@ NO_CODEC = "none"
 
 
 def codec_of(composition: Strategy) -> str:
-    """Return what a composition's codecs are called, with their parameters; "none" without any."""
+    """Return the name of a composition's codecs, with their parameters; "none" without any."""
     communication = composition.communication
     up, down = (
         _called(each.model_dump(mode="json")) for each in (communication.codec, communication.codec_down)
@@ -50,7 +50,7 @@ def _called(codec: Mapping[str, Any]) -> str:
 
 
 def codecs_of(experiment: Experiment) -> str:
-    """Return the codecs of a strategy; of one whose phases have several, all of them."""
+    """Return the codecs of all phases of a strategy."""
     return "; then ".join(dict.fromkeys(map(codec_of, experiment.strategy.compositions)))
 
 
@@ -81,13 +81,13 @@ def mean_and_width(values: Doubles) -> tuple[float, float, float]:
 
 
 def without_codec(each: Exchanges, coding: Coding) -> Exchanges:
-    """Return exchanges whose messages take as long as without workers' codecs."""
+    """Return exchanges without the workers' codec times."""
     up, down = each.up_s - coding.worker_encodes, each.down_s - coding.worker_decodes
     return replace(each, up_s=np.maximum(up, SHORTEST_S), down_s=np.maximum(down, SHORTEST_S))
 
 
 def with_codec(cluster: Mapping[str, Any], coding: Coding) -> dict[str, Any]:
-    """Return a fitted cluster whose messages and servers take what a codec takes beside."""
+    """Return a fitted cluster with the codec's times added to messages and servers."""
     if coding == NO_CODING:
         return dict(cluster)
     links, service = cluster["link_time"], dict(cluster.get("service", {}))
@@ -100,7 +100,7 @@ def with_codec(cluster: Mapping[str, Any], coding: Coding) -> dict[str, Any]:
 
 
 def coding_for(compositions: Sequence[Strategy], known: Mapping[str, Coding]) -> Coding:
-    """Return what the codecs of a strategy take.
+    """Return the codec times of a strategy.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a run's log says of its exchanges: from a release over the step to the push, and back."""
+"""The exchanges in a run's log: from a release over the step to the push, and back."""
 
 from __future__ import annotations
 
@@ -60,7 +60,6 @@ class Exchanges:
         return len(self.worker)
 
     def where(self, chosen: Booleans) -> Exchanges:
-        """Return the rows that are chosen."""
         return Exchanges(**{each.name: getattr(self, each.name)[chosen] for each in fields(self)})
 
     def settled(self, first: int = 2) -> Exchanges:
@@ -133,7 +132,7 @@ def _rows(log: EventLog) -> Iterator[tuple[float, ...]]:
 
 
 def last_version(log: EventLog) -> tuple[int, float]:
-    """Return how many versions a run made, and the seconds from its first release to the last of them.
+    """Return the number of versions, and the seconds from the first release to the last version.
 
     Raises
     ------

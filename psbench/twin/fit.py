@@ -1,4 +1,4 @@
-"""From what runs measured to a cluster: step times, links, servers, decisions; what is not known is named."""
+"""Fit of a cluster to measured runs: step times, links, servers, decisions; unknown quantities are listed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _NOTHING_S = 1e-9
 
 
 class Fitted(NamedTuple):
-    """A number of the cluster, with its 90 % interval, and what it comes from."""
+    """A fitted number with its 90 % interval and its source."""
 
     value: float
     low: float
@@ -69,7 +69,7 @@ class MeasuredLink(NamedTuple):
 
 @dataclass
 class Fit:
-    """A cluster as a specification, its numbers with intervals, and what is not known, in words."""
+    """A cluster as a specification, its numbers with intervals, and a list of unknown quantities."""
 
     cluster: dict[str, Any] = field(default_factory=dict)
     fitted: dict[str, Fitted] = field(default_factory=dict)
@@ -117,7 +117,7 @@ def _same(runs: Sequence[Run]) -> int:
 def _on_cores(
     found: Fit, stamps: Sequence[Stamps | None], measured: Sequence[Exchanges]
 ) -> Sequence[Exchanges]:
-    """Fit the cores that workers share; return exchanges with steps as long as on a core of their own."""
+    """Fit the cores that workers share; return exchanges with step times on dedicated cores."""
     known = [each for each in stamps if each is not None]
     if not known:
         found.unknown.append(
@@ -141,7 +141,7 @@ def _on_cores(
 
 
 def _fit_steps(found: Fit, measured: Sequence[Exchanges], workers: int) -> None:
-    """Fit seconds a step and a sample, each worker's speed, and how the times vary."""
+    """Fit seconds per step and per sample, each worker's speed, and the variation of times."""
     every = {
         name: np.concatenate([getattr(each, name) for each in measured]) for name in ("worker", "samples")
     }
@@ -187,7 +187,7 @@ def _fit_steps(found: Fit, measured: Sequence[Exchanges], workers: int) -> None:
 
 
 def _run_to_run(measured: Sequence[Exchanges], workers: int) -> dict[str, Fitted]:
-    """Return by how much a worker's mean step differs between runs, beside what all have in common.
+    """Return the variation of a worker's mean step time between runs, beyond the common variation.
 
     Of each batch size the residuals of an additive model of the logarithms (run + worker), which of few are
     made larger by Student's factor, less what the steps within a run explain.
@@ -213,7 +213,7 @@ def _run_to_run(measured: Sequence[Exchanges], workers: int) -> dict[str, Fitted
 
 
 def _common_batch(cells: Mapping[tuple[int, int], Doubles], workers: int) -> int:
-    """Return the batch size at which the workers' step times are compared; 0 if they have none in common.
+    """Return a batch size that all workers have, for comparing step times; 0 if there is none.
 
     Of several it is the one of which the worker with the fewest steps has most.
     """
@@ -225,7 +225,7 @@ def _common_batch(cells: Mapping[tuple[int, int], Doubles], workers: int) -> int
 def _say_whether_slow_together(
     found: Fit, measured: Sequence[Exchanges], means: Mapping[tuple[int, int], float]
 ) -> None:
-    """Name a common factor of all workers' steps, with its bound: the simulator's workers have none."""
+    """Add a remark on a common factor of all workers' steps, which the simulator lacks, with its bound."""
     known = list[Doubles]()
     for each in measured:
         cells = zip(each.worker.tolist(), each.samples.tolist(), strict=True)
@@ -241,7 +241,7 @@ def _say_whether_slow_together(
 
 
 def _slowness(means: dict[tuple[int, int], float], workers: int) -> tuple[list[float], dict[int, float]]:
-    """Return how much slower each worker is than the fastest, and the fastest's seconds by batch.
+    """Return the slowdown of each worker relative to the fastest, and the fastest's seconds by batch.
 
     Least squares of log(mean) = log(base of the batch) + log(slowness of the worker).
     """
@@ -270,7 +270,7 @@ def _line(base: dict[int, float]) -> tuple[float, float]:
 
 
 def _fit_codecs(found: Fit, runs: Sequence[Run], stamps: Sequence[Stamps | None]) -> list[Coding]:
-    """Fit what codecs take, each with its parameters; returns that of each run."""
+    """Fit the codec times for each setting; return the times of each run."""
     known: dict[str, list[list[Doubles]]] = {}
     for run, own in zip(runs, stamps, strict=True):
         if (name := codecs_of(run.experiment)) != NO_CODEC:
@@ -301,7 +301,7 @@ def _fit_service(
     measured: Sequence[Exchanges],
     codings: Sequence[Coding],
 ) -> tuple[float, float]:
-    """Fit what a message and a decision take, from what coordinators and servers reported, in seconds.
+    """Fit the time of a message and of a decision, from the reports of coordinators and servers; seconds.
 
     Codecs are taken off. Of several servers a message is as late as at the one that takes longest.
     """
@@ -336,7 +336,7 @@ def _of_message(push_and_answer_s: float, coding: Coding) -> float:
 
 
 def _fit_other_servers(found: Fit, stamps: Sequence[Stamps | None], codings: Sequence[Coding]) -> float:
-    """Fit what a message takes at each server but the first, and an update at all; returns the longest."""
+    """Fit a message's time at the other servers, and an update's time; return the longest."""
     served: dict[str, list[tuple[float, int]]] = {}
     updates = [np.zeros(0)]
     for own, coding in zip(stamps, codings, strict=True):
@@ -365,7 +365,7 @@ def _fit_links(
     service_s: tuple[float, float],
     link: MeasuredLink | None,
 ) -> None:
-    """Fit latencies, each end of each link by itself, as blocks of what was measured.
+    """Fit latencies, separately for each end of each link, as blocks of measured times.
 
     What a message took to pass, in equal shares with those that passed then, is taken off; what is left is
     latency, in which it keeps no other from passing.
@@ -411,7 +411,7 @@ def _fit_links(
 
 
 def _fit_hop(found: Fit, passages: Sequence[Passage], latencies: Sequence[Doubles]) -> float:
-    """Return what is taken as the latency between workers, seconds, in doubt as it was not measured.
+    """Return an estimate of the latency between workers in seconds, with a wide interval.
 
     All workers of a ring send at once, on links that are each their own in virtual time. So a hop is taken to
     be as long as the typical message to a server, with what others under way at once cost it. It is in doubt
@@ -426,12 +426,12 @@ def _fit_hop(found: Fit, passages: Sequence[Passage], latencies: Sequence[Double
 
 
 def latency_of(end: int, workers: int) -> str:
-    """Return what the latency from an end of a worker's link is called among what was fitted."""
+    """Return the name of a link end's latency in `fitted`."""
     return f"latency of worker {end % workers} {'to the servers' if end < workers else 'back'}, s"
 
 
 def _passage(each: Exchanges, service_s: tuple[float, float]) -> Passage:
-    """Return a run's messages to the servers and back, without what servers took."""
+    """Return a run's message times to the servers and back, without the servers' time."""
     message, decision = service_s
     served = message * (each.place + 2) + decision
     return Passage(
@@ -460,12 +460,12 @@ def _fit_shared_link(found: Fit, measured: Sequence[Exchanges], passages: Sequen
 
 
 def company_of(whither: str) -> str:
-    """Return what the messages that pass a shared link at once are called among what was fitted."""
+    """Return the name of the number of concurrent messages in `fitted`."""
     return f"messages that pass at once {whither}, mean"
 
 
 def _say_links(found: Fit, link: MeasuredLink, classes: SizeClasses | None) -> None:
-    """Say of links between workers what was measured of each alone, of all at once, and by size."""
+    """Add remarks on the measured link rates: of each link alone, of all at once, and by size."""
     if link.up_mbit_s:
         said = f"{link.up_mbit_s:.4g} to a worker and {link.down_mbit_s:.4g} back, each alone"
         said += f"; {link.at_once_mbit_s:.4g} to one from all at once" if link.at_once_mbit_s else ""
@@ -483,7 +483,7 @@ def _passing_s(
     mbit_s: float,
     rates: Sequence[tuple[float, float]] = (),
 ) -> Doubles:
-    """Return how long messages took to pass a link of that rate, of which each had an equal share.
+    """Return the transfer times of messages that share a link of that rate equally.
 
     At most it had the rate of its size.
 

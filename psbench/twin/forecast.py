@@ -1,4 +1,4 @@
-"""What strategies would do on machines that were measured: bands over seeds, a ranking, a curve."""
+"""Predictions for strategies on measured machines: bands over seeds, a ranking, a curve."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Ranking(Predictions):
     """Predictions that draw and write themselves."""
 
     def chart(self, width: int = 640) -> Sheet:
-        """Return the seconds that are compared with their bands, against what was varied or by strategy."""
+        """Return the predicted seconds with their bands, by setting or by strategy."""
         from psbench.charts.display import stack
         from psbench.twin.prediction_page import prediction_figure
 
@@ -57,7 +57,7 @@ def predict(
     over: tuple[str, Sequence[Any]] | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Ranking:
-    """Predict what strategies do on machines that `psbench calibrate` has measured.
+    """Predict the performance of strategies on machines measured by `psbench calibrate`.
 
     Parameters
     ----------

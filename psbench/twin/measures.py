@@ -1,4 +1,4 @@
-"""What a run and its twin are compared by, derived from a log."""
+"""Measures for comparing a run with its twin, derived from a log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FIRST = 0.05
 
 @dataclass(frozen=True)
 class Measures:
-    """What came of one run.
+    """Measures of one run.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Measures:
 
 
 def measures_of(run: Run, target: float | None = None) -> Measures:
-    """Return what a run is compared by.
+    """Return the measures of a run.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def measures_of(run: Run, target: float | None = None) -> Measures:
 
 @dataclass(frozen=True)
 class Band:
-    """A mean, and between what another run will lie with 90 %, if runs are normally distributed."""
+    """A mean, and a 90 % prediction interval for another run, if runs are normally distributed."""
 
     mean: float
     low: float
@@ -95,11 +95,11 @@ class Band:
         return cls(mean, mean - wide, mean + wide)
 
     def __str__(self) -> str:
-        """Return it as text; a band of few runs may reach below what there is."""
+        """Return the band as text; its lower end is at least 0."""
         return f"{self.mean:.4g} [{max(0.0, self.low):.4g}, {self.high:.4g}]"
 
     def overlaps(self, other: Band) -> bool:
-        """Return whether both have a value in common."""
+        """Return whether the bands overlap."""
         return self.low <= other.high and other.low <= self.high
 
     def __contains__(self, value: float) -> bool:

@@ -86,7 +86,7 @@ def _figures(live: Run, twin: Run) -> Iterator[Figure]:
 
 
 def quantiles(live: Run, twin: Run) -> pd.DataFrame:
-    """Return the same quantiles of both runs' steps, messages and times between versions.
+    """Return equal quantiles of both runs' steps, messages and times between versions.
 
     Returns
     -------
@@ -151,7 +151,7 @@ def _panel(rows: pd.DataFrame, what: str) -> alt.LayerChart:
 
 
 def few_marks(low: float, high: float) -> list[float]:
-    """Return two to four marks of a logarithmic axis that covers so much, far enough apart to be read.
+    """Return two to four legible ticks for the range of a logarithmic axis.
 
     >>> few_marks(0.3, 40.0), few_marks(41.0, 55.0)
     ([1.0, 10.0], [41.0, 55.0])

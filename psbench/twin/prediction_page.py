@@ -1,4 +1,4 @@
-"""A prediction as a picture: bands against what was varied, or of each strategy, and a page with both."""
+"""A chart of predictions: bands by setting or by strategy, and a page with both."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROW = 34
 
 
 def prediction_table(found: Predictions) -> pd.DataFrame:
-    """Return a row for each prediction: `label`, `x` (what was varied, or the strategy), and seconds.
+    """Return a row for each prediction: `label`, `x` (the setting's value or the strategy), and seconds.
 
     `value`, `low` and `high`: to the target, or of an epoch; missing where a seed does not reach the target.
     `idle`: 0 to 1.
@@ -63,7 +63,7 @@ def _tooltips(x: str) -> list[alt.Tooltip]:
 
 
 def _curves(table: pd.DataFrame, x: str, title: str) -> alt.LayerChart:
-    """Draw a line for each strategy with its band; names of settings stand side by side, with bars."""
+    """Draw a line for each strategy with its band; categorical settings are drawn as bars."""
     found = looks(dict.fromkeys(table["label"]))
     legend = alt.Legend(title=None, symbolSize=120, symbolOpacity=1)
     colour = alt.Color("label:N", scale=look_scale(found), legend=legend)
@@ -83,7 +83,7 @@ def _curves(table: pd.DataFrame, x: str, title: str) -> alt.LayerChart:
 
 
 def _bars(table: pd.DataFrame, x: str, title: str) -> alt.LayerChart:
-    """Draw the strategies below each other, each with its band."""
+    """Draw the strategies as rows, each with its band."""
     found = looks(dict.fromkeys(table["label"]))
     base = alt.Chart().encode(
         y=alt.Y("label:N", title=None, sort=list(found)),

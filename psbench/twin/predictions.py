@@ -1,4 +1,4 @@
-"""Strategies that were predicted: their bands, in what order they come, and which cannot be told apart."""
+"""Predicted strategies: their bands, their ranking, and ties."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from psbench.twin.measures import Band, Measures
 
 @dataclass(frozen=True)
 class Predicted:
-    """One strategy: what it is called, its runs' measures, and bands of seconds.
+    """One strategy: its name, its runs' measures, and bands of seconds.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Predicted:
 
     @property
     def title(self) -> str:
-        """What it is called, with its setting."""
+        """The name with its setting."""
         return f"{self.name} {self.setting}".strip()
 
     @property
@@ -45,7 +45,7 @@ class Predicted:
 
     @property
     def judged_by(self) -> Band:
-        """What it is ranked by: time to the target, or else an epoch's."""
+        """The band that decides the ranking: time to the target, or else per epoch."""
         return self.target_s or self.epoch_s
 
 
@@ -60,16 +60,16 @@ class Predictions:
 
     @property
     def is_curve(self) -> bool:
-        """Whether the rows are values of a setting, `over`, and not strategies alone."""
+        """Whether the rows are values of a setting, `over`, instead of strategies."""
         return bool(self.over)
 
     def ties(self) -> list[tuple[str, str]]:
-        """Return neighbours of the ranking that cannot be told apart: their bands overlap."""
+        """Return adjacent rows of the ranking with overlapping bands."""
         pairs = pairwise(sorted(self._ranked, key=lambda row: row.judged_by.mean))
         return [(a.title, b.title) for a, b in pairs if a.judged_by.overlaps(b.judged_by)]
 
     def best(self) -> tuple[str, list[str]]:
-        """Return the quickest row of all, and those that cannot be told apart from it."""
+        """Return the fastest row, and the rows whose bands overlap with it."""
         first = min(self._ranked, key=lambda row: row.judged_by.mean)
         same = [
             each for each in self._ranked if each is not first and each.judged_by.overlaps(first.judged_by)
@@ -78,7 +78,7 @@ class Predictions:
 
     @property
     def _ranked(self) -> Sequence[Predicted]:
-        """The rows that reached the target; all if none did, or if there is none."""
+        """The rows that reached the target; all if none did, or if there is no target."""
         return [row for row in self.rows if self.target is None or row.target_s is not None] or self.rows
 
     def plain(self) -> list[dict[str, Any]]:
@@ -96,7 +96,7 @@ class Predictions:
         return str(self)
 
     def __str__(self) -> str:
-        """Return a table, and which of its rows cannot be told apart."""
+        """Return a table, and a list of ties."""
         asked = self.target is not None
         head = f"{'strategy':<34}{'s an update':>26}{'s an epoch':>26}{'idle':>8}"
         lines = [head + (f"{f's to {self.target:g}':>26}" if asked else "")]

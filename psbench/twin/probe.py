@@ -24,7 +24,7 @@ _BUSY = 0.5
 
 
 def probes_of(experiment: Experiment, batches: int = _BATCHES) -> list[Experiment]:
-    """Return what is run to measure a cluster: BSP, ASP with half of the batch, and the strategy's codec.
+    """Return the runs that measure a cluster: BSP, ASP with half the batch, and the strategy's codec.
 
     Two sizes of a batch tell what a step and what a sample takes; a barrier and none how messages meet. A
     strategy that has a codec between workers and servers is run itself: no other tells what that takes.

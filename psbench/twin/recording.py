@@ -49,7 +49,7 @@ DIGITS = 1438
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is run: global batches of a run, live repeats in turns, seeds of a prediction, workers.
+    """Sizes of an experiment: batches of a run, live repeats in turns, seeds of a prediction, workers.
 
     `scaled` are the numbers of workers that are fitted, and last the one that is predicted from each.
     """
@@ -63,7 +63,7 @@ class Sizes:
 
 @dataclass
 class Recorded:
-    """Live runs by what they are for, and how the machine was.
+    """Live runs by purpose, and the state of the machine.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ class Recorded:
 
     @classmethod
     def read(cls, folder: str | Path) -> Recorded:
-        """Read what `save` wrote.
+        """Read a folder written by `save`.
 
         Raises
         ------
@@ -135,7 +135,7 @@ class Recorded:
 
 
 class _Facts(FileData):
-    """The file that makes a folder a record: how many runs it has of each name, and how the machine was."""
+    """The index file of a record: the number of runs by name, and the state of the machine."""
 
     version: int
     runs: dict[str, PositiveInt]
@@ -157,7 +157,7 @@ def emulated(workers: int, kinds: bool = False) -> Experiment:
 
 
 def planned(experiment: Experiment, name: str, batches: int) -> Experiment:
-    """Return what is run live of a strategy."""
+    """Return the live run of a strategy."""
     epochs = max(4.0, batches * experiment.batch_size / DIGITS)
     return experiment.but(
         strategy=LEFT_OUT.get(name, {"name": name}),
@@ -173,7 +173,7 @@ def record(
     on_step: Callable[[str], None] = lambda text: None,
     folder: str | Path | None = None,
 ) -> Recorded:
-    """Run everything live, in turns: what disturbs the machine for a while disturbs all strategies.
+    """Run everything live, in turns, so that disturbances of the machine affect all strategies alike.
 
     Every run has a seed of its own. Strategies that shared one would share the draws of the machines that are
     emulated, and their errors would be one error, counted once for each strategy.

@@ -1,4 +1,4 @@
-"""A run played again in virtual time with its own times: what is left over is the mechanism's error."""
+"""Replay of a run in virtual time with its measured times: the remaining error is the simulator's."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def without_gradients(experiment: Experiment) -> Experiment:
 
 
 def _epochs(experiment: Experiment) -> dict[str, Any]:
-    """Return the epochs of a run, which some switch rules need to know."""
+    """Return the number of epochs, which some switch rules need."""
     return {} if experiment.stop.epochs is None else {"epochs": experiment.stop.epochs}
 
 
 def own_times(log: EventLog, workers: int) -> dict[str, Any]:
-    """Return the cluster whose steps and messages take what a run's took, in its order."""
+    """Return a cluster whose steps and messages take the measured times of a run, in its order."""
     found = exchanges_of(log)
     own = [_series(found, _cancelled(log, worker), worker) for worker in range(workers)]
     ends = [[*up] or [SHORTEST_S] for _, up, _ in own] + [[*down] or [SHORTEST_S] for _, _, down in own]
@@ -87,7 +87,7 @@ def _cancelled(log: EventLog, worker: int) -> list[tuple[float, float]]:
 
 
 def _hop_s(found: Exchanges, workers: int) -> float:
-    """Return the latency with which a ring of all workers takes as long as the run's collectives."""
+    """Return the latency for which a ring of all workers takes as long as the run's collectives."""
     took = found.collective_s[found.collective_s > 0]
     # a ring has 2 (n - 1) hops, and is ordered and confirmed by a message each
     return float(took.mean()) / (2 * workers) if len(took) else 0.0

@@ -1,4 +1,4 @@
-"""What messages cost each other that are under way at once, where the rate of their link is not known."""
+"""Contention between concurrent messages on a link with unknown rate."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Passage(NamedTuple):
 
 
 def shared_s(begin_s: Doubles, alone_s: float) -> Doubles:
-    """Return how long equal messages take to pass a link in equal shares, each `alone_s` by itself; seconds.
+    """Return the times of messages that share a link equally, each `alone_s` by itself; seconds.
 
     >>> shared_s(np.array([0.0, 0.5]), 1.0).tolist()
     [1.5, 1.5]
@@ -58,7 +58,7 @@ def shared_s(begin_s: Doubles, alone_s: float) -> Doubles:
 
 
 def seconds_alone(passages: Sequence[Passage]) -> tuple[float, float, float] | None:
-    """Return how long a message keeps a link that all share, with a 90 % interval; seconds.
+    """Return the time of a single message on a shared link, with a 90 % interval; seconds.
 
     Processes that share cores, sockets and interrupts are such a link too. It is the time that leaves the
     latencies of each worker, both ways together as clocks may differ, closest to their median (least
@@ -89,7 +89,7 @@ def seconds_alone(passages: Sequence[Passage]) -> tuple[float, float, float] | N
 
 
 def _passing(passages: Sequence[Passage], alone_s: float) -> Doubles:
-    """Return how long the messages that count passed, both ways together; seconds."""
+    """Return the transfer times of the selected messages, both directions together; seconds."""
     found: Doubles = np.concatenate(
         [
             (shared_s(each.begin_s[0], alone_s) + shared_s(each.begin_s[1], alone_s))[each.counts]
@@ -100,7 +100,7 @@ def _passing(passages: Sequence[Passage], alone_s: float) -> Doubles:
 
 
 def _errors(latency: Doubles, worker: Integers) -> Doubles:
-    """Return how far each latency is from the median of its worker's."""
+    """Return the deviation of each latency from its worker's median."""
     medians = {each: np.median(latency[worker == each]) for each in np.unique(worker).tolist()}
     found: Doubles = np.abs(latency - np.array([medians[each] for each in worker.tolist()]))
     return found

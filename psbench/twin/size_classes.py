@@ -1,4 +1,4 @@
-"""A link as a latency and the rate that messages of each size achieve, where measured times tell them."""
+"""A link as a latency and a rate by message size, if measured times determine them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LIKE_SIZE, _LIKE_RATE = 1.5, 1.15
 
 
 class SizeClasses(NamedTuple):
-    """What a link takes: latency + bytes / rate of the class.
+    """Times of a link: latency + bytes / rate of the size class.
 
     `rates` are (bytes from which on, Mbit/s), the smallest first, and `between` the limits of each with
     90 %; `unknown` says of which sizes the rate is not identified, with its bound.
@@ -33,7 +33,7 @@ class SizeClasses(NamedTuple):
 
 
 def size_classes(seconds: Mapping[int, Sequence[float]]) -> SizeClasses | None:
-    """Fit a link to seconds, one way, of messages that were alone, by their bytes; 0: of next to none.
+    """Fit a link to one-way seconds of single messages by size in bytes; 0: nearly empty messages.
 
     The latency is that of the smallest size, less its bytes at the rate of the next one; the rate of a size
     is its bytes over what it takes beyond the latency. A class reaches halfway (geometrically) to the sizes
@@ -73,7 +73,7 @@ def size_classes(seconds: Mapping[int, Sequence[float]]) -> SizeClasses | None:
 
 
 def rate_at(rates: Sequence[tuple[float, float]], num_bytes: float) -> float | None:
-    """Return the Mbit/s that a message of so many bytes achieves; None if no class has it.
+    """Return the Mbit/s of a message of that size; None if no class contains it.
 
     >>> [rate_at(((100.0, 1.0), (10_000.0, 8.0)), size) for size in (10, 100, 9999, 1e6)]
     [None, 1.0, 1.0, 8.0]
@@ -86,7 +86,7 @@ def _error_s(values: Sequence[float]) -> float:
 
 
 def _apart(sizes: Sequence[int]) -> list[int]:
-    """Return the sizes without those that are hardly larger than the one before."""
+    """Return the sizes without those that are hardly larger than the previous one."""
     found: list[int] = []
     for size in sizes:
         if not found or size >= _LIKE_SIZE * max(found[-1], 1):

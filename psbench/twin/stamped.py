@@ -1,4 +1,4 @@
-"""What the stamps of live runs say: clocks, queues, and how many cores the steps had among them."""
+"""Findings from the stamps of live runs: clocks, queues, and cores per step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TOO_MUCH, _WITHIN = 0.02, 4
 
 
 class Cores(NamedTuple):
-    """Cores that a machine's workers share, with a 90 % interval, and why none were fitted, if so."""
+    """Cores that a machine's workers share, with a 90 % interval, or the reason for a missing fit."""
 
     value: float
     low: float
@@ -122,7 +122,7 @@ def _check_clock(worker: int, clocks: Doubles) -> None:
 
 
 def with_cpu_times(stamps: Stamps, each: Exchanges) -> Exchanges | None:
-    """Return the exchanges that have stamps, their steps as long as without others: CPU time, and waits.
+    """Return the stamped exchanges, with steps that take their CPU time and waits, without contention.
 
     None if the stamps are not of the log's pushes.
     """
@@ -147,7 +147,7 @@ def with_cpu_times(stamps: Stamps, each: Exchanges) -> Exchanges | None:
 
 
 def cores_of(runs: Sequence[Stamps]) -> Cores:
-    """Fit the cores of one machine that explain by how much steps take longer than their CPU time.
+    """Fit the cores of one machine by the ratio between step times and CPU times.
 
     While n steps are under way on C cores, each proceeds at min(1, C / n). C is that of the least squares of
     CPU seconds beside what its share comes to; the interval is of a bootstrap over steps.
@@ -195,7 +195,7 @@ def _spans(stamps: Stamps) -> tuple[Doubles, Doubles, Doubles, Doubles]:
 
 
 def _under_way(begin: Doubles, end: Doubles) -> Doubles:
-    """Return how many steps are under way from each moment at which one begins or ends on."""
+    """Return the number of concurrent steps from each moment at which one begins or ends."""
     moments = np.sort(np.concatenate([begin, end]))
     begun, ended = (np.searchsorted(np.sort(each), moments, "right") for each in (begin, end))
     found: Doubles = (begun - ended).astype(np.float64)
@@ -203,7 +203,7 @@ def _under_way(begin: Doubles, end: Doubles) -> Doubles:
 
 
 def _beside(begin: Doubles, end: Doubles) -> Doubles:
-    """Return how many other steps were under way while each was, on average."""
+    """Return the mean number of other steps concurrent with each step."""
     moments = np.sort(np.concatenate([begin, end]))
     sums = np.concatenate([[0.0], np.cumsum(np.diff(moments) * _under_way(begin, end)[:-1])])
     both: Doubles = np.interp(end, moments, sums) - np.interp(begin, moments, sums)
@@ -211,7 +211,7 @@ def _beside(begin: Doubles, end: Doubles) -> Doubles:
 
 
 def _share(begin: Doubles, end: Doubles, cores: float) -> Doubles:
-    """Return the seconds of a core that each step has had, of so many cores in equal shares."""
+    """Return the core seconds of each step if the steps share the cores equally."""
     moments = np.sort(np.concatenate([begin, end]))
     rate = np.minimum(1.0, cores / np.maximum(_under_way(begin, end), 1))
     had = np.concatenate([[0.0], np.cumsum(np.diff(moments) * rate[:-1])])
@@ -220,7 +220,7 @@ def _share(begin: Doubles, end: Doubles, cores: float) -> Doubles:
 
 
 def _words_s(stamps: Stamps) -> Doubles:
-    """Return how long votes and reports were on their way, from sent to received, by one clock; seconds."""
+    """Return the transfer times of votes and reports, on one clock; seconds."""
     found = [np.zeros(0)]
     for worker, rows in stamps.words.items():
         there = stamps.said["received_s"][stamps.said["worker"] == worker]
@@ -231,7 +231,7 @@ def _words_s(stamps: Stamps) -> Doubles:
 
 
 def _served(name: str, runs: Sequence[Mapping[str, Doubles]]) -> list[str]:
-    """Return what a server's time went into, and what its queue was."""
+    """Return remarks on a server's use of time, and on its queue."""
     serving, updating, waiting = (
         np.concatenate([each[of] for each in runs]) for of in ("serving", "updating", "waiting")
     )
@@ -244,7 +244,7 @@ def _served(name: str, runs: Sequence[Mapping[str, Doubles]]) -> list[str]:
 
 
 def in_words(stamps: Sequence[Stamps], cost_s: float) -> list[str]:
-    """Return what stamps say beside the fit: queues at the coordinator, clocks, and their own cost."""
+    """Return remarks from stamps: queues at the coordinator, clocks, and the stamps' own cost."""
     waiting = np.concatenate([each.pushes["waiting"] for each in stamps])
     queue = np.concatenate([each.pushes["dequeued_s"] - each.pushes["received_s"] for each in stamps])
     steps = np.concatenate([_spans(each)[1] - _spans(each)[0] + _spans(each)[3] for each in stamps])

@@ -1,4 +1,4 @@
-"""When workers were ready to meet: of torch profiler's traces, Flight Recorder dumps, CSV, psbench runs."""
+"""Readers for traces: torch profiler, Flight Recorder dumps, CSV, psbench runs."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _rank_of(given: Any, path: Path) -> str:
 
 
 def _mappings(plain: Mapping[str, Any], name: str, path: Path) -> list[dict[str, Any]]:
-    """Return the mappings in a list of a trace; what else is in it says nothing of steps."""
+    """Return the mappings in a list of a trace; other elements do not concern steps."""
     if not isinstance(plain[name], list):
         raise DataError(f"{path}: {name} is no list")
     return [each for each in plain[name] if isinstance(each, dict)]
@@ -137,7 +137,7 @@ def _of_profiler(
 def _of_recorder(
     plain: Mapping[str, Any], path: Path
 ) -> tuple[str, dict[int, tuple[float, float]], dict[int, float]]:
-    """Return a rank, from when it was done with a collective until it asked for the next, and those ends."""
+    """Return a rank, its intervals between two collectives by number, and the ends of the collectives."""
     rank = _rank_of(plain.get("rank"), path)
     rows, without = [], 0
     for each in _mappings(plain, "entries", path):
@@ -193,7 +193,6 @@ def _of_csv(path: Path) -> StepSpans:
 
 
 def _refuse_rows(path: Path, wrong: pd.Series[bool], what: str) -> None:
-    """Refuse the first row in which something is wrong."""
     if wrong.any():
         raise DataError(f"{path}: row {int(np.argmax(wrong.to_numpy()))}: {what}")
 
@@ -237,7 +236,7 @@ def _one_clock(spans: StepSpans, ends: Mapping[str, Mapping[int, float]]) -> Ste
 
 
 def _whole(spans: StepSpans, where: str) -> Meetings:
-    """Return the steps that all workers have; those that some lack may only be the first and the last."""
+    """Return the steps that all workers have; only the first and the last may be missing for some."""
     workers = sorted(spans, key=lambda name: (len(name), name))
     common = set.intersection(*(set(own) for own in spans.values()))
     if not common:
@@ -251,7 +250,7 @@ def _whole(spans: StepSpans, where: str) -> Meetings:
 
 
 def cluster_of(meetings: Meetings, path: str | Path) -> None:
-    """Write a trace's workers as a cluster whose steps take what they took; its links are not known."""
+    """Write a trace's workers as a cluster with their measured step times; its links are unknown."""
     seconds = [kept(np.maximum(own, SHORTEST_S)) for own in meetings.end - meetings.begin]
     steps = {"name": "trace", "order": "blocks", "seconds": seconds}
     plain = {"cluster": {"workers": len(seconds), "step_time": steps}}

@@ -1,4 +1,4 @@
-"""How well a twin predicts: live runs beside what was predicted, and their own noise."""
+"""Accuracy of a twin: live runs, predictions, and the noise of live runs."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Validation:
         return "\n".join([*lines, *self.verdicts()])
 
     def plain(self) -> dict[str, Any]:
-        """Return all of it as plain data."""
+        """Return the validation as plain data."""
         cells = [each._asdict() | {"allowed": self.allowed(each)} for each in self.cells]
         return {"load": self.load, "seconds": self.seconds, "replays": self.replays, "cells": cells} | {
             "failed": self.failed,
@@ -123,7 +123,7 @@ class Validation:
 
     @property
     def noise_floor(self) -> float:
-        """Standard deviation of one live run's seconds per update, of all cells together; a share."""
+        """Relative standard deviation of a live run's seconds per update, pooled over all cells."""
         known = [each.noise**2 for each in self.cells if math.isfinite(each.noise)]
         return math.sqrt(statistics.fmean(known)) if known else float("nan")
 
@@ -138,7 +138,7 @@ class Validation:
         return max(_ALLOWED, _NOISES * (noise if math.isfinite(noise) else 0.0))
 
     def winners(self) -> dict[str, Any] | None:
-        """Return who takes the fewest seconds an epoch of (c), live and predicted, and whether that is right.
+        """Return the fastest strategy per epoch in (c), live and predicted, and whether they agree.
 
         Wrong is another winner only where it is live behind by over twice the noise.
         """
@@ -152,7 +152,7 @@ class Validation:
         return {"live": live.name, "predicted": predicted.name, "behind": behind, "right": right}
 
     def verdicts(self) -> Iterator[str]:
-        """Yield what it comes to."""
+        """Yield the conclusions."""
         yield f"noise floor: seconds an update of one live run deviate by {self.noise_floor:.1%}, over all"
         if worst := max(map(abs, self.replays.values()), default=0.0):
             yield f"(a) {'is' if worst < 0.01 else 'IS NOT'} within 1 % (worst {worst:.3%})"
@@ -175,7 +175,7 @@ class Validation:
             yield f"(c) quickest an epoch: {found['live']} live, {found['predicted']} predicted{told}"
 
     def _cause(self, cell: LiveAndTwin) -> str:
-        """Return what of a cell is otherwise in its twin, in words."""
+        """Return the likely cause of a cell's deviation from its twin."""
         replay = self.replays.get(cell.name)
         said = "" if replay is None else f"with its own times {replay:+.2%}, so "
         if cell.step_error is None or cell.message_error is None:
@@ -198,7 +198,7 @@ class Validation:
 
 
 def _widths(cells: Sequence[LiveAndTwin]) -> str:
-    """Return what makes bands hold too few or too many live runs, in words."""
+    """Return the likely cause of bands that hold too few or too many live runs."""
     band, live = (
         statistics.median(getattr(c, f"{which}_width") for c in cells) for which in ("band", "live")
     )
@@ -218,7 +218,7 @@ _HEAD = (
 
 
 def validate(recorded: Recorded, seeds: int = 10) -> Validation:
-    """Compare predictions, each with so many seeds, with live runs.
+    """Compare predictions, each with `seeds` seeds, with live runs.
 
     Raises
     ------
@@ -300,7 +300,7 @@ class _Validator:
         )
 
     def _twin(self, live: Experiment, calibration: Calibration, seed: int) -> Experiment:
-        """Return a live run's experiment in virtual time, on what was fitted, with a seed of its own.
+        """Return a live run's experiment in virtual time, on the fitted cluster, with another seed.
 
         Gradients are computed for the first few seeds, which tell the time to the target.
         """
@@ -333,7 +333,7 @@ def _idle_by_reason(runs: Sequence[Run]) -> dict[str, float]:
 
 
 def _error_of(what: str, live: Sequence[Run], twins: Sequence[Run]) -> float | None:
-    """Return by how much a step, or (`up_s`) a push and an answer together, take longer in twins; a share."""
+    """Return the relative error of the twins' step time, or (`up_s`) of a push and its answer together."""
     means = []
     try:
         for runs in (live, twins):

@@ -1,4 +1,4 @@
-"""How measured times vary: as a correlated, shifted log-normal where a test allows it, or as they are."""
+"""Variation of measured times: a correlated, shifted log-normal if a test accepts it, else resampled."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def variation_of(series: Series) -> tuple[dict[str, Any], str]:
 
 
 def deviation_of(series: Series) -> tuple[float, float, float]:
-    """Return the standard deviation of all factors, with a 90 % interval: a block bootstrap over stretches.
+    """Return the standard deviation of all factors, with a 90 % interval from a block bootstrap.
 
     Source
     ------
@@ -80,7 +80,7 @@ def _stretches(values: Doubles) -> Integers:
 
 
 def without_stalls(series: Series) -> tuple[list[Doubles], dict[str, float]]:
-    """Return the series without rare steps that take far longer, scaled to a mean of 1, and those steps.
+    """Return the series without rare long stalls, scaled to a mean of 1, and the stalls' parameters.
 
     A stall is beyond six deviations of the logarithms, taken from their middle (the median of distances from
     the median), and they are at most 3 % of all. More are no rare ones, and stay.
@@ -140,7 +140,7 @@ def half_width(values: Doubles, level: float = 0.9) -> float:
 
 
 def kept(values: Doubles, most: int = _KEPT) -> list[float]:
-    """Return at most so many of the values, in eight stretches that lie evenly in them, of three digits.
+    """Return at most `most` of the values, in eight evenly spaced stretches, with three digits.
 
     Stretches keep what follows each other. The kept ones are scaled to the mean of all.
     """

@@ -1,4 +1,4 @@
-"""Many schedules, on all cores: what was covered, how fast, and what failed."""
+"""Many schedules on all cores: coverage, speed and failures."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Finding:
 
 @dataclass
 class Campaign:
-    """What a number of schedules covered and found.
+    """Coverage and failures of a number of schedules.
 
     Attributes
     ----------
@@ -93,11 +93,10 @@ class Campaign:
 
     @property
     def per_second(self) -> float:
-        """Schedules a second."""
         return self.schedules / self.seconds if self.seconds else 0.0
 
     def add(self, other: Campaign) -> None:
-        """Add what another part of the campaign did, but for its time."""
+        """Add the results of another part of the campaign, except its time."""
         self.schedules += other.schedules
         self.events += other.events
         self.kinds += other.kinds
@@ -129,7 +128,7 @@ def run_block(
     known: set[str] | None = None,
     shrinks: bool = True,
 ) -> Campaign:
-    """Play the schedules of one block: one strategy, or one pair of equal ones, on clusters of its own.
+    """Play the schedules of one block: one strategy, or one pair of equal ones, on its own clusters.
 
     Parameters
     ----------
@@ -202,7 +201,7 @@ def _run_one(
 
 
 def _work(rng: np.random.Generator, carries: bool) -> tuple[tuple[int, ...], float | None, bool, bool]:
-    """Return the workers' batches, if it carries vectors their momentum, whether some are NaN, and ties."""
+    """Return the workers' batches, the momentum if vectors are simulated, and flags for NaN and ties."""
     batches, momentum = _BATCHES[int(rng.integers(len(_BATCHES)))], 0.5 * float(rng.integers(2))
     wrong = bool(rng.random() < 0.1)
     return batches, momentum if carries else None, wrong and carries, bool(rng.random() < _TIES)
@@ -247,7 +246,7 @@ def run_campaign(
     processes: int | None = None,
     progress: Callable[[Campaign], None] | None = None,
 ) -> Campaign:
-    """Play so many schedules (rounded up to whole blocks), and return what they covered and found.
+    """Play `schedules` schedules (rounded up to whole blocks), and return their coverage and failures.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""`psbench fuzz`: play random schedules on the engine, and print what was covered and found."""
+"""`psbench fuzz`: play random schedules on the engine, and print coverage and failures."""
 
 from __future__ import annotations
 

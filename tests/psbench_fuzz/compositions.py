@@ -42,7 +42,7 @@ Kinds: TypeAlias = dict[str, type[Part]]
 
 
 def registered(*domains: str) -> list[type[Part]]:
-    """Return psbench's own part classes of these domains, in the order of their names."""
+    """Return psbench's own part classes of these domains, by name."""
     _ = strategies.CATALOGUE  # whose import registers the parts
     return [
         kind
@@ -53,7 +53,7 @@ def registered(*domains: str) -> list[type[Part]]:
 
 
 def draw_part(kind: type[Part], rng: np.random.Generator, **fixed: Any) -> Part:
-    """Return a part with half of its parameters, or all of them, at other values than the default.
+    """Return a part with half or all of its parameters at random non-default values.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def draw_part(kind: type[Part], rng: np.random.Generator, **fixed: Any) -> Part:
 
 
 def draw_fields(fields: dict[str, FieldInfo], rng: np.random.Generator, share: float = 0.5) -> dict[str, Any]:
-    """Return values for that share of the fields, and for most of those with a large number by default."""
+    """Return random values for that share of the fields, and for most fields with a large default."""
     drawn = {}
     for name, field in fields.items():
         default = field.get_default(call_default_factory=True) if field.annotation is int else 0
@@ -145,7 +145,7 @@ def _mended(drawn: Kinds, choices: dict[str, list[type[Part]]], rng: np.random.G
 
 @cache
 def _reasons(*kinds: type[Part]) -> int:
-    """Return how many reasons there are against parts with their defaults; others seldom do better."""
+    """Return the number of conflicts between these parts with their defaults."""
     parts = {kind.domain: _default(kind) for kind in kinds}
     return len(misfits(cast(Composition, SimpleNamespace(**parts))))
 
@@ -199,7 +199,6 @@ def _then(one: Strategy, rng: np.random.Generator) -> tuple[LaterSwitch, ...]:
 
 
 def draw_size(sizes: list[int], rng: np.random.Generator) -> int:
-    """Return one of the sizes of `fitting_sizes`; in one of ten draws also a large one."""
     few = [size for size in sizes if size <= _FEW_WORKERS]
     known = sizes if rng.random() < 0.1 or not few else few
     return known[rng.integers(len(known))]

@@ -124,7 +124,7 @@ def decisions(log: EventLog, start: int = 0) -> list[tuple[Any, ...]]:
 
 
 def differ(one: Player, other: Player, versions: int = 1) -> str:
-    """Return the first model or decision in which two players differ; empty if there is none.
+    """Return the first difference in models or decisions between two players; empty if none.
 
     `versions`: as of a pair.
     """
@@ -138,7 +138,7 @@ def differ(one: Player, other: Player, versions: int = 1) -> str:
 
 
 def differ_in_decisions(one: Player, other: Player) -> str:
-    """Return the first decision in which two players differ; empty if there is none."""
+    """Return the first difference in decisions between two players; empty if none."""
     left, right = decisions(one.log), decisions(other.log)
     for i, (ours, theirs) in enumerate(zip(left, right, strict=False)):
         if ours != theirs:

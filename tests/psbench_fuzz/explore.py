@@ -1,4 +1,4 @@
-"""Makes schedules by chance: which kinds of event happen, and how often, is drawn for each.
+"""Random generation of schedules: the kinds of events and their frequencies are drawn for each.
 
 Source
 ------
@@ -82,7 +82,7 @@ class Explorer:
         self._changes = set(rng.integers(1, max(2, events), _CHANGES).tolist())
 
     def next(self) -> Choice | None:
-        """Return a choice that makes sense now; None if there is none."""
+        """Return a choice that is possible now; None if there is none."""
         player, rng = self._player, self._rng
         if self._order is not None and player.events in self._changes:
             self._order.append(self._order.pop(0))
@@ -107,7 +107,7 @@ class Explorer:
         return self._of_worker() or self._from_outside() or self._anything()
 
     def _pusher_dies(self) -> Choice | None:
-        """Return that a worker dies whose push waits, or that the one which has just died comes back."""
+        """Return the death of a worker with a pending push, or the return of the one that has just died."""
         soon, self._returns = self._returns, None
         pending = self._player.view.pending
         if soon is None and pending and "d" in self._soon and self._rng.random() < _PUSHER_DIES:
@@ -125,7 +125,7 @@ class Explorer:
         return Choice("d", min(here, key=lambda worker: (worker.clock, worker.id)).id)
 
     def _saved_midway(self) -> Choice | None:
-        """Return that the run goes on from its state while a timer, a vote, a push or an order is open."""
+        """Return a restart from the state while a timer, a vote, a push or an order is open."""
         player = self._player
         midway = player.timers or player.open_votes or player.view.pending
         if not midway or self._rng.random() >= _SAVED_MIDWAY:
@@ -160,12 +160,12 @@ class Explorer:
         return None
 
     def _dropped(self, number: int) -> int:
-        """Return a worker that was dropped, the one given if there is none."""
+        """Return a dropped worker, or the given one if there is none."""
         known = [worker.id for worker in self._player.view.workers.values() if worker.dropped]
         return self._rng.choice(known) if known else number
 
     def _anything(self) -> Choice | None:
-        """Return what still can happen: without it nothing ever will."""
+        """Return any possible event; without one the schedule is stuck."""
         number = int(self._rng.random() * len(self._player.workers))
         for choice in (Choice("m"), Choice("t"), Choice("j", number), Choice("e")):
             if self._player.can(choice):

@@ -1,4 +1,4 @@
-"""The cluster of a schedule: its workers do what the engine answers, and every answer is checked."""
+"""The cluster of a schedule: its workers follow the engine's answers, and every answer is checked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rate(epoch: float) -> float:
 
 
 class FuzzedCluster:
-    """An engine and the workers that it releases; time and everything that happens come from outside.
+    """An engine and the workers that it releases; time and all events come from outside.
 
     Parameters
     ----------
@@ -86,11 +86,11 @@ class FuzzedCluster:
 
     @property
     def switching(self) -> tuple[int, bool]:
-        """Hand-overs so far, and whether another is under way."""
+        """Number of hand-overs so far, and whether another is in progress."""
         return self.handovers, self.model.switch is not None
 
     def _sizes(self) -> dict[str, Any]:
-        """Return what both engine and model know of the cluster."""
+        """Return the sizes of the cluster for the engine and the model."""
         workers, batch = self.schedule.workers, self.schedule.global_batch
         return {
             "num_workers": workers,
@@ -124,7 +124,7 @@ class FuzzedCluster:
             )
 
     def save_and_load(self) -> None:
-        """Put a new engine in the place of this one, which goes on from its state."""
+        """Replace the engine by a new one with the same state."""
         state = json.loads(json.dumps(self.engine.state_dict()))
         self.engine = self._new_engine()
         self.engine.load_state_dict(state)
@@ -137,7 +137,7 @@ class FuzzedCluster:
             self.vectors.save_and_load()
 
     def handle(self, event: Any) -> None:
-        """Have the engine handle an event, and do what it answers."""
+        """Let the engine handle an event, and perform its answer."""
         self.events += 1
         if isinstance(event, ev.Vote):
             seen = self.view.workers[event.worker]
@@ -162,7 +162,7 @@ class FuzzedCluster:
         return seen.clock + 1 if counts else None
 
     def perform(self, actions: list[Action]) -> None:
-        """Do what the engine answers, and check everything that must hold.
+        """Perform the engine's answer, and check all invariants.
 
         Raises
         ------

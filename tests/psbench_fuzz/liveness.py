@@ -1,4 +1,4 @@
-"""Play a schedule; after its faults all workers come back, all messages arrive, and it must make progress.
+"""Play a schedule; afterwards all workers return, all messages arrive, and it must make progress.
 
 Progress is asked for in rounds. In a round every worker that computes ends its step, and every message
 arrives; the bound says after how many rounds each worker must have taken a step, and, where workers always
@@ -52,7 +52,7 @@ def _largest(part: object) -> int:
 
 
 def heal(player: Player) -> None:
-    """Bring all workers back, deliver everything, and check that the run goes on.
+    """Return all workers, deliver everything, and check that the run continues.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def heal(player: Player) -> None:
 
 
 def _epoch(player: Player) -> int:
-    """Return how many steps an epoch has at most: it may be left to the worker with the smallest batch."""
+    """Return the maximum steps per epoch: only the worker with the smallest batch may remain."""
     view = player.view
     smallest = min((worker.batch_size for worker in view.workers.values()), default=1)
     pieces: int = max(getattr(each.communication, "pieces", 1) for each in player.strategy.compositions)
@@ -80,7 +80,7 @@ def _epoch(player: Player) -> int:
 
 
 def _await_switch(player: Player, bound: int) -> None:
-    """Ask for a switch, which must be done within the bound."""
+    """Request a switch, which must be completed within the bound."""
     before = player.handovers
     player.make(Choice("w", len(player.strategy.compositions)))  # to the next one, whichever it is
     for _ in range(bound):
@@ -117,7 +117,7 @@ def _is_here(player: Player, number: int) -> bool:
 
 
 def _round(player: Player) -> None:
-    """Let every worker end its step and every message arrive; then timers that are due, or the next one."""
+    """Finish every step and deliver every message; then fire due timers, or the next one."""
     computing = [worker for worker in player.workers if worker.computing]
     for worker in computing:
         player.make(Choice("s", worker.number))
@@ -129,7 +129,7 @@ def _round(player: Player) -> None:
 
 
 def _settle(player: Player) -> None:
-    """Let everything that is under way arrive."""
+    """Deliver everything in transit."""
     while player.measures or any(worker.outbox for worker in player.workers):
         if player.measures:
             player.make(Choice("m"))

@@ -1,4 +1,4 @@
-"""Numbers that look random and depend only on what they are asked for."""
+"""Pseudo-random numbers that depend only on their arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plays the choices of a schedule: what a worker, a network, a clock or the user may do next."""
+"""Plays the choices of a schedule: the next event of a worker, a network, a clock or the user."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Player(FuzzedCluster):
     _reads: tuple[str, ...] = ()
 
     def can(self, choice: Choice) -> bool:
-        """Whether a choice makes sense now."""
+        """Whether a choice is possible now."""
         kind, number = choice
         if kind in "sadjrv":
             return number < len(self.workers) and self._worker_can(kind, self.workers[number])
@@ -142,7 +142,7 @@ class Player(FuzzedCluster):
         self.handle(ev.Measured(facts))
 
     def _of_vectors(self, name: str, push: int | None) -> float | None:
-        """Return a number that is taken from vectors, or from points in a plane; None for others."""
+        """Return a number computed from vectors, or from points in a plane; None for other names."""
         kind, _, pair = name.partition(":")
         if kind == "dot":
             one, other = map(int, pair.split(":"))
@@ -155,7 +155,7 @@ class Player(FuzzedCluster):
         return None
 
     def _restart(self, _number: int) -> None:
-        """Go on from a checkpoint: steps and messages under way are void."""
+        """Restart from a checkpoint: steps and messages in progress are void."""
         self.save_and_load()
         waiting = set()
         for worker in self.workers:

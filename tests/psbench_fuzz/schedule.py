@@ -1,4 +1,4 @@
-"""A schedule: a strategy, a cluster's size, and the choices that make one run of it."""
+"""A schedule: a strategy, a cluster's size, and the choices of one run."""
 
 from __future__ import annotations
 
@@ -106,19 +106,17 @@ class Schedule:
 
     @property
     def global_batch(self) -> int:
-        """The samples of all workers' batches; where the engine shares them out, few or many for each."""
+        """The sum of all workers' batches, which may be uneven."""
         if self.batches:
             return sum(self.batches[number % len(self.batches)] for number in range(self.workers))
         return 4 * self.workers + 1 if self.seed % 2 else self.workers + (self.workers > 1)
 
     def batch_of(self, worker: int) -> int:
-        """Return the samples of a worker's first batch."""
         if self.batches:
             return self.batches[worker % len(self.batches)]
         return max(1, self.global_batch // self.workers)
 
     def made(self) -> AnyStrategy:
-        """Return the strategy."""
         return make_strategy(dict(self.strategy))
 
     def but(self, **changes: Any) -> Schedule:

@@ -15,7 +15,7 @@ from psbench_fuzz.schedule import Schedule
 
 
 def shrink(schedule: Schedule, fails: Callable[[Schedule], bool], most_tries: int = 300) -> Schedule:
-    """Return a schedule that still fails and of which no single choice can be left out.
+    """Return a failing schedule in which every single choice is needed.
 
     One that takes very long to fail is only made shorter, in `most_tries`.
 
@@ -45,7 +45,7 @@ def shrink(schedule: Schedule, fails: Callable[[Schedule], bool], most_tries: in
 
 
 def form(error: BaseException) -> str:
-    """Return what failures of one kind have in common: the class, and the text but for numbers.
+    """Return the signature of a failure: its class, and its text without numbers.
 
     >>> form(ValueError("worker 3 at 0.5 s")) == form(ValueError("worker 12 at 7 s"))
     True

@@ -47,7 +47,7 @@ _WHOLE = tuple(
 
 
 def unequal(one: ModelVector, other: ModelVector, rounding: float = _ROUNDING) -> bool:
-    """Return whether two vectors differ by more than rounding; one too large is equal to any."""
+    """Return whether two vectors differ by more than rounding; overflows are equal to anything."""
     pairs = list(zip(one.tolist(), other.tolist(), strict=True))
     most = max((abs(a) for pair in pairs for a in pair if a == a), default=0.0)
     if most > _LARGEST:
@@ -56,14 +56,14 @@ def unequal(one: ModelVector, other: ModelVector, rounding: float = _ROUNDING) -
 
 
 def can_carry(strategy: AnyStrategy) -> bool:
-    """Return whether these vectors are of a common model, with an entry for each fragment of it."""
+    """Return whether vectors can be simulated: a common model, with entries for each fragment."""
     parts = strategy.compositions
     have_entries = all(len(some_fragments(each, range(0))) <= math.prod(SHAPE) for each in parts)
     return have_entries and not any(each.placement.peer_to_peer for each in parts)
 
 
 class WorkerVectors:
-    """A worker's vectors: those of the package, and those that the model expects."""
+    """A worker's vectors: those of the package, and the model's expectations."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class WorkerVectors:
         self.has_model = False
 
     def renew(self, release: act.Release, vectors: tuple[Tensor, ...], exchanging: bool) -> None:
-        """Take what came with a release to step; see `backends.local_steps.renew`."""
+        """Take the vectors of a release that orders a step; see `backends.local_steps.renew`."""
         self._epoch, self._epochs_per_step = release.epoch, release.epochs_per_step
         self._unpushed = self._unpushed if exchanging else 0
         self._wire.received(self._number)
@@ -128,7 +128,7 @@ class WorkerVectors:
         return None if fragment < 0 else self._fragments[fragment].places.numpy()
 
     def payload(self, push: ev.Push) -> Tensor:
-        """Return what a push carries, as it arrives."""
+        """Return the payload of a push as it arrives."""
         self._epoch += self._unpushed * self._epochs_per_step
         self._unpushed = 0
         payload = self.real.payload(push.fragment)
@@ -150,7 +150,6 @@ class WorkerVectors:
 
     @property
     def own(self) -> Tensor:
-        """The worker's own model."""
         return self.real.parameters
 
 
@@ -199,7 +198,6 @@ class Vectors:
         return some_fragments(self._composition, self._entries)
 
     def half(self, number: int) -> WorkerVectors:
-        """Return new vectors for a worker."""
         own = self._composition, self._optimizer, number, self._schedule
         return WorkerVectors(*own, self.wire, len(self._entries))
 
@@ -271,7 +269,7 @@ class Vectors:
     def _leave_out(
         self, apply: act.Apply, total: Tensor, left: list[Tensor | None], gone: Collection[int]
     ) -> None:
-        """Give workers their residuals of an exchange, and check that nothing of the pushes is lost."""
+        """Return residuals of an exchange to workers, and check that no part of the pushes is lost."""
         name, sent = self._composition.aggregation.name, torch.zeros_like(total)
         rounding = ROUNDING.get(name, _ROUNDING)
         rules: list[ModelVector | None] = [*self._model.left] or [None] * len(left)
@@ -296,7 +294,7 @@ class Vectors:
             )
 
     def check_sum(self, worker: int, own: ModelVector) -> None:
-        """Check the sum of both models after an exchange, for parts that say that they conserve it.
+        """Check the sum of both models after an exchange, for parts that declare it conserved.
 
         Called when a worker has taken its answer, before another version is made.
         """
@@ -315,7 +313,7 @@ class Vectors:
             )
 
     def product(self, one: int, other: int) -> float:
-        """Return the scalar product of what two pushes carry."""
+        """Return the scalar product of two pushes' payloads."""
         return float(torch.dot(self.payloads[one], self.payloads[other]))
 
     def distance_sq(self, base: int) -> float:
@@ -324,7 +322,7 @@ class Vectors:
         return float(away @ away)
 
     def hand_over(self, handover: act.Handover) -> None:
-        """Go on under another composition."""
+        """Continue under another composition."""
         if handover.forgets_momentum:
             self._server.forget_momentum()
             self._model.forget()
@@ -335,7 +333,7 @@ class Vectors:
         self._last = None
 
     def save_and_load(self) -> None:
-        """Put a new server in the place of this one, which goes on from its tensors."""
+        """Replace the server by a new one with the same tensors."""
         saved, aggregate = self._server.tensors(), self._server.aggregate
         self._server = self._new_server(self._server.parameters)
         self._server.load(saved)

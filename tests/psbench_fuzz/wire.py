@@ -1,4 +1,4 @@
-"""What lies between toy workers and servers: the package's codecs, and an account of what they keep back.
+"""Transport between toy workers and servers: the package's codecs, and a record of their residuals.
 
 Of all that a worker was to push, some has arrived, some is its residual, and some is lost: with the worker,
 by a codec that keeps nothing or only a share, or at a switch to pushes of another unit. The account adds up
@@ -25,7 +25,7 @@ _ROUNDING, _HALF = 1e-5, 1e-3
 
 
 class Wire:
-    """Encodes and decodes what toy workers and servers send each other, and keeps account of it.
+    """Encodes and decodes messages between toy workers and servers, and records the residuals.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class Wire:
 
     @property
     def is_exact(self) -> bool:
-        """Whether all arrives as it is, but for residuals of the composition before."""
+        """Whether all messages arrive exactly, except residuals of the previous composition."""
         return self._codec.name == self._down.name == "none"
 
     def model(self, release: act.Release, parameters: Tensor) -> Tensor:
@@ -88,12 +88,12 @@ class Wire:
         return arrived
 
     def received(self, worker: int) -> None:
-        """Note a worker's residual at a release, to which a restart from a checkpoint goes back."""
+        """Save a worker's residual at a release, to which a restart from a checkpoint returns."""
         self._codecs.mark_release(worker)
         self._at_release[worker] = self._owed.get(worker, np.zeros(self._pushed))
 
     def push(self, push: Push, payload: Tensor) -> Tensor:
-        """Return what a push carries, as it arrives."""
+        """Return the payload of a push as it arrives."""
         if push.fragment >= 0:
             return payload
         sent = payload if self._codec.name == "none" and self._is_entrywise else payload.float()
@@ -117,7 +117,7 @@ class Wire:
         return self.is_exact or self._composition.placement.collective
 
     def leave_out(self, worker: int, residual: Tensor) -> None:
-        """Take back what an exchange leaves out of a worker's push."""
+        """Add back the part of a worker's push that an exchange leaves out."""
         self._owed[worker] = self._owed.get(worker, 0.0) + residual.numpy()
         self._codecs.leave_out(worker, residual)
         self._check()
@@ -130,7 +130,7 @@ class Wire:
         self._check()
 
     def hand_over(self, to: Strategy) -> None:
-        """Go on under another composition: gradients, models and differences are not added to each other."""
+        """Continue under another composition, whose units may differ."""
         before = self._composition
         kinds = [(each.aggregation.payload, each.aggregation.carries) for each in (before, to)]
         if kinds[0] != kinds[1] or to.sends_fragments:
@@ -140,13 +140,13 @@ class Wire:
         self._check()
 
     def move(self) -> None:
-        """Let other servers hold each entry."""
+        """Move every entry to another server."""
         self._ranges = [*self._ranges[1:], self._ranges[0]]
         self._codecs.repartition(self._ranges)
         self._check()
 
     def restart(self, waiting: Collection[int]) -> None:
-        """Go on from a checkpoint: workers that do not wait lose what they pushed since their release."""
+        """Resume from a checkpoint: workers that do not wait lose their pushes since the last release."""
         known = self._owed.keys() | self._at_release.keys()
         saved = {worker: self._codecs.checkpoint_worker(worker, worker in waiting) for worker in known}
         servers, ranges = self._codecs.checkpoint_servers(), self._ranges
@@ -165,7 +165,7 @@ class Wire:
         return {worker: each.double().numpy() for worker, each in self._codecs.residuals().items()}
 
     def _check(self, largest: float = 1.0) -> None:
-        """Compare residuals with the account, and go on from them, so that rounding does not add up."""
+        """Compare residuals with the record, and continue from them, so that rounding does not accumulate."""
         found, none = self._residuals(), np.zeros(self._pushed)
         for worker in sorted(found.keys() | self._owed.keys()):
             residual, owed = found.get(worker, none), self._owed.get(worker, none)

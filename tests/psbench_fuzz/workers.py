@@ -1,4 +1,4 @@
-"""The workers of a schedule: worker loops, the steps they are at, and their messages under way."""
+"""The workers of a schedule: worker loops, their current steps, and their messages in transit."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class FuzzedWorker:
     _reads_send_s: bool = False
 
     def drop_work(self) -> None:
-        """Forget the step under way; its messages are void, and may still arrive."""
+        """Discard the current step; its messages are void, and may still arrive."""
         if self.computing and self.loop is not None:
             self.void.append(ev.Push(self._push_id(), self.number, self.loop.ticket, self.loop.version, 1))
         self.void.extend(self.outbox)
@@ -75,19 +75,19 @@ class FuzzedWorker:
         self.computing, self.answer, self.unpushed = False, None, 0
 
     def forget(self) -> None:
-        """Begin as a new process does, or under another composition."""
+        """Start over as a new process does, or under another composition."""
         self.drop_work()
         self.loop = self.half = None
 
     def release(self, release: act.Release, vectors: tuple[Tensor, ...]) -> None:
-        """Do what a release says, at once or after the step under way."""
+        """Execute a release, at once or after the current step."""
         if self.computing:
             self.answer = release, vectors
         else:
             self._do(self._answered(release, vectors))
 
     def end_step(self, names: tuple[str, ...], seed: int) -> None:
-        """Take the result of the step under way, and say what the worker loop says."""
+        """Take the result of the current step, and execute the worker loop's directive."""
         assert self.loop is not None
         self.computing, self._reads_send_s = False, "send_s" in names
         self.steps += 1

@@ -1,4 +1,4 @@
-"""What every page of psbench has: where its script lies, and the look of its charts."""
+"""Shared assets of psbench's pages: the script, and the theme of charts."""
 
 from __future__ import annotations
 

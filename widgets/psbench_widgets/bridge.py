@@ -69,7 +69,7 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will come of it."""
+        """Whether the job is finished."""
         return self.status not in ("queued", "running")
 
     def note(self, log: EventLog) -> None:
@@ -77,7 +77,7 @@ class Job:
         self.log = log
 
     def hear(self, what: str, done: float) -> None:
-        """Take note of how much of the data is read, unless it was cancelled.
+        """Record the progress of reading data, unless the job was cancelled.
 
         Raises
         ------
@@ -102,7 +102,7 @@ def perform(job: Job) -> Run:
 
 
 class Listener(Protocol):
-    """What the pump calls; never from two threads at once."""
+    """Callbacks of the pump; never called from two threads at once."""
 
     def on_rows(self, job: Job, log: EventLog, start: int, stop: int) -> None:
         """Receive rows `start` to `stop` of the job's log, which are new."""
@@ -152,7 +152,7 @@ class Bridge:
 
     @property
     def current(self) -> Job | None:
-        """The job that runs; none while what a stopped one had begun to start is still being ended."""
+        """The running job; None while a stopped job is being cleaned up."""
         job = self._current
         return None if job is None or job.is_over else job
 
@@ -164,12 +164,11 @@ class Bridge:
 
     @property
     def jobs(self) -> list[Job]:
-        """The job that runs, if one does, and those that wait."""
+        """The running job, if any, and the queued ones."""
         return [job for job in (self.current, *self.queued) if job is not None]
 
     @property
     def threads(self) -> list[threading.Thread]:
-        """The threads that are alive."""
         return [thread for thread in (self._runner, self._pump) if thread is not None and thread.is_alive()]
 
     def submit(
@@ -201,7 +200,7 @@ class Bridge:
         return job
 
     def stop(self, job: Job | None = None) -> None:
-        """End a job (the one that runs, if none is given); one that has not begun is cancelled.
+        """Stop a job (by default the running one); a queued one is cancelled.
 
         One that only starts is over at once: it has nothing to keep. What it had started is then ended before
         the next job begins.
@@ -219,31 +218,31 @@ class Bridge:
         self._wake.set()
 
     def stop_all(self) -> None:
-        """Cancel what is queued and stop what runs."""
+        """Cancel the queued jobs and stop the running one."""
         for job in self.queued:
             self.stop(job)
         self.stop()
 
     @property
     def is_busy(self) -> bool:
-        """Whether a job runs or waits."""
+        """Whether a job is running or queued."""
         return self._current is not None or bool(self._queue)
 
     def switch(self, to: int | None = None) -> None:
-        """Ask the job that runs to switch now."""
+        """Request a switch of the running job."""
         job = self._current
         if job is not None:
             job.control.switch(to)
 
     def close(self, timeout_s: float = 30.0) -> bool:
-        """Cancel what is queued, stop what runs, and wait until both threads are gone."""
+        """Cancel the queued jobs, stop the running one, and wait until both threads have ended."""
         with self._lock:
             self._closed = True
         self.stop_all()
         return self.wait(timeout_s)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until everything has run and was reported; returns whether it has."""
+        """Wait until all jobs have been run and reported; return whether they have."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         for thread in self.threads:
             if thread is not threading.current_thread():
@@ -251,7 +250,7 @@ class Bridge:
         return not [thread for thread in self.threads if thread is not threading.current_thread()]
 
     def _end(self, job: Job, status: JobStatus) -> None:
-        """Note how a job ended, once: it may have been stopped before it noticed."""
+        """Record the end of a job, once: it may have been stopped before it noticed."""
         with self._lock:
             if not job.is_over:
                 job.ended_s = time.monotonic()

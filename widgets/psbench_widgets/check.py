@@ -1,4 +1,4 @@
-"""Validate what the panel shows: whether it can be run, and if not, why and where."""
+"""Validation of the panel's values: whether they can be run, and if not, which field is wrong."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from psbench_widgets.own_objects import own_parts, with_objects
 
 @dataclass
 class CheckResult:
-    """What the panel shows about its values.
+    """Result of a check of the panel's values.
 
     `errors` maps a section to its message; `disabled` maps a choice, as "strategy" or
     "strategy.consistency", to the options that cannot be taken now and why.
@@ -81,7 +81,7 @@ def _half_typed(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _typed(value: Any, name: str) -> Iterator[tuple[str, str]]:
-    """Yield what was typed as YAML, and for which field."""
+    """Yield each value typed as YAML, with its field."""
     if isinstance(value, Mapping):
         if set(value) == {"$yaml"}:
             yield name, str(value["$yaml"])
@@ -134,7 +134,7 @@ def place_of(message: str) -> str:
 
 
 def _disable(plain: Mapping[str, Any], rest: Mapping[str, Any], result: CheckResult) -> None:
-    """Say which strategies and parts cannot be taken with the rest as it is."""
+    """Find the strategies and parts that do not fit the other settings."""
     size = (len(result.speeds), rest.get("batch_size", 128)) if result.speeds else None
     strategy = plain.get("strategy", {})
     result.disabled["strategy"] = {
@@ -173,21 +173,20 @@ def without_none(value: Any) -> Any:
 
 
 def as_values(experiment: Experiment) -> dict[str, Any]:
-    """Return the panel's values that show an experiment."""
     spec = experiment.spec()
     sections = {key: spec.pop(key) for key in SECTIONS if key in spec}
     return {**sections, "strategy": named_spec(experiment.strategy), "rest": spec | {"seeds": 1}}
 
 
 def what_repeats(experiment: Experiment) -> str:
-    """Return what is equal when the script is run again, which depends on the backend."""
+    """Return a phrase on the reproducibility of the script, which depends on the backend."""
     if experiment.backend == "simulated":
         return "the same run, the same digest"
     return "the same experiment; a live run's timing and digest differ each time"
 
 
 def as_python(experiment: Experiment, seeds: int = 1) -> str:
-    """Return a script that runs an experiment, once for each seed; what equals the default is left out.
+    """Return a script that runs an experiment, once for each seed, without default values.
 
     Notes
     -----
@@ -224,7 +223,7 @@ def _arguments(experiment: Experiment) -> str:
 
 
 def _indented(value: Any, columns: int) -> str:
-    """Return a value as Python's source, whose further lines begin below its first."""
+    """Return a value as Python source, with continuation lines indented."""
     text = pprint.pformat(value, width=100 - columns, sort_dicts=False)
     return text.replace("\n", "\n" + " " * columns)
 

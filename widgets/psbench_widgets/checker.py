@@ -1,4 +1,4 @@
-"""Checks what the user has typed: at once what needs no data, and soon after what does."""
+"""Checks the user's input: at once without data, and soon after with the data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from psbench_widgets.probe import probe, warm_up
 
 
 class Checker:
-    """Answers the page's checks, of which only the newest is probed for data.
+    """Answers the page's checks; only the newest one is checked with data.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class Checker:
     def check(
         self, values: Mapping[str, Any], own: Mapping[str, Own], number: int, shown: Experiment | None = None
     ) -> None:
-        """Send the result of a check, and later what loading the data shows; `number` tells them apart.
+        """Send the result of a check, and later of a check with data; `number` identifies the check.
 
         It says too in what the picks differ from the run that is shown, if one is.
         """

@@ -14,7 +14,7 @@ from psbench_widgets.static_picture import as_columns, static, titles
 
 
 class ComparisonView:
-    """Compares the ticked runs in a thread of its own, as comparing takes longer than a press may.
+    """Compares the ticked runs in its own thread, because that takes longer than a button press may.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class ComparisonView:
         self._task.ask(self._update)
 
     def update_if_changed(self, unless: bool = False) -> None:
-        """Compare soon if other runs are ticked than before, or under other names.
+        """Compare soon if the ticked runs or their names have changed.
 
         Not while a run is under way, which a dozen new charts would slow down (`unless`).
         """
@@ -64,7 +64,6 @@ class ComparisonView:
         self.update()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until the page has the newest comparison."""
         self._task.wait(timeout_s)
 
     def close(self) -> None:
@@ -101,7 +100,6 @@ class ComparisonView:
 
 
 def _colours(comparison: Comparison) -> dict[str, str]:
-    """Return the colour of each label in the charts of the comparison."""
     found = charts.looks(comparison.groups)
     return {label: look.colour for label, look in found.items()}
 

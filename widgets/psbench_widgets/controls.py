@@ -1,4 +1,4 @@
-"""What the panel offers, made from the parts' own declarations: nothing here names a strategy or a part.
+"""Controls of the panel, generated from the parts' declarations.
 
 A control is plain data that the page draws: kind, default, limits, unit, description and source of one
 field. A part or strategy that is registered appears by itself.
@@ -71,7 +71,7 @@ def form(own: Mapping[str, Own] | None = None) -> dict[str, Any]:
 
 
 def _lr_scaling() -> dict[str, Any]:
-    """Return the control of the rate's convention, with what the parts declare as its first choice."""
+    """Return the control of the learning-rate scaling, with the parts' own default as first choice."""
     found = control("lr_scaling", Strategy.model_fields["lr_scaling"])
     return found | {"choices": [AUTO, *found["choices"]]}
 
@@ -83,7 +83,7 @@ def _strategies(*names: str) -> list[dict[str, Any]]:
 
 
 def published(entry: Any) -> dict[str, Any]:
-    """Return a strategy of the catalogue as an option; `parts` is what it is composed of."""
+    """Return a strategy of the catalogue as an option; `parts` are the parts of its composition."""
     parts = (
         {domain: cls.name for domain, cls in entry.part_classes.items()}
         if isinstance(entry, Published)
@@ -132,14 +132,14 @@ FIELD_WORDS = {
 
 
 def _told(entry: Any) -> str:
-    """Return further words that a search finds a strategy by: those of its codecs, if it has any."""
+    """Return further search words of a strategy: the topics of its codecs, if any."""
     sends = entry().spec().get("communication", {})
     codecs = {sends.get(way, {}).get("name", "none") for way in ("codec", "codec_down")}
     return "compression quantization sparsification" if codecs != {"none"} else ""
 
 
 def _take_defaults(offered: list[dict[str, Any]], made: Any) -> None:
-    """Fill in what a pair of strategies declares without a default: its strategies and its rule."""
+    """Fill in declared fields without a default in a pair of strategies: both strategies and the rule."""
     for found in offered:
         value = getattr(made, found["name"])
         if found["kind"] == "strategy":
@@ -150,13 +150,11 @@ def _take_defaults(offered: list[dict[str, Any]], made: Any) -> None:
 
 @cache
 def option(part: type[Part]) -> dict[str, Any]:
-    """Return a part as an option with its controls."""
     summary = (part.__doc__ or "").strip().partition("\n")[0]
     return {"name": part.name, "summary": summary, "source": part.source, "fields": fields(part.model_fields)}
 
 
 def fields(declared: Mapping[str, FieldInfo]) -> list[dict[str, Any]]:
-    """Return a control for each field."""
     return [control(name, info) for name, info in declared.items()]
 
 
@@ -229,7 +227,7 @@ def as_yaml(value: Any) -> str:
 
 
 def read(value: Any) -> Any:
-    """Return values as the page sends them with what was typed as YAML read.
+    """Return the page's values, with YAML text parsed.
 
     Raises
     ------

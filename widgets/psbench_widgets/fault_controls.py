@@ -1,4 +1,4 @@
-"""What is pressed in the drawing of a run that is under way."""
+"""Actions of the user in the drawing of a running run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from psbench_widgets.bridge import Job
 
 
 def press_live(job: Job, change: Fork) -> None:
-    """Have a live run do what a fork would: lose a worker, take it back, change its speed, or switch.
+    """Apply a change to a live run as a fork would: lose a worker, return it, set its speed, or switch.
 
     What became of it is said by the run (`Control.said`).
 

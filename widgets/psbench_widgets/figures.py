@@ -1,4 +1,4 @@
-"""The charts of a run under way: psbench's own, given rows as the log grows.
+"""The charts of a running run: psbench's own, fed with rows as the log grows.
 
 Each figure is a chart of `psbench.charts` drawn over a named data set. What fills it is made from the new
 rows of the log alone (`psbench.charts.growing`), for all figures from the same rows, so that they stand at
@@ -30,7 +30,7 @@ MANY, GROUPS = 25, 10
 
 @dataclass
 class Shown:
-    """What is shown of a run, which may still be under way: its label, its facts, and its tables."""
+    """The displayed run, which may still be running: its label, its facts, and its tables."""
 
     label: str
     log: EventLog
@@ -69,7 +69,7 @@ class FigureSpec:
 
     @property
     def title(self) -> str:
-        """What stands above the chart."""
+        """The title of the chart."""
         return charts.TITLES[self.key]
 
 
@@ -119,7 +119,7 @@ FIGURES = (
 
 
 class Figures:
-    """The live charts of one panel: they show one run at a time, perhaps with another's curves beside it.
+    """The live charts of one panel, for one run at a time, or for two side by side.
 
     Parameters
     ----------
@@ -142,14 +142,14 @@ class Figures:
         self._span = "whole run"
 
     def layout(self) -> list[dict[str, Any]]:
-        """Return where each chart stands on the page."""
+        """Return the position of each chart on the page."""
         return [
             {"uid": self.charts[figure.key].uid, "key": figure.key, "group": figure.group}
             for figure in FIGURES
         ]
 
     def show(self, *shown: Shown, machines: str = "") -> None:
-        """Begin to show another run; the curves of a second one, which is over, are drawn beside its own.
+        """Show another run; the curves of a second, finished one are drawn beside its own.
 
         A sweep that was of other machines is not shown behind it; see `sweep.machines_of`.
         """
@@ -169,14 +169,14 @@ class Figures:
             beside.tables.end()
 
     def open_with(self, trade: Columns) -> None:
-        """Draw what waiting costs and buys in the recorded run that a panel opens with."""
+        """Draw the cost and benefit of waiting in the recorded run that a panel opens with."""
         chart = self.charts["trade"]
         chart.spec, chart.note = self._spec(TRADE, []), f"whole run; {SWEPT}; {TRADE.note}"
         chart.replace(trade)
         chart.state = "done"
 
     def show_sweep(self, columns: Columns, machines: str) -> None:
-        """Draw the runs of all bounds behind the point of a run on such machines, if it is still shown."""
+        """Draw the runs of all bounds behind a run's point, if that run is still displayed."""
         if machines != self._machines:
             return
         self._sweep, self._swept = columns, machines
@@ -204,7 +204,7 @@ class Figures:
         return self._made[key]
 
     def warm(self, experiment: Experiment) -> None:
-        """Make the specifications of a run that will probably come, so that its charts move at once.
+        """Create the chart specifications of an expected run in advance, so that its charts start at once.
 
         While nothing is shown the page already draws them, empty and hidden.
         """
@@ -218,7 +218,7 @@ class Figures:
                 self.charts[figure.key].spec = spec
 
     def _say_span(self, words: str) -> None:
-        """Say in each chart of time which part of the run it is of; of two runs, of which."""
+        """Show in each chart over time the displayed part of the run; with two runs, of which run."""
         self._span = words
         whose = f"{self._shown[0].label}, " if len(self._shown) > 1 else ""
         whole = "so far" if words == "so far" else "whole run"
@@ -236,7 +236,7 @@ class Figures:
             chart.note = "; ".join(filter(None, (span, swept, figure.note)))
 
     def refresh(self, stop: int | None = None, final: bool = False) -> None:
-        """Bring all charts up to row `stop` of the log (its end, if not given)."""
+        """Update all charts to row `stop` of the log (by default its end)."""
         if not self._shown or not len(self._shown[0].log):
             return
         first = self._shown[0]
@@ -255,7 +255,7 @@ class Figures:
         self._say_span("whole run" if final else "so far")
 
     def until(self, at_s: float | None, since_s: float | None = None) -> None:
-        """Draw what is a sum or a count up to a moment of the run (None: its end), or between two.
+        """Draw sums and counts up to a moment of the run (None: its end), or between two moments.
 
         Curves stay as they are: the page marks the moment, or the span of time, in them.
         """
@@ -327,7 +327,7 @@ class Figures:
 
 
 def _rows(key: str, points: list[Columns], marks: list[dict[str, Any]]) -> Columns:
-    """Return the points of curves, below each other, and the switches below them."""
+    """Return the points of curves, stacked, followed by the switches."""
     names = "label", *charts.AXES, key
     stacked: Columns = {name: [value for each in points for value in each.get(name, ())] for name in names}
     stacked["event"] = [None] * len(stacked["label"])
@@ -363,7 +363,7 @@ def in_groups(columns: Columns, by: str) -> Columns:
 
 
 def shares_in_groups(columns: Columns) -> Columns:
-    """Return each worker's share of the pushes, or, of many workers, the means of tenths of them by share."""
+    """Return each worker's share of the pushes, or for many workers the means of tenths by share."""
     if len(columns.get("worker", ())) <= MANY:
         return columns
     order = np.array_split(np.argsort(columns["share"], kind="stable"), GROUPS)
@@ -374,7 +374,7 @@ def shares_in_groups(columns: Columns) -> Columns:
 
 
 def of_some(columns: Columns) -> Columns:
-    """Return the rows of all workers, or, of many workers, those of some that are evenly picked."""
+    """Return the rows of all workers, or of an even sample if there are many."""
     workers = list(dict.fromkeys(columns.get("worker", ())))
     kept = set(workers[:: -(-len(workers) // MANY)] if workers else ())
     here = [worker in kept for worker in columns.get("worker", ())]
@@ -386,7 +386,7 @@ def _tenth(number: int) -> str:
 
 
 def with_sweep(own: Columns, swept: Columns) -> Columns:
-    """Return the point of a run, called so, and those of the bounds behind it."""
+    """Return a run's point, labelled "this run", and the points of the bounds behind it."""
     named = {**own, "label": ["this run"], "order": [None]}
     return {name: [*swept.get(name, ()), *values] for name, values in named.items()}
 
@@ -397,7 +397,7 @@ def _labels(meta: Mapping[str, Any]) -> Columns:
 
 
 def _without_legend(spec: dict[str, Any]) -> dict[str, Any]:
-    """Take the legends away: with one line they say nothing, and the panel says which run it is."""
+    """Remove the legends: a single line needs none, and the panel names the run."""
     for layer in spec["layer"]:
         for name in {"color", "strokeDash"} & layer["encoding"].keys():
             layer["encoding"][name] |= {"legend": None}

@@ -19,12 +19,12 @@ _bundles: list[FrontendBundle] = []
 
 @cache
 def version() -> str:
-    """Return a short digest of the browser half, so that pages never mix two versions of it."""
+    """Return a short digest of the bundle, so that pages never mix two versions."""
     return hashlib.sha256((STATIC / "engine.js").read_bytes()).hexdigest()[:12]
 
 
 class FrontendBundle(anywidget.AnyWidget):
-    """The widget that carries the script (Vega, Vega-Lite, charts, panel); it shows nothing itself."""
+    """The widget that loads the script (Vega, Vega-Lite, charts, panel); it displays nothing."""
 
     _esm = STATIC / "engine.js"
     key = traitlets.Unicode().tag(sync=True)
@@ -33,7 +33,7 @@ class FrontendBundle(anywidget.AnyWidget):
 
 
 def frontend_bundle() -> FrontendBundle:
-    """Return the bundle of this process, made at the first call and again if it was closed."""
+    """Return the bundle of this process, created at the first call and again after it was closed."""
     with _lock:
         if not _bundles or _bundles[0].comm is None:
             _bundles[:] = [FrontendBundle(key=version(), themes=themes())]
@@ -41,7 +41,7 @@ def frontend_bundle() -> FrontendBundle:
 
 
 class FrontendWidget(anywidget.AnyWidget):
-    """Base of the widgets that the bundle's script draws; `kind` names what it draws."""
+    """Base of widgets that the bundle's script renders; `kind` names the view."""
 
     _esm = STATIC / "stub.js"
 

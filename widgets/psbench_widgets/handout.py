@@ -25,7 +25,7 @@ _LEFT_OUT = ("timeline", "switch", "servers", "server_load")
 
 
 def write_handout(runs: Run | Sequence[Run], path: str | Path, labels: Sequence[str] | None = None) -> Path:
-    """Write runs to one HTML file, of one run less than 5 MB, and return where.
+    """Write runs to one HTML file, less than 5 MB for one run, and return its path.
 
     The page has the timeline with its scrubber, the state of workers and server at any moment, the reason of
     every wait, and the run's charts; of several runs it shows the one that is chosen. Of a run that is too
@@ -78,7 +78,7 @@ body { margin: 0; background: #fff; }
 
 
 def _script() -> str:
-    """Return the browser half so that no text in it can end the element that it stands in."""
+    """Return the script escaped so that no text in it ends the script element."""
     code = (STATIC / "engine.js").read_text(encoding="utf-8")
     return re.sub(r"<(?=/script|!--)", r"\\x3c", code, flags=re.IGNORECASE)
 

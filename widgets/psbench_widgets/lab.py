@@ -1,4 +1,4 @@
-"""The panel: pick, predict, run, rewind, ask what if, compare."""
+"""The panel: configure, predict, run, rewind, fork, compare."""
 
 from __future__ import annotations
 
@@ -101,12 +101,12 @@ class Lab(PanelPage):
         replace_panel_of_this_cell(self)
 
     def __repr__(self) -> str:
-        """Return what a front end shows that has no widgets."""
+        """Return a text for front ends without widgets."""
         name = self.values.get("strategy", {}).get("name", "?")
         return f"<Lab: {name}, {len(self.runs)} runs; open the notebook in JupyterLab to see the panel>"
 
     def _ipython_display_(self) -> None:
-        """Show the panel, and below it what the notebook keeps of it."""
+        """Show the panel, and below it the picture for the saved notebook."""
         from IPython import display as ipython
 
         display: Any = ipython.display
@@ -135,7 +135,7 @@ class Lab(PanelPage):
         self.send({"kind": "values", "values": self.values})
 
     def run(self) -> list[Job]:
-        """Queue what the panel shows, once for each seed, and return at once.
+        """Queue the selected experiment, once for each seed, and return at once.
 
         Raises
         ------
@@ -148,21 +148,21 @@ class Lab(PanelPage):
         return [self._runner.bridge.submit(first.but(seed=first.seed + i)) for i in range(seeds)]
 
     def _picked(self) -> tuple[Experiment, int]:
-        """Return the experiment that the controls show, and how many seeds."""
+        """Return the selected experiment and the number of seeds."""
         result = check(self.values, self._own)
         if result.experiment is None:
             raise ParameterError("; ".join(result.errors.values()))
         return result.experiment, result.seeds
 
     def hold_back(self, jobs: Sequence[Job]) -> None:
-        """Have simulated runs go at the page's pace for as long as a user sees it."""
+        """Slow simulated runs down to the page's pace while a user sees the panel."""
         view = self._runner.view
         for job in jobs:
             if job.experiment.backend == "simulated":
                 job.control.pace = Pace(job, cast(PaceName, self.pace), lambda: view.is_seen)
 
     def predict(self, **expected: Any) -> None:
-        """Say what you expect of the next run; the panel shows afterwards how far off that was.
+        """Predict the next run; the panel shows the errors afterwards.
 
         Parameters
         ----------
@@ -184,7 +184,7 @@ class Lab(PanelPage):
         return self._runner.fork(number, Fork(at_s, **change))
 
     def press(self, at_s: float, **change: Any) -> str:
-        """Change one thing of the run under way; see `psbench.runs.fork.Fork`. Returns in words what follows.
+        """Change the running run; see `psbench.runs.fork.Fork`. Returns a sentence about the consequence.
 
         A live run does so now. A simulated one ends, and is simulated again with the change from `at_s` on.
 
@@ -196,7 +196,7 @@ class Lab(PanelPage):
         return self._runner.press(Fork(at_s, **change))
 
     def stop(self, number: int | None = None) -> None:
-        """Stop the run under way, or cancel one that is queued."""
+        """Stop the running run, or cancel a queued one."""
         bridge = self._runner.bridge
         for job in bridge.jobs:
             if job.number == number or (number is None and job is bridge.current):
@@ -207,7 +207,7 @@ class Lab(PanelPage):
         self._runner.bridge.switch(to)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until all runs are over and shown; returns whether they are."""
+        """Wait until all runs are finished and displayed; return whether they are."""
         done = self._runner.wait(timeout_s)
         self._checker.wait(timeout_s)
         return done
@@ -222,7 +222,7 @@ class Lab(PanelPage):
         return self._runner.comparison.compare()
 
     def save(self, folder: str | Path | None = None) -> list[Path]:
-        """Write the ticked runs, each to a folder of its own."""
+        """Write the ticked runs, each to its own folder."""
         return self._runner.table.save(folder or self.folder)
 
     def load(self, folder: str | Path | None = None) -> None:
@@ -257,11 +257,11 @@ class Lab(PanelPage):
         return write_handout([e.run for e in entries if e.run], path, [e.label for e in entries])
 
     def yaml(self) -> str:
-        """Return what the panel shows as YAML."""
+        """Return the selected experiment as YAML."""
         return self.experiment.to_yaml()
 
     def python(self) -> str:
-        """Return what the panel shows as a script; see `check.as_python` for what repeats."""
+        """Return the selected experiment as a script; see `check.as_python` for its reproducibility."""
         return as_python(*self._picked())
 
     def close(self) -> None:
@@ -317,7 +317,7 @@ class _Requests:
         }
 
     def __call__(self, _widget: Any, content: Any, _buffers: Any) -> None:
-        """Answer a message; what the user did wrong is said in a line, and no failure prints into a cell."""
+        """Answer a message; the user's errors are shown in a line, and no failure prints into a cell."""
         handler = self._handlers.get(content.get("kind", "")) if isinstance(content, dict) else None
         if handler is None:
             return
@@ -346,7 +346,7 @@ class _Requests:
         self._checker.check(values, self._own, message.get("seq", 0), self._runner.view.experiment)
 
     def _on_run(self, message: dict[str, Any]) -> None:
-        """Run what came with the press: it is what the panel showed."""
+        """Run the values sent with the button press: the panel displayed those."""
         with self._guard:
             self._lab.values = message["values"]
             if message.get("prediction"):

@@ -1,4 +1,4 @@
-"""Slow work in a background thread, of which only the newest request counts."""
+"""Slow work in a background thread; only the newest request counts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class LatestTask:
-    """Runs the newest request in a thread of its own, which ends when there is none.
+    """Runs the newest request in its own thread, which ends when idle.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class LatestTask:
         self._thread: threading.Thread | None = None
 
     def ask(self, work: Callable[[], None]) -> None:
-        """Run this soon, in the place of a request that has not begun."""
+        """Run this soon; it replaces a request that has not started."""
         with self._lock:
             self._next = work
             if self._thread is None:

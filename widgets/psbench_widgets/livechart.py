@@ -1,4 +1,4 @@
-"""A chart whose rows arrive while it is looked at."""
+"""A chart whose rows arrive while it is displayed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class LiveChart(FrontendWidget):
             self._tell([table.part(source, first)], signals)
 
     def replace(self, columns: ColumnValues, source: str = "source", **signals: Any) -> None:
-        """Put these rows in the place of all earlier ones."""
+        """Replace all earlier rows."""
         with self._lock:
             if source in self._tables:
                 self._tables[source] = _Table(era=self._tables[source].era + 1)
@@ -86,7 +86,7 @@ class LiveChart(FrontendWidget):
             self._tell([table.part(source, 0) for source, table in self._tables.items()], {})
 
     def count(self, source: str = "source") -> int:
-        """Return how many rows are kept of a data set."""
+        """Return the number of stored rows of a data set."""
         with self._lock:
             table = self._tables.get(source)
             return table.next - table.start if table else 0
@@ -146,7 +146,7 @@ class _Table:
                 del column[:count]
 
     def since(self, source: str, era: int, number: int) -> dict[str, Any]:
-        """Return the rows that a page lacks which has those of `era` up to `number`."""
+        """Return the rows missing on a page that has the rows of `era` up to `number`."""
         known = era == self.era and self.start <= number <= self.next
         return self.part(source, number if known else self.start)
 
@@ -157,7 +157,7 @@ class _Table:
 
 
 def plain_value(value: Any) -> Any:
-    """Return a value that JSON knows: NumPy scalars unpacked, NaN and infinity as None."""
+    """Return a value for JSON: NumPy scalars unpacked, NaN and infinity as None."""
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):

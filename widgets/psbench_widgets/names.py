@@ -1,4 +1,4 @@
-"""What the runs of a panel are called: by what differs among them."""
+"""Names of the runs in a panel: their differences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LONGEST = 44
 
 
 def names_of(experiments: Sequence[Experiment]) -> list[str]:
-    """Return a name for each experiment: its title, then what not all of its kind have in common.
+    """Return a name for each experiment: its title, and its differences from others of its kind.
 
     Examples
     --------
@@ -38,7 +38,7 @@ def names_of(experiments: Sequence[Experiment]) -> list[str]:
 
 
 def paths_apart(picked: Experiment, shown: Experiment) -> list[str]:
-    """Return the dotted paths of what two experiments differ in.
+    """Return the dotted paths in which two experiments differ.
 
     >>> base = Experiment(strategy="ssp", cluster={"workers": 4})
     >>> paths_apart(base.but(seed=1, strategy={"name": "ssp", "staleness_bound": 9}), base)
@@ -49,7 +49,7 @@ def paths_apart(picked: Experiment, shown: Experiment) -> list[str]:
 
 
 def fork_name(label: str, *changes: str) -> str:
-    """Return what a fork of a run is called, or a fork of its forks, of which a long name has only the last.
+    """Return the name of a fork, or of a fork of a fork; a long name has only the last change.
 
     >>> fork_name("ssp", change_name(Fork(0.16, strategy="asp")))
     'ssp -> asp at 0.16 s'
@@ -62,7 +62,7 @@ def fork_name(label: str, *changes: str) -> str:
 
 
 def change_name(change: Fork) -> str:
-    """Return what a change adds to a run's name."""
+    """Return a change's suffix to a run's name."""
     when = f"at {change.at_s:.4g} s"
     if change.strategy is not None:
         to = change.strategy if isinstance(change.strategy, str) else _named_strategy(change.strategy)

@@ -1,4 +1,4 @@
-"""What a panel without a run opens with: a recorded run that plays slowly, and what one sees in it.
+"""Opening of a panel without a run: a recorded run that plays slowly, with comments.
 
 `python -m psbench_widgets.opening` records it anew; a test compares it with what the simulator does today.
 """
@@ -43,7 +43,7 @@ def opening() -> dict[str, Any]:
 
 
 def recorded() -> dict[str, Any]:
-    """Return the recording, and what other bounds would cost and buy, made now."""
+    """Return the recording, and the cost and benefit of other bounds, computed now."""
     from psbench import run
     from psbench_widgets.figures import with_sweep
     from psbench_widgets.sweep import machines_of, sweep

@@ -1,4 +1,4 @@
-"""Objects of Python in the panel: models and data of one's own, which the page knows by name only."""
+"""Python objects in the panel: the user's models and data, which the page knows by name only."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from psbench.experiment import Experiment
 
 
 def own_parts(experiment: Experiment) -> dict[str, Own]:
-    """Return the parts of an experiment that hold an object which the user passed, by field."""
     parts = {name: getattr(experiment, name) for name in Experiment.model_fields}
     return {name: part for name, part in parts.items() if isinstance(part, Own)}
 
 
 def with_objects(values: Mapping[str, Any], own: Mapping[str, Own]) -> dict[str, Any]:
-    """Return the panel's values with the objects where they say `own`."""
+    """Return the panel's values with `own` replaced by the objects."""
     return {key: own[key] if key in own and _says_own(value) else value for key, value in values.items()}
 
 
@@ -31,7 +30,7 @@ def options(own: Mapping[str, Own]) -> dict[str, dict[str, Any]]:
 
 
 def title(part: Part) -> str:
-    """Return what a part is called: its name, or of an object what it is.
+    """Return the title of a part: its name, or the type of an object.
 
     >>> title(Own(type="__main__.Net")), title(Own(type="(X, y)"))
     ('Net', '(X, y)')
@@ -42,7 +41,7 @@ def title(part: Part) -> str:
 
 
 def titles_of(experiment: Experiment, *fields: str) -> list[str]:
-    """Return what parts of an experiment are called."""
+    """Return the titles of an experiment's parts."""
     return [title(getattr(experiment, name)) for name in fields]
 
 

@@ -1,4 +1,4 @@
-"""How fast a simulated run goes on while a user watches it: slowly enough to see, and to press Switch now."""
+"""Pace of a simulated run while a user watches: slow enough to see, and to press Switch now."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _NAP_S = 0.05
 
 
 def check_pace(pace: str) -> str:
-    """Return a pace, or refuse what is none."""
+    """Return the pace, or raise if it is unknown."""
     if pace not in PACES:
         raise ParameterError(f"pace: {pace!r} is none of {', '.join(PACES)}")
     return pace
 
 
 class Pace:
-    """Holds a simulated run back, from its own thread, while a page is watched and nothing is asked of it.
+    """Slows a simulated run down, in its own thread, while a page is watched and idle.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Pace:
         self._place = 0.0
 
     def __call__(self, now_s: float) -> None:
-        """Hold the run back at a time of its own."""
+        """Sleep until the run's time is due."""
         if self.kind == "fast" or not self._is_watched():
             self._due_s = None
             return
@@ -63,7 +63,7 @@ class Pace:
             time.sleep(min(left, _NAP_S))
 
     def _seconds(self, now_s: float) -> float:
-        """Return after how many seconds of the clock the run should be at a time of its own."""
+        """Return the wall-clock seconds at which the run should reach a time of its own."""
         if self.kind == "10":
             return now_s / 10
         job = self._job

@@ -1,4 +1,4 @@
-"""What the panel's page shows, as traits that travel to it."""
+"""Content of the panel's page, as synchronised traits."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class PanelPage(FrontendWidget):
     goal = traitlets.Dict().tag(sync=True)
     folder = traitlets.Unicode("runs").tag(sync=True)
     opening = traitlets.Dict().tag(sync=True)
-    #: what the notebook keeps for readers without a kernel, as data and metadata of an output
-    kept = traitlets.Dict().tag(sync=True)
+    #: the static picture that the notebook saves for readers without a kernel: data and metadata of an output
+    saved_output = traitlets.Dict().tag(sync=True)
 
     _error = ""
 
@@ -40,7 +40,7 @@ class PanelPage(FrontendWidget):
         self.status = self.status | {"trouble": text}
 
     def show_status(self, running: dict[str, Any], queued: list[int]) -> None:
-        """Show what the run under way does (empty if there is none), and which runs wait."""
+        """Show the running run's status (empty if there is none), and the queued runs."""
         idle = {"running": None, "words": "", "trouble": self._error, "queued": queued}
         status = idle | running
         if status != self.status:

@@ -1,4 +1,4 @@
-"""What the page needs to show any moment of a run: its recording, and what the log does not hold."""
+"""Data for showing any moment of a run: its recording, and facts that the log does not hold."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEWEST, OF_EACH = 1000, 12
 def film(
     experiment: Experiment, log: EventLog, label: str, key: str, at_s: float | None = None
 ) -> dict[str, Any]:
-    """Return a run, or the part of it around a time, as the page reads it.
+    """Return a run, or its part around a time, for the page.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def film(
 def part_of(
     whole: Recording, experiment: Experiment, label: str, key: str, at_s: float | None
 ) -> dict[str, Any]:
-    """Return a recording, or the part of it around a time; see `film`."""
+    """Return a recording, or its part around a time; see `film`."""
     part, begin = whole.around(whole.end_s if at_s is None else at_s, MOST_SPANS)
     return _message(part, about(experiment, label, key, whole.workers), begin, whole)
 
@@ -48,19 +48,19 @@ def part_of(
 def moving(
     experiment: Experiment, log: EventLog, label: str, key: str, since: LogPrefix, stop: int
 ) -> dict[str, Any]:
-    """Return the newest rows of a run under way, up to one of them, as the page reads them."""
+    """Return the newest rows of a running run up to `stop`, for the page."""
     part = recording(log, since.bounds, since, stop)
     begin_s = float(log.rows(since.row, since.row + 1)["time_s"][0]) if since.row else 0.0
     return _message(part, about(experiment, label, key, part.workers), begin_s, part)
 
 
 def bounds_of(experiment: Experiment) -> list[int | None]:
-    """Return the staleness bound of each composition; None for those without."""
+    """Return the staleness bound of each composition; None for those without a bound."""
     return [getattr(each.consistency, "staleness_bound", None) for each in experiment.strategy.compositions]
 
 
 def about(experiment: Experiment, label: str, key: str, workers: Sequence[int]) -> dict[str, Any]:
-    """Return what the page says of a run beside its recording."""
+    """Return a run's facts beside its recording."""
     strategy = experiment.strategy
     return {
         "label": label,
@@ -75,7 +75,7 @@ def about(experiment: Experiment, label: str, key: str, workers: Sequence[int]) 
 
 
 def title_of(experiment: Experiment, label: str) -> str:
-    """Return what stands above a run that is shown: its name, strategy, cluster and seed."""
+    """Return the title of a displayed run: its name, strategy, cluster and seed."""
     strategy = str(experiment.strategy.name)
     said = (strategy, *(composition.name for composition in experiment.strategy.compositions))
     named = [label] if any(name in label for name in said) else [label, strategy]

@@ -1,4 +1,4 @@
-"""What the user expects of a run, and how far off that was; and a goal that the panel checks."""
+"""The user's predictions of a run and their errors, and a challenge that the panel checks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOBODY = 0.01
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the user expects of the next run; None where nothing is expected.
+    """The user's predictions for the next run; None for those not given.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Prediction:
         return cls(**values)
 
     def against(self, run: Run, before: Run | None = None) -> str:
-        """Return in words what came, a line for each thing that was expected; for a notebook's cell.
+        """Return a comparison of predictions and results, one line each; for a notebook's cell.
 
         Parameters
         ----------
@@ -83,7 +83,7 @@ def gaps(
     before: Mapping[str, Any] | None = None,
     evaluations: Sequence[Mapping[str, Any]] = (),
 ) -> list[dict[str, Any]]:
-    """Return for each thing that was expected what came, in words, and whether it was right.
+    """Return for each prediction the result, as text, and whether the prediction was right.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def _speed(expected: float, summary: Mapping[str, Any], before: Mapping[str, Any
 
 
 def _curve(expected: Sequence[float], evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Compare a drawn curve with the one that came, which is returned too: (share of the run, accuracy)."""
+    """Compare a drawn curve with the measured one, which is returned too: (share of the run, accuracy)."""
     came = [(e["epoch"], e["val_accuracy"]) for e in evaluations if e.get("val_accuracy") is not None]
     if len(came) < 2:
         return _gap("This run was not evaluated along the way, so there is no curve to compare with.", False)
@@ -228,7 +228,7 @@ class Challenge:
     def verdict(
         self, start: Experiment, run: Experiment, evaluations: Sequence[Mapping[str, Any]]
     ) -> tuple[bool, str]:
-        """Return whether a run reaches the goal, and why not or when.
+        """Return whether a run reaches the goal, and when or why not.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Situations to begin with: each is one press in the panel, and an experiment like any other."""
+"""Preset situations: each is one button in the panel, and a plain experiment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHORT = {"epochs": 20}
 
 @dataclass(frozen=True)
 class Preset:
-    """A situation: its name, what the button says, what one should look for, and what differs in it."""
+    """A situation: its name, the button's label, a hint, and its settings."""
 
     name: str
     title: str
@@ -23,12 +23,11 @@ class Preset:
     values: dict[str, Any]
 
     def experiment(self) -> Experiment:
-        """Return the experiment."""
         usual = {"name": self.title, "stop": _SHORT, "strategy": {"name": "ssp", "staleness_bound": 3}}
         return Experiment(**usual | self.values)
 
     def plain(self) -> dict[str, str]:
-        """Return what the page draws."""
+        """Return the data that the page draws."""
         return {"name": self.name, "title": self.title, "about": self.about}
 
 

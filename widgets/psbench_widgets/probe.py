@@ -1,4 +1,4 @@
-"""What takes time to find out about an experiment: whether its data is there, how labels are spread."""
+"""Slow checks of an experiment: whether its data exists, and the distribution of labels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANSWER_WITHIN_S = 2.0
 
 
 def probe(experiment: Experiment) -> dict[str, Any]:
-    """Return what the page shows beside the controls: `errors`, `disabled` models, labels per worker."""
+    """Return the information beside the controls: `errors`, `disabled` models, labels per worker."""
     found: dict[str, Any] = {"errors": {}, "disabled": {}}
     if experiment.scheduler is not None:
         try:

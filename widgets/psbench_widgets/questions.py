@@ -1,4 +1,4 @@
-"""What was expected of a run and what came, and whether the goal is reached."""
+"""Comparison of predictions with a run, and verdict on the challenge."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Questions:
     def judge(
         self, number: int, run: Run, summary: Mapping[str, Any] | None, before: Mapping[str, Any] | None
     ) -> dict[str, Any]:
-        """Compare a run that has ended with what was expected, and return what the page shows.
+        """Compare a finished run with the predictions, and return the data that the page shows.
 
         A goal that was reached stays reached.
         """
@@ -43,6 +43,6 @@ class Questions:
         return self.plain()
 
     def plain(self) -> dict[str, Any]:
-        """Return what the page shows."""
+        """Return the data that the page shows."""
         text = self._challenge.words() if self._challenge is not None else ""
         return {"text": text, "reached": self._reached, "why": self._why, "gaps": self._gaps}

@@ -1,4 +1,4 @@
-"""The runs of a panel: those under way, those that failed, and the finished ones that can be compared."""
+"""The runs of a panel: running, failed, and finished ones that can be compared."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class RunEntry:
 
     @property
     def label(self) -> str:
-        """The name that the user gave it, or else what tells it apart."""
+        """The user's name for the run, or else its differences from others."""
         return self.name or self.own_name or self.experiment.title
 
     @property
     def name_parts(self) -> tuple[str, ...]:
-        """Its name; of a fork the name of its origin, and what each fork changed."""
+        """The run's name; for a fork its origin's name, and the change of each fork."""
         return self.forked if self.forked and self.name == fork_name(*self.forked) else (self.label,)
 
     def plain(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class RunTable:
         return entry
 
     def _name_all(self) -> None:
-        """Call every run by what differs among those of its strategy."""
+        """Name every run by its differences from others of its strategy."""
         # a fork is called after the run that it is a fork of, which is not called by what the fork changes
         entries = [entry for entry in self._entries.values() if not entry.name]
         names = names_of([entry.experiment for entry in entries])
@@ -128,11 +128,11 @@ class RunTable:
         return number in self._entries
 
     def tick(self, number: int, on: bool) -> None:
-        """Choose whether a run is compared."""
+        """Set whether a run is compared."""
         self[number].ticked = on
 
     def rename(self, number: int, name: str) -> None:
-        """Call a run something else; an empty name gives it its own back."""
+        """Rename a run; an empty name restores the default."""
         with self._lock:
             self[number].name = name.strip()
             self._name_all()
@@ -162,13 +162,11 @@ class RunTable:
             return lines[::-1]
 
     def before(self, number: int) -> RunEntry | None:
-        """Return the newest finished run before another."""
         with self._lock:
             found = [e for n, e in sorted(self._entries.items()) if n < number and e.run is not None]
             return found[-1] if found else None
 
     def ticked(self) -> list[RunEntry]:
-        """Return the runs that are compared."""
         with self._lock:
             return [e for _, e in sorted(self._entries.items()) if e.ticked and e.run is not None]
 
@@ -186,7 +184,6 @@ class RunTable:
         return found.renamed(renamed)
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write every ticked run to a folder of its own inside `folder`."""
         return [_write(entry, Path(folder)) for entry in self.ticked()]
 
     def load(self, folder: str | Path, number: Callable[[], int]) -> list[RunEntry]:

@@ -1,4 +1,4 @@
-"""What the panel shows of a run: its charts, its recording, and the progress line."""
+"""The panel's view of a run: its charts, its recording, and the progress line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SECOND_S = 1.5
 
 @dataclass
 class _Film:
-    """A run that is shown, and what its recording is made from."""
+    """A displayed run, and the source of its recording."""
 
     experiment: Experiment
     log: EventLog
@@ -45,11 +45,11 @@ class _Film:
 
     @property
     def key(self) -> str:
-        """What tells it apart on the page."""
+        """The key of the run on the page."""
         return f"run {self.number}"
 
     def around(self, at_s: float | None) -> dict[str, Any]:
-        """Return what the page needs to show a moment."""
+        """Return the part of the recording around a moment."""
         found = self._part(at_s)
         if found["end_s"] > self.recording(renew=False).settled_s:
             self.recording()
@@ -69,7 +69,7 @@ class _Film:
         return found
 
     def recording(self, renew: bool = True) -> Recording:
-        """Return the recording of the whole log; of what there was of it some time ago, if that will do."""
+        """Return the recording of the whole log; without `renew` it may be slightly outdated."""
         rows = len(self.log)
         if self._whole is None or (renew and self._whole[0] != rows) or self._whole[0] > rows:
             self._whole = rows, recording(self.log, bounds_of(self.experiment), stop=rows)
@@ -77,7 +77,7 @@ class _Film:
 
 
 class RunView:
-    """Shows one run at a time, or two beside each other; safe to use from any thread.
+    """Shows one run at a time, or two side by side; thread-safe.
 
     The sentence, the charts and the moving picture of a run under way are made at the same moments, from the
     same rows.
@@ -104,7 +104,7 @@ class RunView:
     # ---------------------------------------------------------------- a run under way
 
     def read_rows(self, job: Job, log: EventLog, start: int, stop: int) -> None:
-        """Take note of new rows of a job's log; those of another job put its charts in place of the last."""
+        """Handle new rows of a job's log; a new job replaces the charts."""
         with self._lock:
             if self._job is not job or start < self._stop:  # or it has gone back to a checkpoint
                 self._begin(job, log)
@@ -121,7 +121,7 @@ class RunView:
 
     @property
     def is_seen(self) -> bool:
-        """Whether the charts are in view: while a run goes on, others are not drawn."""
+        """Whether the charts are visible; hidden charts are not drawn during a run."""
         return self._is_seen
 
     @is_seen.setter
@@ -139,7 +139,7 @@ class RunView:
                 self.show_moment(None)
 
     def refresh(self) -> None:
-        """Bring the sentence, the charts and the moving picture up to the log: all of them, or none.
+        """Update the sentence, the charts and the recording from the log, all together.
 
         The charts may be out of sight while the sentence is not (on another tab); they follow later.
         """
@@ -168,7 +168,7 @@ class RunView:
 
     @staticmethod
     def _clock(job: Job) -> float:
-        """Return the seconds that a run takes: of this process, or of the clock if it is elsewhere."""
+        """Return the seconds that a run has used: CPU time in this process, or else wall-clock time."""
         is_here = job.experiment.backend == "simulated" and not _is_held_back(job)
         return time.process_time() if is_here else time.perf_counter()
 
@@ -183,7 +183,7 @@ class RunView:
     # ---------------------------------------------------------------- a run that is over
 
     def show(self, entry: RunEntry, beside: RunEntry | None = None, at_s: float | None = None) -> None:
-        """Show a finished run again, perhaps with another one beside it, at a moment."""
+        """Show a finished run again at a moment, perhaps with another one beside it."""
         entries = [each for each in (entry, beside) if each is not None and each.run is not None]
         if not entries:
             return
@@ -197,16 +197,14 @@ class RunView:
 
     @property
     def shown_number(self) -> int:
-        """The number of the run that is shown first; 0 before any."""
         return self._shown[0].number if self._shown else 0
 
     @property
     def experiment(self) -> Experiment | None:
-        """The experiment of the run that is shown first; None before any."""
         return self._shown[0].experiment if self._shown else None
 
     def show_moment(self, at_s: float | None, view: str = "", sought: str = "") -> None:
-        """Send the recordings of what is shown, with a moment in them; the newest one if that is None.
+        """Send the recordings of the displayed runs around a moment (None: the newest).
 
         Only the view that asked takes the answer, so that it moves no other; all do if none is named.
         """
@@ -221,7 +219,7 @@ class RunView:
                 self._send({"kind": "films", "films": films} | told)
 
     def seek(self, kind: str, at_s: float, back: bool = False, view: str = "") -> None:
-        """Show the next instant of a kind after a time (or the one before it), looked for in all of the log.
+        """Show the next (or previous) instant of a kind, searched in the whole log.
 
         Of two runs beside each other it is the nearer one. The view is told too where there is none.
         """
@@ -242,13 +240,13 @@ class RunView:
     # ---------------------------------------------------------------- words
 
     def _echo_of(self, job: Job) -> str:
-        """Say what took effect; made once, as it is asked for ten times a second."""
+        """Return the effective settings; cached, because it is needed ten times a second."""
         if self._echo[0] != job.number:
             self._echo = job.number, _in_one_line(job.experiment)
         return self._echo[1]
 
     def progress(self, job: Job) -> dict[str, Any]:
-        """Return how far a job under way has come, as the page shows it."""
+        """Return the progress of a running job, for the page."""
         experiment, progress = job.experiment, self._progress
         found = {
             "running": job.number,
@@ -270,7 +268,7 @@ class RunView:
 
 
 def _is_held_back(job: Job) -> bool:
-    """Whether a run waits for its viewers most of the time, so that drawing costs it nothing."""
+    """Return whether a run is slowed down for its viewers, so that drawing costs it no time."""
     return isinstance(job.control.pace, Pace) and job.control.pace.kind != "fast"
 
 
@@ -280,19 +278,19 @@ def _film(entry: RunEntry) -> _Film:
 
 
 def _before_first_event(job: Job) -> str:
-    """Say what happens before the first event."""
+    """Return the status before the first event."""
     if job.start.rows():
         return job.start.words()
     return job.reading or f"loading {job.experiment.data.name}"
 
 
 def _start_of(job: Job) -> dict[str, Any]:
-    """Return which process of a live run is at what, as the page shows it; empty before any starts."""
+    """Return the start-up stages of a live run's processes for the page; empty before any starts."""
     rows = job.start.rows()
     return {"stages": STAGES, "rows": rows} if rows else {}
 
 
 def _in_one_line(experiment: Experiment) -> str:
-    """Say what took effect."""
+    """Return the effective settings in one line."""
     names = titles_of(experiment, "data", "model", "cluster", "sharding")
     return " · ".join([experiment.title, *names, f"seed {experiment.seed}", experiment.backend])

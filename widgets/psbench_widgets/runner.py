@@ -1,4 +1,4 @@
-"""The runs of a panel, and what its page shows of them."""
+"""The runs of a panel, and their display on its page."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from psbench_widgets.bridge import Bridge, Job, JobStatus
 from psbench_widgets.comparison_view import ComparisonView
 from psbench_widgets.fault_controls import press_live
 from psbench_widgets.figures import Figures
-from psbench_widgets.kept_picture import KeptPicture
 from psbench_widgets.latest_task import LatestTask
 from psbench_widgets.names import change_name, fork_name
 from psbench_widgets.page import PanelPage
 from psbench_widgets.questions import Questions
 from psbench_widgets.run_table import RunTable
 from psbench_widgets.run_view import RunView
+from psbench_widgets.saved_output import SavedOutput
 from psbench_widgets.sweep import machines_of, sweep
 from psbench_widgets.view_lease import ViewLease
 
 
 class Runner:
-    """Runs what a panel asks for: receives what the pump reports, and shows it on the page."""
+    """Executes the panel's requests: receives the pump's reports, and shows them on the page."""
 
     def __init__(self, page: PanelPage, figures: Figures, questions: Questions, renderer: str) -> None:
         self._page, self._figures, self.questions = page, figures, questions
@@ -33,7 +33,7 @@ class Runner:
         self.view = RunView(figures, lambda message: page.send(message))
         self.comparison = ComparisonView(self.table, page.show_comparison, page.show_error, renderer)
         self.lease = ViewLease()
-        self.picture = KeptPicture(lambda kept: page.set_trait("kept", kept))
+        self.picture = SavedOutput(lambda output: page.set_trait("saved_output", output))
         self.bridge = Bridge(self)
         #: a run that ends for a change of it, and the change
         self._pressed: tuple[Job, Fork] | None = None
@@ -41,7 +41,7 @@ class Runner:
         self._sweep = LatestTask("psbench-sweep", page.show_error)
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait until all are over and shown; returns whether they are over."""
+        """Wait until all runs are finished and displayed; return whether they are finished."""
         done = self.bridge.wait(timeout_s)
         self.comparison.wait(timeout_s)
         self._sweep.wait(timeout_s)
@@ -66,7 +66,7 @@ class Runner:
         return self.bridge.submit(experiment, fork_name(*forked), (number, other.at_s), forked)
 
     def press(self, other: Fork) -> str:
-        """Change one thing of the run under way, and return in words what follows; see `Lab.press`."""
+        """Change the running run, and return a sentence about the consequence; see `Lab.press`."""
         job = self.bridge.current
         if job is None:
             raise ParameterError("press: no run is under way")
@@ -78,11 +78,11 @@ class Runner:
         return "the run ends here, and is simulated again with the change"
 
     def on_rows(self, job: Job, log: EventLog, start: int, stop: int) -> None:
-        """Take note of new rows; see `RunView.read_rows`."""
+        """Handle new rows; see `RunView.read_rows`."""
         self.view.read_rows(job, log, start, stop)
 
     def on_status(self, job: Job, status: JobStatus) -> None:
-        """Show what became of a run, and what follows from it."""
+        """Show a run's new status, and its consequences."""
         self.table.update(job, status)
         self.view.finish(job)
         self._judge(job)
@@ -94,7 +94,7 @@ class Runner:
             self.sweep_bounds()
 
     def on_tick(self) -> None:
-        """Bring the page up to what the run under way has written; end it if no page is left."""
+        """Update the page from the running run; stop the run if no page is left."""
         self.view.refresh()
         self._publish_status()
         self._show_said()
@@ -112,14 +112,14 @@ class Runner:
         self.comparison.update_if_changed(unless=self.bridge.is_busy)
 
     def sweep_bounds(self) -> None:
-        """Play the bounds on the cluster of the run that is shown, behind its own point."""
+        """Run all bounds on the cluster of the displayed run, and draw them behind its point."""
         experiment, figures = self.view.experiment, self._figures
         if experiment is not None:
             machines = machines_of(experiment)
             self._sweep.ask(lambda: figures.show_sweep(sweep(machines), machines))
 
     def _judge(self, job: Job) -> None:
-        """Compare a run that has ended with what was expected of it; show a fork beside its origin."""
+        """Compare a finished run with its predictions; show a fork beside its origin."""
         table = self.table
         entry = table[job.number]
         if entry.run is None:
@@ -134,7 +134,7 @@ class Runner:
         self._page.goal = self.questions.judge(job.number, entry.run, summary, before)
 
     def _fork_pressed(self) -> None:
-        """Go on from the run that was ended by a press, once it is over."""
+        """Run the fork of a run that was stopped for a change, once it has ended."""
         if self._pressed is None or not self._pressed[0].is_over:
             return
         (job, other), self._pressed = self._pressed, None
@@ -148,7 +148,7 @@ class Runner:
             self.picture.update(entry.run, f"Run {job.number}: {entry.label}")
 
     def _show_said(self) -> None:
-        """Show what a live run says of a press, or of a process that was lost."""
+        """Show a live run's message about an injected fault, or about a lost process."""
         job = self.bridge.current
         if job is not None and job.control.said:
             said, job.control.said = job.control.said, ""

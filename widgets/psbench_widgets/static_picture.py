@@ -17,7 +17,7 @@ def static(figure: charts.Figure) -> tuple[dict[str, Any], list[dict[str, Any]]]
 
 
 def as_columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Return rows as columns; what a row lacks is None."""
+    """Return rows as columns; missing values become None."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
 
@@ -31,7 +31,7 @@ def bare(chart: Any) -> dict[str, Any]:
 
 
 def titles(figure: charts.Figure) -> tuple[str, str]:
-    """Return a figure's title, and what is noted beside it."""
+    """Return a figure's title, and the note beside it."""
     title = charts.spec(figure.chart).get("title", "")
     text, remark = (title["text"], title.get("subtitle", "")) if isinstance(title, dict) else (title, "")
     return text, " ".join(filter(None, (remark, figure.note)))

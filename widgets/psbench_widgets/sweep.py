@@ -1,4 +1,4 @@
-"""What each staleness bound would cost and buy on the cluster of a run: many short runs without gradients."""
+"""Cost and benefit of each staleness bound on a run's cluster: many short runs without gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OF_EACH, LEAST, MOST = 20, 120, 2000
 
 
 def machines_of(experiment: Experiment) -> str:
-    """Return what the runs of all bounds depend on, as a specification; empty where they cannot be played.
+    """Return the specification on which the runs of all bounds depend; empty if they cannot be simulated.
 
     That is for more workers than take part in it in a moment, or for settings that only runs with gradients
     have.

@@ -1,4 +1,4 @@
-"""Whether any page still shows the panel."""
+"""Whether any page still displays the panel."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ class ViewLease:
         self._seen: dict[str, bool] = {}
 
     def see(self, view: str, on: bool) -> None:
-        """Note whether the charts of a view can be seen."""
+        """Record whether the charts of a view are visible."""
         self._seen[view] = on
 
     @property
     def is_seen(self) -> bool:
-        """Whether some view can be seen; one that has not said so can."""
+        """Whether some view is visible; views that have not reported count as visible."""
         return not self._seen or any(self._seen.values())
 
     def renew(self) -> None:
-        """Note that a view is open."""
+        """Record that a view is open."""
         self._closed_s = None
 
     def view_closed(self) -> None:
-        """Note that a view has closed; others may be open."""
+        """Record that a view has closed; others may be open."""
         self._closed_s = time.monotonic()
 
     @property
     def has_expired(self) -> bool:
-        """Whether no view has reported for `GRACE_S` seconds since one closed."""
+        """Whether no view has reported for `GRACE_S` seconds after one closed."""
         return self._closed_s is not None and time.monotonic() - self._closed_s > GRACE_S

@@ -80,7 +80,7 @@ def _switched(handed: Handed) -> dict[str, Any]:
 
 
 def _share(handed: Handed, epochs: int) -> float:
-    """Return the time of a run that switches after so many epochs, over that of All-Reduce alone."""
+    """Return the time of a run that switches after that many epochs, relative to All-Reduce alone."""
     times = (handed.timed(**switching(each)).summary()["time_s"] for each in (epochs, EPOCHS))
     return float(next(times) / next(times))
 

@@ -1,4 +1,4 @@
-"""Submissions of a class: folders or zip files, each graded in a process of its own within a time limit."""
+"""Submissions of a class: folders or zip files, each graded in its own process with a time limit."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def submission_of(folder: Path) -> Submission:
 
 
 def submissions_in(path: Path) -> list[Path]:
-    """Return a submission, or those in a folder of a class: folders and zip files `assignment-N-STUDENT`.
+    """Return a submission, or the submissions in a class's folder: folders and zips `assignment-N-STUDENT`.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def submissions_in(path: Path) -> list[Path]:
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[Path]:
-    """Yield the folder of a submission; that of a zip file for the time of the block.
+    """Yield the folder of a submission; a zip file is unpacked for the duration of the block.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def unpacked(path: Path) -> Iterator[Path]:
 
 
 def graded(path: Path, limit_s: float, has_share: bool = False) -> dict[str, Any]:
-    """Grade a submission in a process of its own, which ends at the limit.
+    """Grade a submission in its own process, with a time limit.
 
     Returns
     -------

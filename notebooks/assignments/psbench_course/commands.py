@@ -118,7 +118,7 @@ def slides(
         str | None, typer.Option(metavar="ADDRESS", help="Where reveal.js lies: an address, or a folder.")
     ] = None,
 ) -> None:
-    """Write reveal.js slides from a source in Markdown, whose code is run."""
+    """Write reveal.js slides from a Markdown source, whose code is run."""
     from psbench_course.slides import REVEAL, write_slides
 
     write_slides(source, out, REVEAL if reveal is None else reveal)

@@ -1,4 +1,4 @@
-"""What is drawn for a student: the same on every machine."""
+"""Random parameters of a student: the same on every machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Feedback for students: whether a submission is complete and their own, not whether it is right."""
+"""Feedback for students: whether a submission is complete and their own, not whether it is correct."""
 
 from __future__ import annotations
 

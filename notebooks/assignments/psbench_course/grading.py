@@ -28,7 +28,7 @@ class Grade:
         self._tests: dict[int, dict[str, Any]] = {}
 
     def check(self, number: int) -> str:
-        """Carry out a check, 0 for the first, and return the mistake in words; empty if there is none.
+        """Run a check, 0 for the first, and return a description of the mistake; empty if there is none.
 
         No check has points if the work is not the student's own. What a check raises is its own failure,
         and no other's.
@@ -43,7 +43,7 @@ class Grade:
         return wrong
 
     def results(self) -> dict[str, Any]:
-        """Return what Gradescope reads as `results.json`, of the checks that were carried out."""
+        """Return the content of Gradescope's `results.json`, for the completed checks."""
         tests = [test for _, test in sorted(self._tests.items())]
         output = f"assignment {self.submission.assignment} of {self.submission.student}"
         if self.submission.assignment == 0:

@@ -78,5 +78,5 @@ def right_letter(student: str, number: int) -> str:
 
 
 def points(student: str, answers: Mapping[str, object], numbers: Sequence[int]) -> int:
-    """Return how many of the answers, q1 and so on, are right."""
+    """Return the number of correct answers among q1 and so on."""
     return sum(answers.get(f"q{number}") == right_letter(student, number) for number in numbers)

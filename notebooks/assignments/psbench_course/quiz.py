@@ -9,7 +9,6 @@ from psbench_course.draws import draws_of
 
 
 def _questions() -> list[tuple[str, list[str]]]:
-    """Return each question of `quiz.md` with its options."""
     text = files("psbench_course").joinpath("quiz.md").read_text(encoding="utf-8")
     parts = (part.split("\n- ") for part in text.split("\n## ")[1:])
     return [(question.strip(), [option.strip() for option in options]) for question, *options in parts]

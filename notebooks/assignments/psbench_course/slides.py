@@ -1,4 +1,4 @@
-"""Slides from a source in Markdown, whose code makes the figures: reveal.js, by nbconvert."""
+"""Slides from a Markdown source, whose code makes the figures: reveal.js, by nbconvert."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def slides(source: str) -> dict[str, Any]:
 
 
 def _shown(code: str, space: dict[str, Any]) -> dict[str, Any]:
-    """Run code, and return its last expression as what a notebook's output consists of."""
+    """Run code, and return its last expression as the content of a notebook output."""
     tree = ast.parse(code)
     last = tree.body.pop()
     if not isinstance(last, ast.Expr):

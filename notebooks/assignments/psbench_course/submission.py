@@ -1,4 +1,4 @@
-"""What a student hands in: an experiment of their own, predictions that are kept, runs and answers."""
+"""A student's submission: an experiment of their own, fixed predictions, runs and answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DESIGN_WORKERS, _UNSEEN = 6, 3
 
 
 def own_of(student: str) -> dict[str, Any]:
-    """Return what is the student's own: seed, slow worker and its speed, budgets of staleness and of time.
+    """Return the student's own parameters: seed, slow worker and its speed, budgets of staleness and time.
 
     >>> sorted(own_of("ada"))
     ['budget', 'seed', 'share', 'slow', 'speed']
@@ -49,7 +49,7 @@ def own_of(student: str) -> dict[str, Any]:
 
 
 def experiment_of(student: str) -> Experiment:
-    """Return the student's experiment: four workers, one of which is slow, on the digits."""
+    """Return the student's experiment: four workers, one of them slow, on the digits."""
     own = own_of(student)
     speed = [own["speed"] if worker == own["slow"] else 1.0 for worker in range(_WORKERS)]
     return _on_digits(speed, lr=0.05, batch_size=64, stop={"epochs": 4}, seed=own["seed"])
@@ -70,12 +70,12 @@ def _on_digits(speed: list[float], lr: float, **fields: Any) -> Experiment:
 
 
 def bounded(bound: Any) -> dict[str, Any]:
-    """Return what changes an experiment to SSP with that bound."""
+    """Return the change of an experiment to SSP with that bound."""
     return {"strategy": {"name": "ssp", "staleness_bound": bound}}
 
 
 def switching(epochs: Any) -> dict[str, Any]:
-    """Return what changes an experiment to All-Reduce for so many of 10 epochs, and ASP from then on.
+    """Return the change of an experiment to All-Reduce for `epochs` of 10 epochs, then ASP.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def switching(epochs: Any) -> dict[str, Any]:
 
 
 def _design_for(rng: np.random.Generator) -> Experiment:
-    """Return an experiment on a cluster that is drawn: six workers, two of which are far behind."""
+    """Return an experiment on a random cluster: six workers, two of them far slower."""
     speed = rng.uniform(0.5, 1.0, _DESIGN_WORKERS)
     speed[rng.choice(_DESIGN_WORKERS, 2, replace=False)] = rng.uniform(0.15, 0.35, 2)
     stop = {"epochs": 12, "target_accuracy": 0.93}
@@ -130,7 +130,7 @@ class Submission:
 
     @cached_property
     def own(self) -> dict[str, Any]:
-        """What is the student's own; see `own_of`."""
+        """The student's own parameters; see `own_of`."""
         return own_of(self.student)
 
     @cached_property
@@ -154,7 +154,7 @@ class Submission:
         return Markdown(shown(self.student))
 
     def predict(self, **values: Any) -> None:
-        """Write down what is expected, once, before anything is run.
+        """Store the predictions, once, before anything is run.
 
         Raises
         ------
@@ -186,16 +186,16 @@ class Submission:
         return found
 
     def predictions_digest(self) -> str:
-        """Return a digest of the predictions, which each run records: later ones are not those of the run."""
+        """Return a digest of the predictions, which each run records: later changes are detected."""
         text = json.dumps(self.read("predictions"), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def answer(self, **values: Any) -> None:
-        """Write the answers; those that are still `...` are left out, and the last ones count."""
+        """Write the answers, without those that are still `...`; the last ones count."""
         self._write("answers", _answered(values))
 
     def read(self, name: str) -> dict[str, Any]:
-        """Return the "predictions" or "answers", as they were handed in; empty if there are none.
+        """Return the submitted "predictions" or "answers"; empty if there are none.
 
         Raises
         ------

@@ -102,7 +102,7 @@ class Handed:
         return answers[name]
 
     def near(self, name: str, expected: float) -> str:
-        """Return what is wrong with an answer that is a number."""
+        """Return the error in a numeric answer; empty if it is close enough."""
         value = self.answer(name)
         margin = _NEAR * abs(expected)
         # in this order NaN is not near, and no whole number is too large for a float
@@ -112,7 +112,7 @@ class Handed:
 
 
 def _is_like(folder: Path, wanted: Experiment, free: tuple[str, ...]) -> bool:
-    """Return whether a run's specification, read as data, is the wanted one but for the fields in `free`.
+    """Return whether a run's specification is the wanted one except for the fields in `free`.
 
     It is compared before any object is made of it: a specification can name code to import.
     """

@@ -1,4 +1,4 @@
-"""The runs that a paper needs at a scale: which, with which seeds, and at what cost."""
+"""The runs that a paper needs at a scale, with their seeds and costs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class PaperCell:
 
     @property
     def key(self) -> str:
-        """What a stored record is found by: a digest of all that determines the run and its measures."""
+        """The key of a stored record: a digest of everything that determines the run and its measures."""
         content = json.dumps([self.spec, self.target_of, self.target])
         return hashlib.sha256(content.encode()).hexdigest()[:24]
 
@@ -95,12 +95,11 @@ def _of_claims_at(paper: Paper, scale: Scale) -> list[PublishedNumber]:
 
 
 def runs_at(paper: Paper, row: PublishedNumber, scale: Scale) -> bool:
-    """Return whether a row is run at a scale."""
     return not row.reason and all(paper.has(name, scale) for name in row.experiments)
 
 
 def seeds_of(paper: Paper, name: str, scale: Scale, asked: int | None) -> int:
-    """Return how many seeds an experiment gets: as asked, or of its set-up, or of the scale."""
+    """Return the number of seeds of an experiment: as requested, or from its set-up, or from the scale."""
     own = paper.setups[paper.experiments[name].setup].seeds.get(scale, SEEDS[scale])
     return own if asked is None else asked
 
@@ -130,7 +129,7 @@ def tuning(paper: Paper, scale: Scale, table: str | None = None) -> list[PaperCe
 
 
 def best(paper: Paper, scale: Scale, seeds: int | None, factors: dict[str, float]) -> list[PaperCell]:
-    """Return the results again, each experiment at its best rate where that is not the common one."""
+    """Return the result cells at each experiment's best rate, if it is not the common one."""
     cells = [
         _cell(paper, name, scale, seed, "best", f"{factor:g}", {"optimizer.lr": factor})
         for name, factor in factors.items()
@@ -165,7 +164,7 @@ def sensitivity(paper: Paper, scale: Scale, table: str | None = None) -> list[Pa
 
 
 def _drawn(paper: Paper, name: str, scale: Scale, number: int) -> dict[str, float]:
-    """Return the factors of a draw, by the field that each is of; a strategy may lack that of another."""
+    """Return the factors of a draw by field; a strategy may lack some of the fields."""
     factors = {}
     spec = experiment_of(paper, name, scale, 0).spec()
     guesses = [guess for guess in paper.guesses if paper.experiments[name].setup in guess.setups]
@@ -259,7 +258,7 @@ def _cell(
 
 
 def _deciding(experiment: Experiment) -> dict[str, Any]:
-    """Return the specification without what is of live runs alone: a new limit there changes no record."""
+    """Return the specification without live-run settings, whose changes affect no record."""
     return {name: value for name, value in experiment.spec().items() if name not in LIVE}
 
 
@@ -287,7 +286,7 @@ def _slug(name: str) -> str:
 
 
 def lines(cells: Sequence[PaperCell]) -> Iterator[str]:
-    """Yield what is to be run in words, a line for each role."""
+    """Yield a description of the planned runs, one line per role."""
     words: dict[Role, str] = {
         "result": "results",
         "tuning": "trials of rates",
@@ -298,7 +297,7 @@ def lines(cells: Sequence[PaperCell]) -> Iterator[str]:
 
 
 def sources(cells: Sequence[PaperCell]) -> Iterator[str]:
-    """Yield what a forecast was computed from, a line for each of its products, with the number of runs."""
+    """Yield the sources of a forecast, one line per product, with the number of runs."""
     for source, count in Counter(cell.source for cell in cells if cell.source).items():
         yield f"  {count} run{'s' if count > 1 else ''}: {source}"
 

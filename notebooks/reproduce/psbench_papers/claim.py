@@ -1,4 +1,4 @@
-"""What a paper claims, in a sentence, with the rows that bear on it and the rule of its verdict."""
+"""A claim of a paper, with its sentence, its rows, and the rule for its verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Closed forms that stand beside runs, by name."""
+"""Closed forms for comparison with runs, by name."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def k_bsp_round(n: float, k: float) -> float:
 
 
 def ring_over_server(n: float) -> float:
-    """Return what a ring sends for each worker and update over what a worker and its server exchange.
+    """Return a ring's traffic per worker and update relative to the exchange with a server.
 
     2 (n - 1) / n vectors against 2, one up and one down.
 
@@ -60,7 +60,7 @@ def ring_over_server(n: float) -> float:
 
 
 def free_workers(share_fast: float, share_half: float, share_quarter: float) -> float:
-    """Return the steps a second without a barrier over those with one, messages free and steps constant.
+    """Return the ratio of steps per second without and with a barrier, for free messages.
 
     sum(speed) / (n min(speed)) for three kinds of machine, of speed 1, 1/2 and 1/4.
 

@@ -1,4 +1,4 @@
-"""`psbench reproduce` and `psbench verify`: published results, and ours beside them."""
+"""`psbench reproduce` and `psbench verify`: published results beside ours."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def reproduce_command(
     out: _Out = _OUT,
     as_json: AsJson = False,
 ) -> int:
-    """Repeat published experiments and say of each claim whether it holds here.
+    """Repeat published experiments, and report for each claim whether it holds here.
 
     Says first what it will cost. Runs that are stored in DIR are not made again, so a command that was
     stopped goes on.
@@ -165,7 +165,7 @@ def verify_command(
 def _drawn_again(
     stored: list[PaperRecord], seed: int, data: Path | None
 ) -> tuple[PaperRecord, dict[str, Any]]:
-    """Draw a run and make it again; another one where its data set is not there and no folder was named.
+    """Repeat a randomly chosen stored run; skip runs whose data set is missing.
 
     Raises
     ------
@@ -204,7 +204,7 @@ def _look_for_data(data: Path | None) -> None:
 
 
 def _stored_papers(names: Sequence[str], table: str | None, scale: Scale, seeds: int | None) -> Sequence[str]:
-    """Return those of several papers that have stored runs of a scale; of one, that one."""
+    """Return the given papers that have stored runs of a scale; a single paper is returned as is."""
     if table is not None or seeds is not None:
         raise SpecError("--stored judges all stored runs of a paper: leave out the table and --seeds")
     return _with_runs(names, scale) or names[:1]
@@ -237,7 +237,7 @@ def _stored(name: str, out: Path | None, scale: Scale) -> list[PaperRecord]:
 
 
 def _progress(name: str) -> Callable[[Progress], None]:
-    """Return what prints a line whenever a run has ended."""
+    """Return a function that prints a line whenever a run has ended."""
     from psbench.progress import time_left
 
     ended = -1

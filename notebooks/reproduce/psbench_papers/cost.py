@@ -1,4 +1,4 @@
-"""What a run is expected to take: measured where it was, else a product of sizes and of measured times."""
+"""Expected cost of a run: measured, or else extrapolated from sizes and measured times."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ IMAGES = {"mnist": 60_000, "cifar10": 50_000, "cifar100": 50_000, "folder": 50_0
 
 
 class Cost(NamedTuple):
-    """CPU seconds of a run, and what they were computed from; empty if they were measured."""
+    """CPU seconds of a run, and their sources; empty if measured."""
 
     seconds: float
     source: str = ""
 
 
 def cost(setup: SetUp, scale: Scale, experiment: Experiment) -> Cost:
-    """Return what a run is expected to take: of its set-up, or computed, or 0 where neither is possible."""
+    """Return the expected cost of a run: measured, extrapolated, or 0 if neither is possible."""
     if scale in setup.seconds:
         return Cost(setup.seconds[scale])
     spec = experiment.spec()
@@ -42,7 +42,7 @@ def cost(setup: SetUp, scale: Scale, experiment: Experiment) -> Cost:
 
 
 def _samples(experiment: Experiment, stop: dict[str, Any], images: int) -> tuple[float, str]:
-    """Return how many gradients of single images a run takes, or may take at most."""
+    """Return the maximum number of single-image gradients in a run, and its source."""
     if stop.get("epochs") is not None:
         return stop["epochs"] * images, ""
     cluster = experiment.cluster

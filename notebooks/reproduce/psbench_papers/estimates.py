@@ -1,4 +1,4 @@
-"""Our number for a row, from the runs: its interval, and how sure it is that it lies above or below another.
+"""Our number for a row, from the runs: its interval, and its tests against other numbers.
 
 A ratio is estimated by its logarithm, and runs are compared in pairs with the same seed, which takes out what
 both drew alike: the data, the start of the model, the order of the samples.
@@ -71,7 +71,7 @@ class Estimate(ABC):
 
     @abstractmethod
     def power(self, effect: float, level: float) -> float:
-        """Return the chance to find an effect of this size with as many seeds and this noise.
+        """Return the power of the test for this effect size, with as many seeds and this noise.
 
         Parameters
         ----------
@@ -91,7 +91,7 @@ class Estimate(ABC):
 
     @abstractmethod
     def moved(self, start: Estimate, end: Estimate) -> Estimate:
-        """Return the estimate moved, on its own scale, by as much as `end` differs from `start`."""
+        """Return the estimate shifted, on its own scale, by the difference between `start` and `end`."""
 
     @property
     def low(self) -> float:
@@ -185,7 +185,7 @@ class MeanEstimate(Estimate):
 
     @property
     def _tells_nothing(self) -> bool:
-        """Whether there is no spread to judge by: one seed has none, and two may be alike by chance."""
+        """Whether the spread is unusable: one seed has none, and two seeds may agree by chance."""
         return self.seeds < 2 or (self.seeds == 2 and self.error == 0)
 
     def with_seeds(self, seeds: int) -> MeanEstimate:
@@ -270,7 +270,7 @@ class SpreadEstimate(Estimate):
 
 
 def estimate(form: Form, runs: Sequence[RunMeasure], baseline: Sequence[RunMeasure] = ()) -> Estimate | None:
-    """Return our number from the runs of an experiment and those of its baseline.
+    """Return our estimate from the runs of an experiment and of its baseline.
 
     Parameters
     ----------
@@ -340,7 +340,7 @@ def _spread_ratio(runs: Doubles, baseline: Doubles) -> SpreadEstimate | None:
 def _restricted(
     form: Form, runs: Sequence[RunMeasure], baseline: Sequence[RunMeasure], never: int, bounds: int
 ) -> MeanEstimate | None:
-    """Return the ratio of restricted means; a number alone, or a difference, of censored times is none."""
+    """Return the ratio of restricted means; None for a single number or a difference of censored times."""
     if form not in ("speed_up", "ratio"):
         return None
     end = min(run.given for run in (*runs, *baseline) if run.value is None)
@@ -364,6 +364,6 @@ def _restricted(
 
 
 def _log_rank(times: Doubles, others: Doubles, end: float) -> float:
-    """Return the one-sided p-value of "`times` are longer"; what comes to `end` is censored."""
+    """Return the one-sided p-value of "`times` are longer"; values of `end` are censored."""
     groups = [stats.CensoredData.right_censored(group, group >= end) for group in (times, others)]
     return float(stats.logrank(*groups, alternative="less").pvalue)

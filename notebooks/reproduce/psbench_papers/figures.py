@@ -35,7 +35,7 @@ _TITLES = {
 
 
 def figures(found: Reproduction) -> list[Figure]:
-    """Return the figures whose runs are there."""
+    """Return the figures for which runs exist."""
     drawn = (_DRAWN[drawing.kind](found, drawing) for drawing in found.paper.drawings)
     return [figure for figure in drawn if figure is not None]
 
@@ -82,7 +82,7 @@ def _mean_curve(runs: list[PaperRecord], label: str, drawing: Drawing) -> pd.Dat
 
 
 def _bars(found: Reproduction, drawing: Drawing) -> Figure | None:
-    """Draw a measure of each experiment, or its ratio to a baseline, with the printed numbers beside it."""
+    """Draw a measure of each experiment, or its ratio to a baseline, with the printed numbers."""
     labels = _labels(found, drawing)
     rows = [_bar(found, drawing, name, labels[name]) for name in drawing.experiments]
     table = pd.DataFrame([row for group in rows for row in group])
@@ -103,7 +103,7 @@ def _bars(found: Reproduction, drawing: Drawing) -> Figure | None:
 
 
 def _points(found: Reproduction, drawing: Drawing) -> Figure | None:
-    """Draw a measure of each experiment as a point with its interval, on an axis that need not begin at 0."""
+    """Draw a measure of each experiment as a point with its interval, on an axis without 0."""
     labels = _labels(found, drawing)
     rows = [row for name in labels for row in _bar(found, drawing, name, labels[name])]
     table = pd.DataFrame([row for row in rows if row["whose"] == "ours"])
@@ -195,7 +195,7 @@ def _figure(drawing: Drawing, chart: alt.LayerChart | alt.FacetChart, table: pd.
 
 
 def _labels(found: Reproduction, drawing: Drawing) -> dict[str, str]:
-    """Return what each experiment is called in a figure."""
+    """Return the label of each experiment in a figure."""
     names = list(drawing.experiments)
     strategies = [_strategy(found, name) for name in names]
     usual = strategies if len({*strategies}) == len(names) else [name.replace("_", " ") for name in names]

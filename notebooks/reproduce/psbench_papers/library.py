@@ -1,4 +1,4 @@
-"""The papers that are here, read from their files."""
+"""The available papers, read from their files."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _read(folder: Path) -> Paper:
 
 
 def parse(name: str, content: dict[str, Any], table: str) -> Paper:
-    """Return a paper from what its three files hold.
+    """Return a paper from the content of its three files.
 
     Raises
     ------
@@ -88,5 +88,5 @@ def parse(name: str, content: dict[str, Any], table: str) -> Paper:
 
 
 def stored(name: str, scale: Scale = "quick") -> Path:
-    """Return the file of the runs of a paper that come with psbench; it may not exist."""
+    """Return the file of a paper's stored runs, which may not exist."""
     return Path(str(_FILES)) / name / f"{scale}.parquet"

@@ -1,4 +1,4 @@
-"""What of a run is compared with a published number."""
+"""Measures of a run for comparison with published numbers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _POINTS = 60
 def measure(
     run: Run, summary: Mapping[str, Any], target_of: str, target: float | None
 ) -> dict[str, float | None]:
-    """Return all measures of a run by name; None where there is no such thing, or it was never reached.
+    """Return all measures of a run by name; None if undefined or never reached.
 
     `summary` is the run's own.
 
@@ -104,7 +104,7 @@ def curve(run: Run) -> dict[str, list[float | None]]:
 
 
 def staleness_counts(run: Run) -> list[int]:
-    """Return how many pushes had each staleness, from 0 on."""
+    """Return the number of pushes of each staleness, from 0 on."""
     found = staleness(run.log)["staleness"].to_numpy(dtype=np.int64)
     return [int(count) for count in np.bincount(found)] if len(found) else []
 
@@ -114,7 +114,7 @@ def _sent(summary: Mapping[str, Any]) -> float:
 
 
 def _computing(run: Run) -> float:
-    """Return the seconds that all workers computed for what they pushed or voted on."""
+    """Return the total computing seconds of all workers' pushes and votes."""
     rows = pick(run.log.rows(), Kind.PUSH, Kind.VOTE)
     return float(rows["compute_s"].sum(dtype=np.float64))
 

@@ -1,4 +1,4 @@
-"""Ours beside theirs: every row with our estimate, every claim with its verdict, and what to know of it."""
+"""Comparison with a paper: every row with our estimate, every claim with its verdict and caveats."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class RowOutcome:
     edges: tuple[str, ...] = ()
 
     def at(self, rates: str) -> Estimate | None:
-        """Return our number at the common rate, or at best rates where they were tried."""
+        """Return our number at the common rate, or at the best rates if they were tried."""
         return self.best if rates == "best" and self.best is not None else self.ours
 
     def as_dict(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class RowOutcome:
 
 @dataclass(frozen=True)
 class ClaimOutcome:
-    """A claim and what became of it.
+    """A claim with its verdict.
 
     Attributes
     ----------
@@ -176,7 +176,7 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A paper at a scale: records, and what follows from them.
+    """A paper at a scale: its records and results.
 
     Attributes
     ----------
@@ -206,7 +206,7 @@ class Reproduction:
 
     @cached_property
     def claims(self) -> list[ClaimOutcome]:
-        """One for each claim of which a row was asked for; the others of its rows were not run.
+        """One outcome for each claim with a requested row; its other rows were not run.
 
         Holm's correction is over all claims of the paper that have a row at this scale, whatever was asked
         for or could be run; our own checks are no part of them.
@@ -221,7 +221,7 @@ class Reproduction:
         return [_controlled(judged[each.claim.name], judged) for each in asked]
 
     def _family(self, own: bool) -> int:
-        """Return how many claims of the paper, or checks of our own, have a row at this scale."""
+        """Return the number of the paper's claims, or of our own checks, with a row at this scale."""
         rows = {row.row for row in self.paper.rows if runs_at(self.paper, row, self.scale)}
         judged = [claim for claim in self.paper.claims if claim.kind in JUDGED and rows & {*claim.rows}]
         return sum((claim.kind == "check") == own for claim in judged)
@@ -235,7 +235,6 @@ class Reproduction:
         return ClaimOutcome(self.paper.name, claim, "not run", group, _tested(claim, group))
 
     def counts(self, kind: ClaimKind = "claim") -> dict[Verdict, int]:
-        """Return how many claims of a kind have each verdict."""
         found = Counter(each.verdict for each in self.claims if each.claim.kind == kind)
         return {verdict: found[verdict] for verdict in VERDICTS}
 
@@ -296,7 +295,7 @@ class Reproduction:
 
     @cached_property
     def edges(self) -> frozenset[str]:
-        """The tuned experiments whose best factor of the rate is the least or the greatest tried."""
+        """The tuned experiments whose best rate factor is the smallest or largest tried."""
         tried: dict[str, list[float]] = {}
         for record in self.records.values():
             if record.role == "tuning":
@@ -306,7 +305,7 @@ class Reproduction:
         )
 
     def _draws(self, row: PublishedNumber, ours: Estimate) -> Iterable[Estimate | None]:
-        """Yield ours as each draw of the assumed numbers moves it; nothing where none were drawn."""
+        """Yield our estimate for each draw of the assumed numbers; empty without draws."""
         drawn_for = [{r.label for r in self.runs(name, "sensitivity")} for name in row.experiments]
         if not self.paper.assumes(row) or not set.intersection(*drawn_for):
             return
@@ -341,7 +340,6 @@ class Reproduction:
     def closed_form(
         self, formula: str, arguments: Mapping[str, float | tuple[str, str, str]]
     ) -> float | None:
-        """Return a closed form; None if a measured argument is missing."""
         values = {name: self._argument(value) for name, value in arguments.items()}
         known = {name: value for name, value in values.items() if value is not None}
         return evaluate(formula, known) if len(known) == len(values) else None
@@ -354,7 +352,7 @@ class Reproduction:
         return None if found is None else found.mean
 
     def _flags(self, row: PublishedNumber, ours: Estimate) -> Iterable[str]:
-        """Yield what a reader has to know about a row."""
+        """Yield the caveats of a row."""
         runs = [run for name in row.experiments for run in self.runs(name)]
         if diverged := sum(record.status == "diverged" for record in runs):
             yield f"{diverged} of {len(runs)} runs diverged"
@@ -395,7 +393,7 @@ class Reproduction:
 
     @cached_property
     def sensitivities(self) -> list[Sensitivity]:
-        """How rows move when all assumed numbers are drawn together, where every draw gives a number."""
+        """Sensitivity of rows to all assumed numbers, if every draw has a result."""
         return [
             _moved(outcome.published, outcome.ours, [each.mean for each in outcome.draws if each is not None])
             for outcome in self.outcomes
@@ -418,7 +416,7 @@ def _moved(row: PublishedNumber, ours: Estimate, draws: Sequence[float]) -> Sens
 
 
 def _tested(claim: Claim, rows: Sequence[RowOutcome]) -> ClaimTest | None:
-    """Return the test of a claim; None where it is not judged, or none of its rows was run."""
+    """Return the test of a claim; None if it is not judged, or none of its rows was run."""
     run = [row for row in rows if row.at(claim.rates) is not None]
     if claim.kind not in JUDGED or not run:
         return None
@@ -437,14 +435,13 @@ def _row_test(claim: Claim, row: RowOutcome) -> RowTest:
 
 
 def _judged(family: Sequence[ClaimOutcome], size: int) -> list[ClaimOutcome]:
-    """Return claims with verdict and power, of a family of claims of this size."""
     tests = [each.test for each in family if each.test is not None]
     found = iter(zip(judge(tests, size), levels([t.agrees for t in tests], ALPHA, size), strict=True))
     return [each if each.test is None else _with_power(each, each.test, *next(found)) for each in family]
 
 
 def _with_power(found: ClaimOutcome, test: ClaimTest, verdict: Verdict, level: float) -> ClaimOutcome:
-    """Return a claim with its verdict and the power of that; "not found" takes enough of it."""
+    """Return a claim with its verdict and power; "not found" requires enough power."""
     pairs = _pairs(found.claim, found.rows)
     if verdict == "not found" and not was_missed(found.claim, pairs, test, level):
         verdict = "inconclusive"
@@ -453,7 +450,7 @@ def _with_power(found: ClaimOutcome, test: ClaimTest, verdict: Verdict, level: f
 
 
 def _settled(found: ClaimOutcome, scale: Scale) -> ClaimOutcome:
-    """Return a claim with what keeps its tests from deciding: the set-up, or a rate at the edge of a grid."""
+    """Return a claim, marked undecidable if its set-up or a rate at the grid's edge prevents a test."""
     if found.test is None:
         return found
     verdict, said = found.verdict, []
@@ -470,7 +467,7 @@ def _settled(found: ClaimOutcome, scale: Scale) -> ClaimOutcome:
 
 
 def _controlled(found: ClaimOutcome, judged: Mapping[str, ClaimOutcome]) -> ClaimOutcome:
-    """Return a claim beside its control, which counts as not found where it was not run or there is none."""
+    """Return a claim with its control, which counts as not found if it was not run."""
     of_models = any(row.published.measure in QUALITY for row in found.rows)
     if not found.claim.control and (found.claim.kind == "check" or not of_models):
         return found  # an identity of ours, or a time, which no data can saturate

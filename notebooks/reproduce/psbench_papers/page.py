@@ -127,7 +127,7 @@ def _abstract(found: Sequence[Reproduction]) -> list[str]:
 
 
 def _in_lines(rows: list[list[str]]) -> list[list[str]]:
-    """Return a claim's cells with each number of a row in a line of its own."""
+    """Return a claim's cells with one row's number per line."""
     return [[says, *(cell.replace("; ", ";\n") for cell in rest)] for says, *rest in rows]
 
 
@@ -139,7 +139,7 @@ def _counts(found: Sequence[Reproduction]) -> _Table:
 
 
 def _paper(found: Reproduction, beside: Reproduction | None = None) -> dict[str, Any]:
-    """Return what the template shows of a paper."""
+    """Return a paper's data for the template."""
     paper = found.paper
     other = {} if beside is None else {each.claim.name: each for each in beside.claims}
     unfinished = [] if beside is None else how_to_run(beside)
@@ -164,7 +164,7 @@ def _paper(found: Reproduction, beside: Reproduction | None = None) -> dict[str,
 
 
 def _claim(found: ClaimOutcome, other: ClaimOutcome | None) -> dict[str, Any]:
-    """Return what the template shows of a claim: the verdict, and theirs and ours in words."""
+    """Return a claim's data for the template: the verdict, and both results as text."""
     flags = dict.fromkeys(flag for row in found.rows for flag in row.flags)
     return {
         "sentence": sentence(found),
@@ -196,7 +196,7 @@ def _beside(other: ClaimOutcome) -> str:
 
 
 def _compared(found: ClaimOutcome) -> list[str]:
-    """Return what was printed and what was found here, a line for each row."""
+    """Return the printed and the measured number as text, one line per row."""
     lines = [f"{_named(row)} Printed: {theirs(row)}. {_mine(found, row)}" for row in found.rows[:12]]
     if len(found.rows) > 12:
         lines.append(f"and {len(found.rows) - 12} more, in the appendix.")
@@ -224,7 +224,7 @@ def _why(found: ClaimOutcome) -> str:
 
 
 def _margin(found: ClaimOutcome) -> str:
-    """Return what counts as the same size; nothing where no size was printed."""
+    """Return the margin within which sizes count as equal; empty if no size was printed."""
     margin, rows = found.claim.margin, [row.published for row in found.rows]
     if found.claim.test == "same":
         unit = rows[0].unit if rows[0].form == "difference" else "times"
@@ -261,7 +261,7 @@ def _named(row: RowOutcome) -> str:
 
 
 def _apart(found: Reproduction) -> _Table:
-    """Return what is no claim: checks of our own, inputs, evidence."""
+    """Return a table of our own checks, inputs and evidence, which are not claims."""
     shown = [each for each in found.claims if each.claim.kind not in ("claim", "conditional")]
     rows = [[each.claim.kind, each.claim.says, verdict_words(each), each.claim.found] for each in shown]
     return ["kind", "what", "verdict", "found"], rows

@@ -1,4 +1,4 @@
-"""What is kept of each run: its specification, seed, measures, curve and digests, as plain data."""
+"""The record of each run: its specification, seed, measures, curve and digests, as plain data."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class PaperRecord:
 
 
 def record_of(cell: PaperCell, run: Run, summary: Mapping[str, Any]) -> PaperRecord:
-    """Return the record of a cell's run, whose summary has been made."""
+    """Return the record of a cell's run, given its summary."""
     own = ("key", "paper", "experiment", "seed", "role", "label", "spec")
     return PaperRecord(
         **{name: getattr(cell, name) for name in own},
@@ -86,7 +86,7 @@ def record_of(cell: PaperCell, run: Run, summary: Mapping[str, Any]) -> PaperRec
 
 
 class Store:
-    """Runs in a folder: whole in `runs`, and in `records` what is compared, a JSON file each, by its key.
+    """Store in a folder: whole runs in `runs`, and their records in `records`, one JSON file per key.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Running cells side by side with `psbench.runs.sweeps`; what was run before is not run again."""
+"""Running cells in parallel with `psbench.runs.sweeps`; stored runs are reused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run_cells(
     processes: int | None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> tuple[dict[str, PaperRecord], dict[str, str]]:
-    """Return the records of cells, by key, and why experiments have none: most often data are not there.
+    """Return the records of cells by key, and reasons for missing ones, such as missing data.
 
     Longer runs begin first. Each run is saved as soon as it has ended, so that a command that is stopped
     goes on from where it was.

@@ -1,4 +1,4 @@
-"""What the files of a paper hold but for claims (`claim`), validated."""
+"""Schema of a paper's files except its claims (`claim`)."""
 
 from __future__ import annotations
 
@@ -97,17 +97,17 @@ class PublishedNumber(_Data):
 
     @property
     def experiments(self) -> list[str]:
-        """The experiment and, where there is one, its baseline; none where it cannot be run."""
+        """The experiment and its baseline, if any; empty if it cannot be run."""
         return [name for name in (self.experiment, self.baseline) if name]
 
     @property
     def factor(self) -> float:
-        """What our numbers are multiplied by to have the unit of theirs."""
+        """Factor that converts our numbers to the paper's unit."""
         return 1.0 if self.form in ("speed_up", "ratio", "sd_ratio") else UNITS[self.unit]
 
     @property
     def comparison(self) -> Hashable:
-        """What is compared with what; the same for a ratio and its inverse."""
+        """The compared experiments; a ratio and its inverse have the same."""
         pair = (self.experiment, self.baseline)
         turned = self.form in ("speed_up", "ratio", "difference", "sd_ratio") and pair != tuple(sorted(pair))
         form = "ratio" if self.form == "speed_up" else self.form
@@ -115,7 +115,7 @@ class PublishedNumber(_Data):
 
     @property
     def rounding(self) -> float:
-        """Half a unit of the last printed digit; 0 for a statement, whose value is exact."""
+        """Half a unit of the last printed digit; 0 for an exact statement."""
         exponent = self.value.as_tuple().exponent
         return 0.5 * 10.0**exponent if self.relation == "=" and isinstance(exponent, int) else 0.0
 
@@ -126,7 +126,7 @@ class PublishedNumber(_Data):
 
 
 class Guess(_Data):
-    """A number of the cluster that the paper does not print, and where ours is from."""
+    """An assumed number of the cluster that the paper does not print, with our source."""
 
     name: str = Field(min_length=1)
     path: str = Field(pattern=r"^[a-z_]+(\.[a-z_]+)+$")
@@ -145,7 +145,7 @@ class Guess(_Data):
 
 
 class _Settings(_Data):
-    """Fields of an experiment, and what is set by dotted paths at each scale."""
+    """Fields of an experiment, and settings by dotted path at each scale."""
 
     spec: dict[str, Any] = Field(default_factory=dict)
     smoke: dict[str, Any] = Field(default_factory=dict)
@@ -155,7 +155,7 @@ class _Settings(_Data):
 
 
 class SetUp(_Settings):
-    """What the experiments of a group have in common.
+    """Common settings of a group of experiments.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ class SetUp(_Settings):
 
 
 class Planned(_Settings):
-    """An experiment: a set-up, and what is its own."""
+    """An experiment: a set-up with changes."""
 
     setup: str
     #: the scales at which it makes sense, of those of its set-up
@@ -192,7 +192,7 @@ class Planned(_Settings):
 
 
 class Theory(_Data):
-    """A closed form that stands beside rows: its name in `closed_forms`, and its arguments.
+    """A closed form for comparison with rows: its name in `closed_forms`, and its arguments.
 
     An argument may be a number, or [experiment, baseline, measure]: their measured speed-up.
     """
@@ -236,7 +236,7 @@ class Drawing(_Data):
 
 
 class Paper(_Data):
-    """A paper: how its experiments are repeated, and what was printed.
+    """A paper: the repetition of its experiments, and its printed numbers.
 
     Raises
     ------
@@ -263,12 +263,10 @@ class Paper(_Data):
     rows: tuple[PublishedNumber, ...]
 
     def has(self, experiment: str, scale: Scale) -> bool:
-        """Return whether an experiment is run at a scale."""
         planned = self.experiments[experiment]
         return scale in planned.scales and scale in self.setups[planned.setup].differs
 
     def assumes(self, row: PublishedNumber) -> bool:
-        """Return whether assumed numbers affect a row."""
         guessed = {setup for guess in self.guesses for setup in guess.setups}
         return any(self.experiments[name].setup in guessed for name in row.experiments)
 
@@ -293,7 +291,7 @@ class Paper(_Data):
 
     @model_validator(mode="after")
     def _every_row_counts_once(self) -> Self:
-        """Refuse a row of no claim or of two, and a comparison that would be counted twice."""
+        """Raise for a row in no claim or in two, and for a comparison that would be counted twice."""
         _unique([claim.name for claim in self.claims], "claims named twice")
         _unique([(claim.says, claim.given) for claim in self.claims], "claims that say the same")
         rows = {row.row: row for row in self.rows}

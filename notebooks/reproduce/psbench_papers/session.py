@@ -1,4 +1,4 @@
-"""Repeating a paper: plan, cost, runs, and what follows from them."""
+"""Reproduction of a paper: plan, cost, runs and results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from psbench_papers.schema import Paper
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be run of a paper, fixed before the first run.
+    """The planned runs of a paper, fixed before the first run.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class Plan:
 
 
 def plan(paper: Paper, scale: Scale, seeds: int | None = None, table: str | None = None) -> Plan:
-    """Return what is to be run.
+    """Return the planned runs.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def reproduce(
     processes: int | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Reproduction:
-    """Run what is planned and not stored yet, and return the reproduction.
+    """Execute the planned runs that are not stored yet, and return the reproduction.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def reproduce(
 
 
 def stored_records(name: str, scale: Scale = "quick") -> list[PaperRecord]:
-    """Return the runs of a paper that come with psbench.
+    """Return a paper's stored runs that come with psbench.
 
     Raises
     ------
@@ -135,7 +135,7 @@ def stored_records(name: str, scale: Scale = "quick") -> list[PaperRecord]:
 
 
 def stored_reproduction(name: str, scale: Scale = "quick") -> Reproduction:
-    """Return what the runs of a paper came to that come with psbench.
+    """Return the reproduction from the stored runs that come with psbench.
 
     Raises
     ------
@@ -148,7 +148,7 @@ def stored_reproduction(name: str, scale: Scale = "quick") -> Reproduction:
 
 
 def draw(records: Sequence[PaperRecord], seed: int, without: Collection[str] = ()) -> PaperRecord:
-    """Return one of the records by chance, of none of the data sets in `without`.
+    """Return a random record, of no data set in `without`.
 
     Raises
     ------
@@ -166,7 +166,6 @@ def draw(records: Sequence[PaperRecord], seed: int, without: Collection[str] = (
 
 
 def data_of(record: PaperRecord) -> str:
-    """Return the data set of a record."""
     return str(json.loads(record.spec)["data"]["name"])
 
 
@@ -176,7 +175,7 @@ def again(record: PaperRecord) -> dict[str, Any]:
 
 
 def difference(record: PaperRecord, summary: Mapping[str, Any]) -> str:
-    """Return in words how a run that was made again differs; empty if log and model are the same bits."""
+    """Return how a repeated run differs; empty if log and model are bit-identical."""
     from torch.backends import cpu
 
     if (summary["digest"], summary["params_digest"]) == (record.digest, record.params_digest):

@@ -35,7 +35,7 @@ def claim_cells(claims: Sequence[ClaimOutcome]) -> list[list[str]]:
 
 
 def claim_lines(claims: Sequence[ClaimOutcome]) -> list[str]:
-    """Return lines for each claim: verdict and claim, theirs and ours, and what else makes the verdict."""
+    """Return lines for each claim: verdict and claim, both results, and caveats."""
     return [
         line
         for each, (says, printed, here, verdict) in zip(claims, claim_cells(claims), strict=True)
@@ -48,12 +48,12 @@ def claim_lines(claims: Sequence[ClaimOutcome]) -> list[str]:
 
 
 def sentence(found: ClaimOutcome) -> str:
-    """Return what a claim says, and what it supposes."""
+    """Return a claim's sentence with its condition."""
     return f"Given {found.claim.given}: {found.claim.says}" if found.claim.given else found.claim.says
 
 
 def verdict_words(found: ClaimOutcome) -> str:
-    """Return the verdict as it is shown: a check of ours holds or does not, and evidence has none."""
+    """Return the displayed verdict: our own checks hold or do not, and evidence has none."""
     if found.claim.kind not in JUDGED:
         return "input" if found.claim.kind == "input" else "not judged"
     if found.claim.kind == "check":
@@ -82,7 +82,7 @@ def _theory(outcome: RowOutcome) -> str:
 
 
 def theirs(outcome: RowOutcome) -> str:
-    """Return what was printed; of a statement in words, such as "more than 1 x".
+    """Return the printed number; for a statement in words, a text such as "more than 1 x".
 
     What a number from a figure may have been misread by is said in words, so that it is no interval.
     """
@@ -113,7 +113,7 @@ def ours_of(claim: ClaimOutcome) -> Callable[[RowOutcome], str]:
 
 
 def counts_line(found: Sequence[Reproduction], kind: ClaimKind = "claim") -> str:
-    """Return how many claims of a kind have each verdict, in words.
+    """Return the number of claims of a kind with each verdict, as text.
 
     Those without any are left out.
     """
@@ -125,7 +125,7 @@ def counts_line(found: Sequence[Reproduction], kind: ClaimKind = "claim") -> str
 
 
 def summary(found: Reproduction) -> str:
-    """Return in one line what became of a paper's claims, and of what is counted apart."""
+    """Return one line with the verdicts of a paper's claims, and of other rows."""
     kinds: tuple[tuple[ClaimKind, str], ...] = (
         ("conditional", "conditional"),
         ("check", "checks of our own"),
@@ -137,7 +137,7 @@ def summary(found: Reproduction) -> str:
 
 
 def remarks(found: Reproduction) -> list[str]:
-    """Return what differs from the paper, and each thing to be known about rows with the rows it is about."""
+    """Return the differences from the paper, and the caveats with their rows."""
     setups = dict.fromkeys(found.paper.experiments[r.experiment].setup for r in found.records.values())
     differs = [
         f"{found.paper.setups[name].called or name}: {found.paper.setups[name].differs[found.scale]}"
@@ -159,7 +159,7 @@ def remarks(found: Reproduction) -> list[str]:
 
 
 def how_to_run(found: Reproduction) -> list[str]:
-    """Return what to do about rows that could have been run and were not."""
+    """Return instructions for running the missing rows."""
     paper, lines = found.paper, []
     again = f"psbench reproduce {paper.name} --scale {found.scale} --data DIR"
     if found.missing:
@@ -195,7 +195,7 @@ def _joined(found: ClaimOutcome, say: Callable[[RowOutcome], str]) -> str:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Return a number with so many digits that count and without an exponent; 0 where only rounding made it.
+    """Return a number with `digits` significant digits and no exponent; rounding errors become 0.
 
     >>> number(0.1234), number(1.9864e6), number(-3.5e-05), number(1e-12), number(9e-13)
     ('0.123', '1,990,000', '-0.000035', '0.000000000001', '0')
@@ -210,7 +210,7 @@ def _unit(outcome: RowOutcome) -> str:
 
 
 def readme_row(found: Reproduction) -> list[str]:
-    """Return a paper's line of measurements.md: counts, and conditional claims that hold of those run."""
+    """Return a paper's row for measurements.md: counts, and conditional claims that hold."""
     counts, given = found.counts(), found.counts("conditional")
     run = sum(given.values()) - given["not run"]
     held = given["confirmed"] + given["confirmed in direction"] + given["exceeds"]

@@ -8,7 +8,6 @@ from psbench.errors import ParameterError
 
 
 def harmonic(n: int) -> float:
-    """Return 1 + 1/2 + ... + 1/n; 0 for n = 0."""
     return sum(1.0 / i for i in range(1, n + 1))
 
 
@@ -118,7 +117,7 @@ def best_local_steps(
     smoothness: float = 1.0,
     noise: float = 1.0,
 ) -> float:
-    """Return AdaComm's Theorem 3: the period whose bound on the error is lowest after so many seconds.
+    """Return AdaComm's Theorem 3: the period with the lowest error bound after `total_s` seconds.
 
     sqrt(2 gap D / (lr^3 L^2 sigma^2 T)) for constant step times; not a whole number.
 

@@ -1,4 +1,4 @@
-"""Whether a claim holds here: pure functions of the printed numbers and of ours.
+"""Verdicts on claims: pure functions of the printed numbers and of ours.
 
 The rules are fixed beforehand and the same for every claim; no verdict is written by hand.
 """
@@ -71,7 +71,7 @@ class RowTest:
 
     @property
     def missing(self) -> float:
-        """The p-value of "it is too small", 1 where the interval does not hold "no effect" on its side."""
+        """The p-value of "it is too small"; 1 if the interval contains no "no effect" on its side."""
         return 1.0 if self.short is None or self.agrees <= ALPHA else self.short
 
 
@@ -135,7 +135,7 @@ def bounds(claim: Claim, theirs: PublishedNumber) -> tuple[float, float]:
 
 
 def _rises(theirs: PublishedNumber) -> bool:
-    """Return whether the printed effect is above "no effect"."""
+    """Return whether the printed effect is positive."""
     if theirs.relation != "=":
         return theirs.relation == ">"
     return float(theirs.value) > (NEUTRAL[theirs.form] or 0.0)
@@ -174,7 +174,7 @@ def _number(claim: Claim, theirs: PublishedNumber, ours: Estimate) -> RowTest:
 
 
 def together(tests: Sequence[RowTest], there: Sequence[float | None] = ()) -> ClaimTest:
-    """Combine the tests of a claim's rows; the claim is that all of them hold.
+    """Combine the tests of a claim's rows; the claim is that all rows hold.
 
     Examples
     --------
@@ -262,13 +262,13 @@ def _verdict(
 
 
 def controlled(claim: Claim, verdict: Verdict, control: Verdict) -> Verdict:
-    """Return the verdict on "no difference" beside that on an effect, which shows that losses are found."""
+    """Return the verdict on "no difference", given a control that shows whether losses are detectable."""
     none = verdict == "not found" or (verdict == "confirmed" and claim.test == "same")
     return "inconclusive" if none and control not in _EFFECTS else verdict
 
 
 def at_edge(verdict: Verdict) -> Verdict:
-    """Return the verdict on strategies of which one would have had a better rate than those tried.
+    """Return the verdict on strategies, one of whose best rates is at the edge of the tried rates.
 
     Examples
     --------
@@ -279,7 +279,7 @@ def at_edge(verdict: Verdict) -> Verdict:
 
 
 def holm(values: Sequence[float], level: float, family: int | None = None) -> list[float | None]:
-    """Return the level at which each p-value is significant by Holm's step-down test; None where it is not.
+    """Return the level at which each p-value is significant by Holm's test; None if it is not.
 
     `family` is the number of tests with those that were not made, by default all of `values`.
 
@@ -303,7 +303,7 @@ def holm(values: Sequence[float], level: float, family: int | None = None) -> li
 
 
 def levels(values: Sequence[float], level: float, family: int | None = None) -> list[float]:
-    """Return the largest p-value with which each test would be significant, the others being as they are.
+    """Return the largest p-value with which each test would be significant, given the others.
 
     Examples
     --------
@@ -316,7 +316,7 @@ def levels(values: Sequence[float], level: float, family: int | None = None) -> 
 
 
 def separated_there(theirs: PublishedNumber) -> float | None:
-    """Return the two-sided p-value of the printed deviations; None where none were printed.
+    """Return the two-sided p-value from the printed deviations; None if none were printed.
 
     Welch's test of two means, or the F test of two deviations.
     """
@@ -336,7 +336,7 @@ def separated_there(theirs: PublishedNumber) -> float | None:
 def power(
     claim: Claim, pairs: Sequence[tuple[PublishedNumber, Estimate]], level: float, verdict: Verdict
 ) -> tuple[float | None, int | None]:
-    """Return the chance of a verdict if the paper is right, and how many seeds make it 80 %.
+    """Return the probability of a verdict if the paper is right, and the seeds for 80 %.
 
     For "confirmed", that all rows have the printed size, or are the same, or the number; for other verdicts
     on an effect, that all have its direction. With our seeds, our noise, and the level at which the claim is
@@ -367,7 +367,7 @@ def row_power(claim: Claim, theirs: PublishedNumber, ours: Estimate, level: floa
 def was_missed(
     claim: Claim, pairs: Sequence[tuple[PublishedNumber, Estimate]], test: ClaimTest, level: float
 ) -> bool:
-    """Return whether a row that is not found would have been, with a power that is enough."""
+    """Return whether a row was not found although the power was sufficient."""
     rows = zip(pairs, test.rows, strict=True)
     return any(
         row_power(claim, theirs, ours, level, "not found") >= ENOUGH

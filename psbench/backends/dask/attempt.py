@@ -118,7 +118,7 @@ class Attempt:
         self._search = PlaceSearch(client, self._limits)
 
     def start(self) -> None:
-        """Start all tasks; whatever goes wrong, none is left behind."""
+        """Start all tasks; on an error, stop those already started."""
         self.client.subscribe_topic(self._topic, lambda event: self._announced.put(event[1]))
         try:
             self._experiment = sent(self.client, self._shipping.experiment, self.placed.values())
@@ -169,7 +169,6 @@ class Attempt:
     def _submit(
         self, role: str, name: str, data: Future | None, task: Callable[..., None], *arguments: Any
     ) -> None:
-        """Submit the task of a role whose Dask worker has its key and its data."""
         self._futures[role] = self.client.submit(
             task,
             self._experiment,
@@ -184,7 +183,7 @@ class Attempt:
         )
 
     def _start_servers(self) -> None:
-        """Start the coordinator; the other processes import meanwhile what they need."""
+        """Start the coordinator; the other processes import their modules meanwhile."""
         others = [role for role in self.placed if role != COORDINATOR]
         self._start(
             COORDINATOR, tasks.coordinate, self._largest, self._topic, [*others, CLIENT], self.record.start
@@ -196,11 +195,11 @@ class Attempt:
             self._warming.append(self.client.submit(tasks.warm_up, self._topic, names, **placed))
 
     def _servers(self) -> list[str]:
-        """Return the parameter servers that have tasks of their own."""
+        """Return the roles of parameter servers in other processes than the coordinator's."""
         return [role for role in self.placed if role.startswith("server ")]
 
     def _await_addresses(self) -> None:
-        """Wait for the coordinator's address, start the other servers, and wait for theirs."""
+        """Wait for the coordinator's address, start the other servers, and wait for their addresses."""
         self._await(COORDINATOR)
         for number, role in enumerate(self._servers(), 1):
             self._start(role, tasks.serve, self._largest, self._topic, number, self._addresses[COORDINATOR])
@@ -233,7 +232,7 @@ class Attempt:
                     logger.warning("waiting for %s to listen, for %.0f s", self._what(role), waited)
 
     def _hear(self, announcement: dict[str, Any]) -> None:
-        """Take a task's report: its address, or how far it has come."""
+        """Handle a task's report: its address, or its progress."""
         if "address" in announcement:
             self._addresses[announcement["name"]] = Address(*announcement["address"])
         else:
@@ -268,7 +267,7 @@ class Attempt:
     # ---------------------------------------------------------------- following the run
 
     def _follow(self, coordinator: ClientSocket) -> Outcome:
-        """Take what the coordinator sends until the run is over."""
+        """Receive the coordinator's messages until the run is over."""
         heard = said = time.monotonic()
         while True:
             message = coordinator.receive(_LOOK_S)
@@ -338,7 +337,7 @@ class Attempt:
         return [role for role in self._futures if role not in self._met and role not in self._said_gone]
 
     def _look_around(self, coordinator: ClientSocket) -> None:
-        """Find out which roles are gone before they have met the coordinator, and find others a place.
+        """Find roles that were lost before they met the coordinator, and new places for lost roles.
 
         Nothing here waits for a Dask worker or the scheduler: the run goes on, and so do requests to it.
         """
@@ -356,7 +355,7 @@ class Attempt:
             self._search.end_asking()
 
     def _take_room(self, coordinator: ClientSocket, room: Room, now: float) -> None:
-        """Take what the cluster has room for, and which Dask workers are gone."""
+        """Record the free threads of the cluster and the Dask workers that have left."""
         self._room, self._there = room, room.threads
         for role, (address, _, pending) in [*self._hand_overs.items()]:
             if not self._there or address in self._there:
@@ -381,7 +380,7 @@ class Attempt:
             self._demand.ask(len(self._missing))
 
     def _find_places(self, coordinator: ClientSocket, now: float) -> None:
-        """Hand the roles that are missing to Dask workers that are free and answer; say so if none is."""
+        """Assign lost roles to free Dask workers that respond; report roles without a place."""
         of_servers = {self.placed[name] for name in (COORDINATOR, *self._servers())}
         silent = self._room.free.keys() - self._search.answered
         for role in sorted(self._missing.keys() - self._hand_overs.keys()):  # the evaluator first
@@ -392,7 +391,7 @@ class Attempt:
                 coordinator.send(msg.RoleLost(role))
 
     def _hand_over(self, role: str, address: str) -> None:
-        """Begin to send a role's key and data to another Dask worker."""
+        """Start the transfer of a role's key and data to another Dask worker."""
         name, self.placed[role] = self._name(role), address
         self._leavers.watch(role, address)
         send = self._shipping.begin(role)
@@ -405,7 +404,7 @@ class Attempt:
         self._hand_overs[role] = _HandOver(address, name, pending)
 
     def _end_hand_over(self, role: str, now: float) -> None:
-        """Start a role on the Dask worker that has its key; if that is gone or frozen, go on looking."""
+        """Start a role on the Dask worker that has its key; if that worker is lost, search again."""
         address, name, pending = self._hand_overs.pop(role)
         if error := pending.exception():
             logger.info("%s could not be started on %s: %r", role, address, error)
@@ -419,7 +418,7 @@ class Attempt:
     # ---------------------------------------------------------------- failing and ending
 
     def _raise_failure(self, role: str) -> None:
-        """Raise what ended a task, as our own error with the task's traceback, or say that it was lost."""
+        """Raise a task's error as a psbench error with the task's traceback, or report the task as lost."""
         error = self._error_of(role)
         if isinstance(error, PeerFailed):
             raise self._of_peer(error) from None
@@ -437,7 +436,6 @@ class Attempt:
         raise BackendError(f"{role} failed: {error!r}") from error
 
     def _is_gone(self, role: str) -> bool:
-        """Whether the scheduler knows the Dask worker of a role no more."""
         try:
             return self.placed[role] not in self._ask_scheduler("nthreads", is_needed=False)
         except BackendError:
@@ -449,7 +447,7 @@ class Attempt:
         return error if isinstance(error, PsbenchError) else BackendError(str(failed))
 
     def _error_of(self, role: str) -> BaseException | None:
-        """Return what a task that has ended, or is about to, has raised; None if it has not."""
+        """Return the error that a task raised; None if it raised none."""
         future = self._futures[role]
         self._unfinished([role])
         if future.status != "error":
@@ -458,7 +456,7 @@ class Attempt:
         return error
 
     def _unfinished(self, roles: Iterable[str]) -> list[str]:
-        """Wait for tasks; return those that do not end. Those of Dask workers that are gone never do."""
+        """Wait for tasks; return those that do not end, such as the tasks of lost Dask workers."""
         left, began, next_look = list(roles), time.monotonic(), 0.0
         while left and (now := time.monotonic()) < began + self._limits.settle_within_s:
             if now >= next_look and self.client.status == "running":
@@ -479,7 +477,7 @@ class Attempt:
         return ask_scheduler(self.client, question, *arguments, limits=self._limits, **options)
 
     def _end(self) -> None:
-        """Stop all tasks and wait for them; then nothing of the run is left on the scheduler."""
+        """Stop all tasks, wait for them, and remove the run from the scheduler."""
         if self._coordinator is not None:
             self._coordinator.send(msg.RequestStop(checkpoint=False))
             self._coordinator.close()

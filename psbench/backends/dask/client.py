@@ -119,7 +119,7 @@ def _placed(
     is_own: bool,
     leaving: Collection[str],
 ) -> Attempt:
-    """Return an attempt whose tasks are under way, on Dask workers that are free and stay."""
+    """Return an attempt with submitted tasks, on Dask workers that are free and not retiring."""
     control.check()
     experiment = workload.experiment
     roles, least = first_roles(experiment)
@@ -151,7 +151,7 @@ def _placed(
 
 
 def _go_on(record: Record, lost: ServerLost, how: str) -> None:
-    """Go back to the last checkpoint, or give up if there is none and something was done."""
+    """Go back to the last checkpoint; raise if there is none and work would be lost."""
     if not record.can_go_back:
         raise ServerLost(f"{lost}; {record.last_checkpoint}") from None
     record.note(f"{lost}; {record.go_back()}; the run goes on from there {how}")

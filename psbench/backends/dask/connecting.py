@@ -79,7 +79,7 @@ def client_of(address: str, connection: ConnectionSettings) -> Iterator[Client]:
 
 @cache
 def _own_security() -> Security:
-    """Return the credentials of this process's own clusters; no other process has them, and no file.
+    """Return the credentials of this process's own clusters, which are stored in no file.
 
     Another user of this machine could otherwise have a scheduler run code as us. To draw a key takes as long
     as the rest of a start.
@@ -96,7 +96,7 @@ def _usable(client: Client) -> Client:
 
 
 def _security(connection: ConnectionSettings) -> Security:
-    """Return the TLS files that are given, beside what Dask's configuration has."""
+    """Return the given TLS files; Dask's configuration supplies the others."""
     if connection.tls_ca_file is None:
         return Security()
     for name in ("tls_ca_file", "tls_cert", "tls_key"):
@@ -128,7 +128,7 @@ def _client(address: str, security: Security, within_s: float) -> Iterator[Clien
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep Dask's client from saying of its own that the scheduler is gone: whoever uses it says so once."""
+    """Silence Dask's messages about a lost scheduler, which the caller reports once."""
     logger = logging.getLogger("distributed.client")
     before = logger.level
     logger.setLevel(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""A page on Dask's own dashboard, `/psbench`: how far each run is, and who waits for whom."""
+"""A page on Dask's dashboard, `/psbench`: the progress of each run, and which workers wait."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NONE = "<tr><td>no run has reported yet</td></tr>"
 
 
 class DashboardPage:
-    """Reports one run to the page; makes the page if there is none.
+    """Reports one run to the page, which is created if missing.
 
     A scheduler without psbench has no such page; the run does not need it, and never waits for it.
 
@@ -49,7 +49,7 @@ class DashboardPage:
         self._under_way = begin(client, lambda: client.run_on_scheduler(_add_page))
 
     def show(self, log: EventLog) -> None:
-        """Report how far a run is that has this log, unless that was done a moment ago."""
+        """Report the progress of a run with this log, unless it was reported a moment ago."""
         now = time.monotonic()
         if now < self._next or self._client.status != "running":
             return

@@ -1,4 +1,4 @@
-"""What a Dask cluster is like for runs: software, links, steps; and what would go wrong on it."""
+"""Diagnosis of a Dask cluster before a run: software, links, speed, and the problems to expect."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class MeasuredSteps(NamedTuple):
 
 @dataclass
 class Diagnosis:
-    """What was found; `problems` in words. Links are by (from, to), steps by Dask worker.
+    """Result of a diagnosis; `problems` are sentences. Links by (from, to), steps by Dask worker.
 
     `links` were timed one after another; `at_once` are those to the first worker, all at the same time.
     """
@@ -165,7 +165,7 @@ class _Doctor:
         self._room, self._found = room, Diagnosis(sorted(room.free))
 
     def diagnose(self) -> Diagnosis:
-        """Look at everything, in the order in which the next depends on the one before."""
+        """Run all checks, each after the checks that it depends on."""
         self._connect()
         self._compare_versions()
         self._count()
@@ -242,14 +242,14 @@ class _Doctor:
             ) from None
 
     def _start(self, worker: str, task: Callable[..., Any], *arguments: Any) -> Future:
-        """Start a task that talks to others over the run's own connections."""
+        """Start a task that communicates over the run's own connections."""
         name = f"psbench-doctor-{secrets.token_hex(8)}"
         give_key(self._client, self._key, name, worker, self._limits)
         return self._client.submit(task, *arguments, workers=[worker], pure=False, key=name)
 
     @contextmanager
     def _echo(self, worker: str) -> Iterator[Address]:
-        """Have a worker answer whatever it is sent, and give its address."""
+        """Start an echo server on a worker, and yield its address."""
         topic = f"psbench-doctor-{secrets.token_hex(8)}"
         announced: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._client.subscribe_topic(topic, lambda event: announced.put(event[1]))
@@ -294,7 +294,7 @@ def _echo(experiment: Experiment, topic: str, idle_s: float) -> None:
 
 
 def _time_link(address: Address) -> Link | None:
-    """Return what a connection to that address is like; None if there is none."""
+    """Return the latency and bandwidth of a connection to that address; None if it cannot be reached."""
     with ClientSocket(address, take_key(), f"doctor {secrets.token_hex(4)}") as socket:
 
         def seconds(message: Message, times: int) -> float:
@@ -325,7 +325,7 @@ def _time_link(address: Address) -> Link | None:
 
 
 def _time_steps(experiment: Experiment) -> MeasuredSteps:
-    """Return how long this worker's steps take, by steps of a whole share and of a quarter of it."""
+    """Return this worker's step times, for a full share and for a quarter of it."""
     torch.set_num_threads(experiment.threads)
     workload = Workload.build(experiment, whole_run=False)
     share = max(4, experiment.batch_size // experiment.num_workers)

@@ -1,4 +1,4 @@
-"""Hands a run's key to its tasks: in memory, and past all that a scheduler keeps of them.
+"""Distribution of a run's key to its tasks, in memory and never through the scheduler.
 
 A scheduler stores the arguments of a task, and shows them on request. So the key goes to the task's Dask
 worker first, by a call that is not stored; there the task takes it, once.
@@ -28,7 +28,7 @@ def give_key(
     limits: ConnectionSettings,
     go_on: Callable[[], None] = lambda: None,
 ) -> None:
-    """Have a Dask worker keep a key for a task that will be submitted.
+    """Store a key on a Dask worker, for a task that will be submitted.
 
     Parameters
     ----------

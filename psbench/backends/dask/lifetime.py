@@ -1,4 +1,4 @@
-"""How roles end with their Dask worker: not with its scheduler, but before it closes when it is asked to."""
+"""Lifetime of roles: they end before their Dask worker closes, but outlive its scheduler."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TASKS = "psbench-"
 
 @contextmanager
 def outliving_scheduler(worker: Worker) -> Iterator[None]:
-    """Have a Dask worker that loses its scheduler close only when this block has ended.
+    """Delay the closing of a Dask worker without scheduler until this block ends.
 
     By itself it would close at once and end its process after 30 s, whatever its tasks do. If it is asked to
     close, it says that it is being retired, as it does when its scheduler asks for that, and gives this block
@@ -69,7 +69,7 @@ def _patient(worker: Worker, close: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def leave_signals(dask_worker: Worker) -> None:
-    """Have a Dask worker leave Ctrl-C and SIGTERM to the run's client while it has tasks of runs.
+    """Let a Dask worker ignore Ctrl-C and SIGTERM while it runs tasks: the client handles them.
 
     Who ends a whole job (a batch system, `timeout`, a terminal) sends them to every process of it, the client
     included, which stops the run and keeps what it has. A Dask worker with a nanny closes when the nanny

@@ -37,12 +37,12 @@ _restore = ExitStack()
 
 
 def dask_setup(worker: Worker) -> None:
-    """Have a process of the cluster leave Ctrl-C and SIGTERM, which reach this one too, to it."""
+    """Let a process of the cluster ignore Ctrl-C and SIGTERM: the main process handles them."""
     ignore_ending()
 
 
 class _KillingNanny(Nanny):
-    """Ends its process with a signal: no task runs by then, and torch takes seconds to exit."""
+    """Kills its process with a signal: no task runs by then, and torch takes seconds to exit."""
 
     async def instantiate(self) -> Status:
         """Start the process, also a lost one again, with the settings of a local cluster."""
@@ -110,7 +110,7 @@ def local_cluster(
     go_on: Callable[[], None] = lambda: None,
     within_s: float = _UP_S,
 ) -> Iterator[LocalCluster]:
-    """Give a cluster of this machine; at the end all its processes are gone, killed if need be.
+    """Yield a cluster on this machine; at the end all its processes have exited or are killed.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def local_cluster(
 def _await_processes(
     cluster: LocalCluster, processes: int, go_on: Callable[[], None], within_s: float
 ) -> None:
-    """Wait until all processes are up, and say which ones are."""
+    """Wait until all processes are up, and report their progress."""
     starting, deadline = start_progress(), time.monotonic() + within_s
     while len(there := list(cluster.scheduler.workers)) < processes:
         starting.see(there)
@@ -185,7 +185,7 @@ def _children() -> list[psutil.Process]:
 
 @contextmanager
 def _settings() -> Iterator[None]:
-    """Set what the processes of a local cluster inherit; the last to leave restores what was.
+    """Set the environment of a local cluster's processes; the last context to exit restores it.
 
     Processes are started side by side, and one that is lost is started again at any time.
     """

@@ -1,4 +1,4 @@
-"""Whether the machines of a Dask cluster hold the processes that are placed there."""
+"""Check that the machines of a Dask cluster have memory for the processes placed on them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from psbench.training.memory import vectors_of
 
 
 def check_machines(client: Client, workload: Workload, placed: Mapping[str, str]) -> None:
-    """Refuse a placement by which a machine would need more memory than it has.
+    """Raise if a machine would need more memory for its roles than it has.
 
     An estimate from below: the vectors as long as the model that each process holds (`held_by_processes`).
 

@@ -17,7 +17,7 @@ from psbench.system.by_value import dumps_by_value
 
 
 def check_objects(experiment: Experiment) -> None:
-    """Refuse objects that cannot be sent to another process, before any is started.
+    """Raise before any process starts if an object cannot be pickled.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def check_objects(experiment: Experiment) -> None:
 
 
 def sent(client: Client, experiment: Experiment, addresses: Collection[str]) -> Any:
-    """Return what tasks take for the experiment: itself, or a future, if it has objects that may be large.
+    """Return the experiment as an argument for tasks: itself, or a future if it may hold large objects.
 
     Those are sent once to each of these Dask workers, and not with every task through the scheduler.
     """
@@ -47,7 +47,7 @@ def sent(client: Client, experiment: Experiment, addresses: Collection[str]) -> 
 
 
 class _Parcel:
-    """An experiment on its way; what arrives is the experiment.
+    """An experiment in transit; unpickling it yields the experiment.
 
     Classes and functions from the user's own files are sent with their code, as those of a notebook are:
     other machines need not have the files.
@@ -61,7 +61,7 @@ class _Parcel:
 
 
 def _packed(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    """Return a value as bytes, and the arrays in it, which are not copied."""
+    """Return a value as bytes, and its arrays without copying."""
     buffers: list[pickle.PickleBuffer] = []
     return dumps_by_value(value, buffers.append), buffers
 
@@ -71,7 +71,7 @@ def _unpacked(content: bytes, *buffers: Any) -> Any:
 
 
 def _objects(experiment: Experiment) -> Iterator[tuple[str, Part]]:
-    """Return the parts that stand for objects of Python or are the user's own, and where they are."""
+    """Return the parts that hold Python objects or user-defined classes, with their paths."""
     names = ("model", "data", "sharding", "loss")
     parts = {name: getattr(experiment, name) for name in names}
     parts["optimizer.schedule"] = experiment.optimizer.schedule

@@ -1,4 +1,4 @@
-"""The search for Dask workers that can take roles while a run goes on, which waits for none of them."""
+"""The search for Dask workers that can take roles during a run, without blocking it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EVERY_S = 0.5
 
 
 class PlaceSearch:
-    """Looks what a cluster has room for, and asks Dask workers that are free whether they answer.
+    """Finds the free room of a cluster, and asks free Dask workers whether they respond.
 
     All of them are asked at once, so one that is frozen keeps no role from the others.
 
@@ -39,7 +39,7 @@ class PlaceSearch:
         self._asked: dict[str, concurrent.futures.Future[Any]] = {}
 
     def look(self, without: Collection[str], now: float) -> Room | None:
-        """Return what there is room for if a look has ended since the last call; else begin one now and then.
+        """Return the free room if a search has ended since the last call; else start one from time to time.
 
         The room is empty if the scheduler has not answered.
         """
@@ -60,13 +60,13 @@ class PlaceSearch:
         return look.result()
 
     def look_again(self, now: float) -> None:
-        """Drop the look under way: the cluster has changed since it began."""
+        """Cancel the current search: the cluster has changed since its start."""
         if self._look is not None:
             self._look.cancel()
         self._look, self._next = None, now + _EVERY_S
 
     def ask(self, addresses: Collection[str]) -> None:
-        """Ask these Dask workers for a sign of life, unless they have given one or are asked already."""
+        """Ask Dask workers for a response, unless they have responded or are asked already."""
         for address in addresses:
             if (asked := self._asked.get(address)) is None or _has_failed(asked):
                 self._asked[address] = begin(
@@ -86,17 +86,17 @@ class PlaceSearch:
         return {address for address, asked in self._asked.items() if _has_failed(asked)}
 
     def doubt(self, address: str) -> None:
-        """Ask a Dask worker anew before it is given a role."""
+        """Ask a Dask worker again before it is given a role."""
         self._asked.pop(address, None)
 
     def end_asking(self) -> None:
-        """Forget who has answered: no role is sought."""
+        """Forget which Dask workers responded; call this when no role needs a place."""
         for asked in self._asked.values():
             asked.cancel()
         self._asked.clear()
 
     def end(self) -> None:
-        """Cancel what is under way."""
+        """Cancel the requests in progress."""
         self.end_asking()
         if self._look is not None:
             self._look.cancel()

@@ -1,4 +1,4 @@
-"""Which Dask worker does what: a run is placed on those that are free, and waits for them if need be."""
+"""Placement of roles on free Dask workers; waits for workers if necessary."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CLIENT_SILENCE_S = 60.0
 
 
 class Room(NamedTuple):
-    """What a Dask cluster has room for.
+    """Free threads of a Dask cluster.
 
     Attributes
     ----------
@@ -55,12 +55,11 @@ class Room(NamedTuple):
     able: dict[str, int] | None = None
 
     def has(self, roles: Sequence[str]) -> bool:
-        """Whether there is room for these roles."""
         enough = sum(self.free.values()) >= len(roles)
         return enough and (self.able is None or sum(self.able.values()) >= _training(roles))
 
     def take(self, role: str, barred: Collection[str] = ()) -> str | None:
-        """Take the Dask worker with the most free threads for a role, but none of those `barred`, or None."""
+        """Reserve the Dask worker with the most free threads, except `barred` ones; None if there is none."""
         is_limited = self.able is not None and worker_number(role) is not None
         possible = [each for each in (self.able if is_limited else self.free) or () if each not in barred]
         address = max(possible, key=self.free.__getitem__, default=None)
@@ -82,7 +81,7 @@ def _training(roles: Sequence[str]) -> int:
 
 
 def _free_resources() -> Callable[[Scheduler], dict[str, dict[str, float]]]:
-    """Return a function for a scheduler: what each Dask worker has of resources that no task uses."""
+    """Return a function for the scheduler that returns each Dask worker's unused resources."""
 
     # in here it is sent whole: a scheduler need not have psbench
     def free(dask_scheduler: Scheduler) -> dict[str, dict[str, float]]:
@@ -102,7 +101,7 @@ def room_on(
     without: Collection[str] = (),
     go_on: Callable[[], None] = lambda: None,
 ) -> Room:
-    """Return what a cluster has room for now, but for some of its workers; see `look_for_room`.
+    """Return the free room of a cluster, without some of its workers; see `look_for_room`.
 
     Raises
     ------
@@ -114,7 +113,7 @@ def room_on(
 
 
 async def look_for_room(client: Client, limits: ConnectionSettings, without: Collection[str]) -> Room:
-    """Return what a cluster has room for now, but for some of its workers, in Dask's event loop.
+    """Return the free room of a cluster, without some of its workers; for Dask's event loop.
 
     `limits` also says what each training worker uses of a Dask worker's resources.
     """
@@ -137,7 +136,7 @@ async def look_for_room(client: Client, limits: ConnectionSettings, without: Col
 
 
 def _holder(key: str) -> str:
-    """Return whose task it is.
+    """Return the owner of a task.
 
     >>> _holder("psbench-ssp-0123456789abcdef-worker-0"), _holder("sum-4f1e")
     ("psbench run 'ssp'", 'other work')
@@ -150,7 +149,7 @@ def _holder(key: str) -> str:
 def placing(
     client: Client, wait_s: float, go_on: Callable[[], None], limits: ConnectionSettings
 ) -> Iterator[None]:
-    """Keep other runs from being placed meanwhile; wait for one that is being placed now.
+    """Lock placement against other runs; wait while another run is being placed.
 
     The scheduler has a note of who is placed, as long as that client is there. (Dask's own lock renews a
     lease in the background, which fails with tracebacks in the terminal where the scheduler is lost.)
@@ -302,7 +301,7 @@ def place_with_resources(roles: Sequence[str], room: Room, hosts: str = "any") -
 
 
 def check_replica(placed: Mapping[str, str]) -> None:
-    """Refuse a placement by which the replica would be lost with a server.
+    """Raise if the replica would be lost together with a server.
 
     Raises
     ------

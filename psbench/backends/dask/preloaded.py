@@ -1,4 +1,4 @@
-"""Imported by the fork server: what every Dask worker looks up when it starts, looked up once for all.
+"""Imports for the fork server: modules that every Dask worker loads when it starts.
 
 Both are cached by those who look them up, and take as long as the rest of a Dask worker's start.
 """

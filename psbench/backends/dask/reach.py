@@ -1,4 +1,4 @@
-"""Whether the client can connect to Dask workers: a run's messages do not pass through the scheduler."""
+"""Check that the client can connect to the Dask workers directly, without the scheduler."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def unreachable(client: Client, addresses: Collection[str], limits: ConnectionSe
 
 
 def check_reach(client: Client, addresses: Collection[str], limits: ConnectionSettings) -> dict[str, str]:
-    """Return what `unreachable` does; refuse a cluster of whose Dask workers none can be connected to.
+    """Return the result of `unreachable`; raise if no Dask worker can be reached.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def check_reach(client: Client, addresses: Collection[str], limits: ConnectionSe
 
 
 def _listener() -> Callable[..., tuple[str, int] | None]:
-    """Return a function for a Dask worker: listen on its host for one connection, and return where."""
+    """Return a function that accepts one connection on a Dask worker, and returns its address."""
 
     # in here it is sent whole: a Dask worker that has not imported torch yet takes seconds to do so
     def greet(listening: socket.socket, token: bytes) -> None:

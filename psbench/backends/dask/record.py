@@ -1,4 +1,4 @@
-"""What the client keeps of a live run: its log, its checkpoints, and what has gone wrong."""
+"""The client's record of a live run: its log, its checkpoints and its incidents."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Last(NamedTuple):
-    """A checkpoint that the run can go on from, and how long its log was then."""
+    """A checkpoint to resume from, and the length of its log."""
 
     checkpoint: Checkpoint
     rows: int
@@ -29,7 +29,7 @@ class _Last(NamedTuple):
 
 
 class Record:
-    """What the client keeps of one run, while it is started as often as need be.
+    """The client's record of one run, across all its restarts.
 
     The last checkpoint is kept in memory too, so that a run without an output folder can go on from it.
 
@@ -68,7 +68,6 @@ class Record:
         self._last = None if start is None else _Last(start, len(log), texts, began)
 
     def extend(self, new: msg.LogRows) -> None:
-        """Take what the log has grown by."""
         self.log.extend(np.frombuffer(new.rows, dtype=ROW), new.texts)
         if self._observer is not None:
             self._observer(self.log)
@@ -84,14 +83,14 @@ class Record:
             self._folder.write(new.label, Checkpoint(dict(new.tensors), state))
 
     def take_back(self, new: msg.StoreCheckpoint) -> None:
-        """Keep what the replica had, to go on from there, unless there is a later checkpoint."""
+        """Store the replica's state to resume from, unless there is a later checkpoint."""
         rows, texts = new.state["logged"]
         if self._last is None or rows >= self._last.rows:
             state = new.state.data | {"spec": self._experiment.spec()}
             self._last = _Last(Checkpoint(new.tensors, state), rows, texts, "the replica's last state")
 
     def note(self, incident: str) -> None:
-        """Say what has gone wrong, now and in the run's warnings."""
+        """Log an incident as a warning, and add it to the run's warnings."""
         self.incidents.append(incident)
         logger.warning("%s", incident)
 
@@ -102,12 +101,11 @@ class Record:
 
     @property
     def has_folder(self) -> bool:
-        """Whether checkpoints are written to files."""
         return self._folder is not None
 
     @property
     def start(self) -> Start | None:
-        """Where the next start of the run resumes; None for its beginning."""
+        """State from which the next attempt resumes; None for the beginning of the run."""
         last = self._last
         if last is None:
             return None
@@ -127,11 +125,11 @@ class Record:
 
     @property
     def can_go_back(self) -> bool:
-        """Whether there is a checkpoint, or nothing was done that could be lost."""
+        """Whether the run can restart without a loss: it has a checkpoint, or no update has been applied."""
         return self._last is not None or not len(self.log.of_kind(Kind.APPLY)["row"])
 
     def go_back(self) -> str:
-        """Cut off the log at the last checkpoint, and return in words what is lost."""
+        """Truncate the log to the last checkpoint, and return a description of the lost part."""
         self.has_gone_back = True
         if self._last is None:
             self.log.truncate(0, 1)
@@ -145,7 +143,7 @@ class Record:
         return f"{lost} since {self._last.name} are lost"
 
     def stopped(self) -> Outcome | None:
-        """Return the outcome of a run that is stopped before it goes on from its last checkpoint.
+        """Return the outcome of a run that is stopped before it resumes from its last checkpoint.
 
         The model is the checkpoint's, where the log ends too; None if the run has not begun yet.
         """

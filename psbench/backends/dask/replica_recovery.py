@@ -1,4 +1,4 @@
-"""How the client takes the state of a run back from its replica when a server is lost."""
+"""Recovery of a run's state from its replica after the loss of a server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOOK_S = 0.1
 
 
 def take_back(replica: Address, key: RunKey, record: Record, limits: ConnectionSettings) -> None:
-    """Complete the log with what the replica has of it, and keep its state; do nothing if it is gone too.
+    """Complete the log from the replica, and store its state; do nothing if the replica is lost too.
 
     It finds out by itself that the coordinator is gone, and may take `replica_within_s`.
     """

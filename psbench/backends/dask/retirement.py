@@ -1,4 +1,4 @@
-"""Dask workers of a run that are being retired, of which the scheduler tells its client."""
+"""Detection of retiring Dask workers, from events that the scheduler publishes."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ class Leavers:
         self._returned: set[str] = set()  # roles there that `of` has returned
 
     def watch(self, role: str, address: str) -> None:
-        """Subscribe to what the scheduler publishes of a Dask worker that has a role from now on."""
+        """Subscribe to the scheduler's events about a Dask worker that has a role from now on."""
         self._returned.discard(role)
         self._watched.add(address)
         self._client.subscribe_topic(address, partial(self._note, address))
 
     def _note(self, address: str, event: tuple[float, Any]) -> None:
-        """Take note of what a Dask worker has become; called in Dask's own thread."""
+        """Record a Dask worker's new status; called in Dask's own thread."""
         said = event[1]
         if isinstance(said, dict) and said.get("status") == "closing_gracefully":
             self.addresses.add(address)
 
     def of(self, placed: Mapping[str, str]) -> list[str]:
-        """Return the roles whose Dask workers are being retired, each once."""
+        """Return the roles whose Dask workers are retiring, each role once."""
         if not self.addresses:
             return []
         found = [role for role, at in placed.items() if at in self.addresses and role not in self._returned]

@@ -1,4 +1,4 @@
-"""Questions to Dask workers and their scheduler that do not wait for one that is frozen."""
+"""Requests to Dask workers and their scheduler, with timeouts for frozen ones."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def ask(
     limits: ConnectionSettings,
     go_on: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Call a function on Dask workers, and return what it returned by their addresses.
+    """Call a function on Dask workers, and return the results by address.
 
     The scheduler passes the calls on, one for each Dask worker, and stores nothing of them. A Dask worker may
     take as long as `answer_within_s` says.
@@ -103,7 +103,7 @@ def ask_scheduler(
     go_on: Callable[[], None] = lambda: None,
     **options: Any,
 ) -> Any:
-    """Call what waits for the scheduler, and return what it returns.
+    """Call a coroutine that waits for the scheduler, and return its result.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def ask_scheduler(
 def begin(
     client: Client, call: Callable[[], Awaitable[_T]], within_s: float | None = None
 ) -> concurrent.futures.Future[_T]:
-    """Begin a call in the client's event loop, which may take so long; return its future at once."""
+    """Start a call in the client's event loop, with a timeout; return its future at once."""
 
     async def bounded() -> _T:
         async with asyncio.timeout(within_s):
@@ -162,7 +162,7 @@ def _patiently(
     limits: ConnectionSettings,
     go_on: Callable[[], None],
 ) -> _T:
-    """Await a call in the client's event loop, and say from time to time who is waited for."""
+    """Await a call in the client's event loop, and log from time to time which peer is awaited."""
     if client.status != "running":
         raise BackendError(_GONE)
 

@@ -1,4 +1,4 @@
-"""How a run that waits for Dask workers asks an adaptive Dask cluster to grow."""
+"""Requests to an adaptive Dask cluster to scale up, for a run that waits for Dask workers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Demand:
         self._waiting: list[Future] = []
 
     def ask(self, count: int) -> None:
-        """Ask for room for so many roles beside the tasks that are there, unless that was done."""
+        """Request room for a number of additional roles, unless it was requested already."""
         if self._waiting:
             return
         try:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def check(experiment: Experiment) -> None:
-    """Refuse an experiment that cannot run live.
+    """Raise unless the experiment can run live.
 
     Raises
     ------

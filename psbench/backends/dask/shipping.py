@@ -1,4 +1,4 @@
-"""Sends each process what it needs of data that it cannot load: objects of Python, and one set a worker."""
+"""Transfer of data that a process cannot load itself: Python objects, and each worker's own data set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from psbench.training.dry_run import trial_rows
 
 
 def bare(experiment: Experiment) -> Experiment:
-    """Return an experiment without data and divisions of it that are sent apart."""
+    """Return an experiment without data and shardings that are sent separately."""
     if not _travels(experiment):
         return experiment
     return experiment.but(data=experiment.data.bare(), sharding=experiment.sharding.bare())
@@ -46,7 +46,7 @@ class Shipping:
         self._sent: list[Future] = []
 
     def to(self, role: str, go_on: Callable[[], None] = lambda: None) -> Future | None:
-        """Send a role's process its data; return what its task takes, None where it loads it by itself.
+        """Send a role's process its data; return its task's argument, None if the process loads the data.
 
         `go_on` is called often, and raises to give up.
         """
@@ -57,7 +57,7 @@ class Shipping:
         return sent
 
     def begin(self, role: str) -> Callable[[], Awaitable[Future | None]]:
-        """Return what sends a role's process its data, as `to` does, when awaited in Dask's event loop."""
+        """Return a coroutine function that does the same as `to`, for Dask's event loop."""
         where, data = [self._placed[role]], self._for(role) if self._travels else None
 
         async def send() -> Future | None:
@@ -70,7 +70,6 @@ class Shipping:
         return send
 
     def end(self) -> None:
-        """Let go of what was sent."""
         for sent in self._sent:
             sent.release()
         self._sent.clear()

@@ -1,4 +1,4 @@
-"""What runs inside the Dask tasks: one function a role, each with sockets of its own."""
+"""The functions that run inside Dask tasks: one per role, each with its own sockets."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _REQUEST_BYTES = 1 << 16
 
 
 def _outliving(role: Callable[_P, None]) -> Callable[_P, None]:
-    """Have a role go on to its end when its Dask worker loses the scheduler."""
+    """Let a role finish although its Dask worker has lost the scheduler."""
 
     @functools.wraps(role)
     def in_dask_worker(*arguments: _P.args, **options: _P.kwargs) -> None:
@@ -67,7 +67,7 @@ def coordinate(
     expected: list[str],
     start: Start | None = None,
 ) -> None:
-    """Coordinate the run; the first parameter server is part of it."""
+    """Coordinate the run, including the first parameter server."""
     reach = _reporter(topic, COORDINATOR)
     reach("torch loaded")
     with listening_socket(experiment, take_key(), largest) as socket:
@@ -150,7 +150,7 @@ def replicate(experiment: Experiment, sent: Shipment | None, topic: str, address
 
 @_outliving
 def evaluate(experiment: Experiment, sent: Shipment | None, topic: str, address: Address) -> None:
-    """Evaluate the models that come, one after another."""
+    """Evaluate incoming models one after another."""
     with ClientSocket(address, take_key(), EVALUATOR, patience_of(experiment.connection)) as coordinator:
         _report(coordinator, lambda: _evaluate(experiment, coordinator, sent, _reporter(topic, EVALUATOR)))
 
@@ -215,7 +215,7 @@ def listening_socket(experiment: Experiment, key: RunKey, largest: int) -> Serve
 
 
 def _count_strangers(socket: ServerSocket, coordinator: ClientSocket) -> None:
-    """Report to the coordinator how many connections without the run's key a process has closed."""
+    """Report the number of closed connections without the run's key to the coordinator."""
     socket.on_stranger = lambda count: coordinator.send(msg.ClosedStrangers(count))
 
 
@@ -224,12 +224,10 @@ def _announce(topic: str, name: str, socket: ServerSocket) -> None:
 
 
 def _reporter(topic: str, name: str) -> Callable[[Stage], None]:
-    """Return what tells the client how far a role has come."""
     dask_worker = get_worker()
     return lambda stage: dask_worker.log_event(topic, {"name": name, "stage": stage})
 
 
 def warm_up(topic: str, names: list[str]) -> None:
-    """Report that this process has imported what its roles need: it imported this module."""
     for name in names:
         _reporter(topic, name)("torch loaded")

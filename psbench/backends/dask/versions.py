@@ -1,4 +1,4 @@
-"""Whether the Dask workers have the same software as the client, compared before anything else."""
+"""Comparison of the software of the Dask workers with the client's, before anything else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COMPARED = ("psbench", "torch", "numpy", "distributed")
 
 
 def _versions(names: Sequence[str]) -> dict[str, str]:
-    """Return the versions of this process, importing nothing."""
+    """Return the versions of this process's packages, without importing them."""
     found = {"python": platform.python_version().rpartition(".")[0]}
     for name in names:
         try:
@@ -29,7 +29,6 @@ def _versions(names: Sequence[str]) -> dict[str, str]:
 
 
 def versions_here() -> dict[str, str]:
-    """Return the versions of what must be the same everywhere."""
     return _versions(_COMPARED)
 
 
@@ -39,7 +38,7 @@ def check_versions(
     limits: ConnectionSettings,
     go_on: Callable[[], None] = lambda: None,
 ) -> None:
-    """Compare what Dask workers have installed with what is here.
+    """Compare the versions installed on Dask workers with the client's.
 
     Raises
     ------

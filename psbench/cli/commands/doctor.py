@@ -1,4 +1,4 @@
-"""`psbench doctor`: what a Dask cluster is like, and what would go wrong on it."""
+"""`psbench doctor`: properties of a Dask cluster, and the problems to expect on it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def doctor_command(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Examine a Dask cluster: versions, links between all pairs, seconds per sample, what would go wrong.
+    """Examine a Dask cluster: versions, links between all pairs, seconds per sample, expected problems.
 
     Exit code 1 if something would.
 

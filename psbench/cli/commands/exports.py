@@ -1,4 +1,4 @@
-"""`psbench export`: a saved run for other programs."""
+"""`psbench export`: conversion of a saved run for other programs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def export_command(
         str, typer.Option("--table", metavar="TABLE", help="Which table: curves, training or events.")
     ] = "curves",
 ) -> None:
-    """Write a saved run for other programs: tables as CSV or Parquet, scalars for TensorBoard, a page.
+    """Export a saved run: tables as CSV or Parquet, scalars for TensorBoard, or a page.
 
     \b
     Examples:

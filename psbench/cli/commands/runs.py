@@ -88,7 +88,7 @@ def resume_command(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> int:
-    """Go on with a run from its last checkpoint: one that was stopped or killed, or is to be longer.
+    """Resume a run from its last checkpoint, after a stop or a crash, or to make it longer.
 
     Checkpoints are written at switches and, with checkpoint_every, every so many epochs. What may be set to
     another value is stop, backend, scheduler, evaluate_every, checkpoint_every, recovery, threads and name.

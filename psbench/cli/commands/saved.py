@@ -35,7 +35,7 @@ def report_command(
 
 @app.command("replay")
 def replay_command(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A saved run.")]) -> None:
-    """Take every decision of a saved run again, and tell the first that differs.
+    """Repeat every decision of a saved run, and report the first difference.
 
     \b
     Example:

@@ -105,7 +105,7 @@ def sweep_command(
 
 
 def _print_best(found: Sweep, by: str | None, value: str) -> None:
-    """Print the comparison of the best settings, where there is something to choose between."""
+    """Print the comparison of the best settings, if the sweep has a choice of settings."""
     if by is None or len(found.parameters) < 2 or found.interrupted or not found.runs:
         return
     put(f"\nthe best setting of each {by} by {value}:")

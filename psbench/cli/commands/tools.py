@@ -1,4 +1,4 @@
-"""`psbench list`, `psbench generate` and `psbench lab`: what there is, synthetic data, notebooks."""
+"""`psbench list`, `psbench generate` and `psbench lab`: catalogue, synthetic data, notebooks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def list_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what there is; with a name, show one in full: parameters, defaults, ranges, sources.
+    """List the strategies, parts, data sets, models, ...; with a name, show one in full.
 
     \b
     Examples:

@@ -90,7 +90,7 @@ def predict_command(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Predict how long strategies take on machines that were measured, with 90 % bands over seeds.
+    """Predict the time of strategies on measured machines, with 90 % bands over seeds.
 
     \b
     Examples:
@@ -146,7 +146,7 @@ def twin_command(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Compare predictions with live runs: replayed, other seeds, strategies left out, more workers.
+    """Compare predictions with live runs: replayed, with other seeds, other strategies, more workers.
 
     Exit code 1 if a run with its own times is off by 1 % or more: then the mechanism is wrong.
 
@@ -187,7 +187,7 @@ def diagnose_command(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Say of a trace who waited for whom, and which worker a collective hides that makes the others wait.
+    """Show who waits for whom in a trace, and which straggler each collective operation hides.
 
     A CSV has the columns worker, step, begin, end (seconds; end: ready to meet the others). Of torch: traces
     of its profiler with a `schedule` and `profiler.step()`, or Flight Recorder's dumps as JSON.

@@ -1,4 +1,4 @@
-"""Data of the user's own: arrays, torch Datasets, frames, Hugging Face datasets, lists of these."""
+"""The user's own data: arrays, torch Datasets, frames, Hugging Face datasets, and lists of them."""
 
 from psbench.data.own.entry import as_data as as_data
 from psbench.data.own.entry import data as data

@@ -20,7 +20,7 @@ Inputs: TypeAlias = Literal["as_is", "numbers", "tokens"]
 
 
 def as_array(value: Any, what: str) -> Array:
-    """Return a NumPy array of what may be one: a torch tensor on any device, a list, a pandas Series.
+    """Return a NumPy array from an array-like: a torch tensor on any device, a list, a pandas Series.
 
     Raises
     ------
@@ -199,7 +199,7 @@ def as_floats(array: Array, what: str) -> Floats:
 
 
 def warn_of_merged(array: Array, what: str) -> None:
-    """Warn of a column whose values 32-bit floats do not tell apart."""
+    """Warn of columns with values that coincide as 32-bit floats."""
     if array.dtype == np.float32 or array.dtype.itemsize <= 2 or not len(array):
         return
     columns = array.reshape(len(array), -1)

@@ -1,4 +1,4 @@
-"""What the user's data is once it has been read: arrays, whatever object they came in."""
+"""The user's data after reading: arrays, whatever object held them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Content:
     is_column: bool = False
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of the content: equal where all samples, targets and names are."""
+        """Return the SHA-256 of the content: all samples, targets and names."""
         found = hashlib.sha256()
         for name, array in self._arrays():
             found.update(f"{name} {array.dtype.str} {array.shape}".encode())

@@ -1,4 +1,4 @@
-"""What an experiment takes as its data: a name, a mapping, or an object with the samples in it."""
+"""The data of an experiment: a name, a mapping, or an object that holds the samples."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def _column_name(target: Any) -> str | None:
 
 
 def _read(source: Any, columns: ColumnRoles, padding: Padding) -> tuple[Read, Read | None]:
-    """Return what is in a source: training samples, and validation samples if it has them."""
+    """Return the training samples of a source, and its validation samples, if any."""
     splits = splits_of(source)
     if splits is not None:
         train, val = splits
@@ -243,7 +243,7 @@ def _pairs(source: tuple[Any, ...]) -> tuple[Read, Read | None]:
 
 
 def _is_pair(source: Any, kind: Callable[[Any], bool]) -> bool:
-    """Return whether it is a pair of what is of a kind: to train on, and to validate on."""
+    """Return whether `source` is a (train, validation) pair."""
     return isinstance(source, tuple) and len(source) == 2 and all(map(kind, source))
 
 

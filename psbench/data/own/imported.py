@@ -12,7 +12,7 @@ from psbench.seeds import Streams
 
 
 class ImportedData(ImportedCall, DataSource):
-    """Data by where the function is that returns it, or the class of a torch Dataset; see `ImportedCall`.
+    """Data from an importable function or torch Dataset class; see `ImportedCall`.
 
     What it returns may be all that an experiment takes as its data, such as (X, y). Every process of a live
     run calls it: with files of its own each, data stays where it is.
@@ -26,7 +26,7 @@ class ImportedData(ImportedCall, DataSource):
     name: ClassVar[str] = "import"
 
     def load(self, streams: Streams) -> Dataset:
-        """Return what the target returns, as a data set."""
+        """Return the target's return value as a data set."""
         make = self.imported()
         try:
             found = make(**self.arguments)

@@ -40,19 +40,19 @@ class Loaded(NamedTuple):
 
 
 class _Order(NamedTuple):
-    """The samples of a pass over a sampler, and whether they come in the same order in every pass."""
+    """The samples of a pass over a sampler, and whether every pass has the same order."""
 
     numbers: Integers
     fixed: bool
 
 
 def is_loader(value: Any) -> bool:
-    """Return whether it is a torch DataLoader."""
+    """Return whether a value is a torch DataLoader."""
     return hasattr(value, "dataset") and hasattr(value, "collate_fn")
 
 
 def is_stream(value: Any) -> bool:
-    """Return whether its samples come one after the other: an IterableDataset of torch or Hugging Face."""
+    """Return whether samples can only be iterated: an IterableDataset of torch or Hugging Face."""
     if hasattr(value, "column_names") and not hasattr(value, "__len__"):
         return True
     data = sys.modules.get("torch.utils.data")  # without which there is none of torch
@@ -60,7 +60,7 @@ def is_stream(value: Any) -> bool:
 
 
 def check_by_number(dataset: Any) -> None:
-    """Refuse a dataset that is not map-style.
+    """Raise unless a dataset is map-style.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def check_by_number(dataset: Any) -> None:
 
 
 def loaded(loader: Any) -> Loaded:
-    """Return the dataset of a DataLoader, the samples that it draws from it, and its own collate_fn.
+    """Return the dataset of a DataLoader, its sampled indices, and its own collate_fn.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def _check_numbers(numbers: Integers, count: int) -> None:
 
 
 def _order(sampler: Any, batched: bool, most: int) -> _Order:
-    """Return what a sampler draws in a pass; `batched` if it draws the samples of a batch at a time."""
+    """Return the samples that a sampler draws in a pass; `batched` if it draws whole batches."""
     from torch.utils.data import (
         BatchSampler,
         RandomSampler,
@@ -159,7 +159,7 @@ def _order(sampler: Any, batched: bool, most: int) -> _Order:
 
 
 def _tried(sampler: Iterable[Any], batched: bool, most: int) -> _Order:
-    """Return what an unknown sampler draws, if it draws the same samples in every pass."""
+    """Return the samples that an unknown sampler draws, if every pass draws the same samples."""
     what = f"data: the {type(sampler).__name__} of the DataLoader"
     with _random_state_kept():
         first, *others = (_one_pass(sampler, batched, most, what) for _ in range(_PASSES))

@@ -1,4 +1,4 @@
-"""How much memory samples take that are objects of Python: texts, lists, tuples."""
+"""Memory use of samples that are Python objects: texts, lists, tuples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOOKED_AT = 16
 
 
 def check_samples(read: Callable[[int], Any], count: int, what: str) -> None:
-    """Refuse to hold all samples at a time if they would not fit; estimated from a few of them.
+    """Raise if all samples together would not fit into memory; estimated from a few.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def check_samples(read: Callable[[int], Any], count: int, what: str) -> None:
 
 
 def check_texts(values: Iterable[Any], count: int, what: str) -> None:
-    """Refuse texts that would not fit as an array, in which each takes as much as the longest.
+    """Raise if texts would not fit as an array, whose entries are as long as the longest text.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def check_texts(values: Iterable[Any], count: int, what: str) -> None:
 
 
 def made(sample: Any, again: Any) -> int:
-    """Return the bytes of what is in a sample and not in another reading of it.
+    """Return the bytes of a sample's objects that a second reading of it creates anew.
 
     >>> held = "x" * 1000
     >>> made([held], [held]) < 200 < 1000 < made(["x" * 1000], ["y" * 1000])
@@ -58,7 +58,7 @@ def made(sample: Any, again: Any) -> int:
 
 
 def _parts(value: Any) -> Iterable[tuple[Any, int]]:
-    """Yield the place and the bytes of an object, of what it holds, and of an array's numbers."""
+    """Yield the id and the bytes of an object, its elements, and the buffer of an array."""
     yield id(value), sys.getsizeof(value, 64)
     if hasattr(value, "data_ptr"):  # a tensor, whose object does not count its numbers
         yield ("numbers", value.data_ptr()), value.nbytes

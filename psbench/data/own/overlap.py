@@ -57,6 +57,6 @@ def _rows(part: Array) -> Iterator[bytes]:
 
 
 def _repeated(hashes: Integers) -> int:
-    """Return how many samples equal another one."""
+    """Return the number of samples that equal another one."""
     _, counts = np.unique(hashes, return_counts=True)
     return int(counts[counts > 1].sum())

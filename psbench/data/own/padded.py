@@ -1,4 +1,4 @@
-"""Rows that may have different lengths, put together into one array and padded at their ends."""
+"""Rows of different lengths, joined into one array and padded at their ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MASK = "attention_mask"
 
 
 class PaddedRows:
-    """An array that is filled row by row, and widened where a row is longer than those before.
+    """An array that is filled row by row, and widened for longer rows.
 
     Parameters
     ----------
@@ -78,17 +78,16 @@ class PaddedRows:
 
     @property
     def is_scalar(self) -> bool:
-        """Whether a row is one number."""
+        """Whether a row is a single number."""
         return not self._first
 
     @property
     def uneven(self) -> int | None:
-        """The first row that is not as long as row 0; None if all are."""
         other = self._lengths != self._lengths[0]
         return int(np.argmax(other)) if other.any() else None
 
     def padded(self, value: float | None) -> tuple[Array, Array | None]:
-        """Return the rows, and how long each was; None for the lengths if they are equal.
+        """Return the rows and their lengths; None for the lengths if they are equal.
 
         Raises
         ------
@@ -147,7 +146,7 @@ def put_together(found: Mapping[str, PaddedRows], named: bool, padding: Padding)
 
 
 def with_lengths_of_mask(inputs: Several) -> Several:
-    """Return inputs that came padded, with the lengths that their mask tells: up to its last 1."""
+    """Return padded inputs with the lengths given by their mask: up to its last 1."""
     if MASK not in inputs.names:
         return inputs
     mask = np.asarray(inputs.parts[inputs.names.index(MASK)])
@@ -165,7 +164,7 @@ def with_lengths_of_mask(inputs: Several) -> Several:
 
 
 def as_several(value: Any, what: str) -> Any:
-    """Return a tuple or mapping of arrays as `Several`, one of a single array as that; others as they are.
+    """Return a tuple or mapping of arrays as `Several`, a single one as an array; other values unchanged.
 
     Raises
     ------

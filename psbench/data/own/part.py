@@ -1,4 +1,4 @@
-"""The part of a specification that stands for the user's own data."""
+"""The part of a specification that represents the user's own data."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class OwnData(Own, DataSource):
 
 
 def _standardised(train: Any, val: Any, what: str) -> tuple[list[Array], tuple[float, float]]:
-    """Return both brought to mean 0 and deviation 1 over the first, and what was taken out of one column."""
+    """Return both standardised by the training targets, and the mean and deviation of a single column."""
     if isinstance(train, Several):
         raise DataError(f"data 'own': {what} are {train.called}, and only one is standardised; do it before")
     if train.dtype.kind != "f":

@@ -1,4 +1,4 @@
-"""One data set for each worker, for data that is where it is."""
+"""One data set per worker, for data that is divided already."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class PerWorker(DataSource):
-    """A list of data sets, the first for worker 0, and so on: what a list as `data` means.
+    """A list of data sets, one per worker: the meaning of a list as `data`.
 
     Nothing is divided: the sharding is "given". The validation sets are put together, in this order; classes
     are those that occur anywhere, by name.
@@ -47,7 +47,7 @@ class PerWorker(DataSource):
 
     @property
     def num_shards(self) -> int:
-        """How many workers the data is for."""
+        """Number of workers for which the data is divided."""
         return len(self.data)
 
     @property
@@ -60,7 +60,7 @@ class PerWorker(DataSource):
         return PerWorker(data=tuple(each.bare() for each in self.data))
 
     def load(self, streams: Streams) -> Dataset:
-        """Return all of them as one, divided as they were."""
+        """Return all data sets as one, with their division."""
         import torch
 
         found = [
@@ -119,7 +119,7 @@ def _types(data: Dataset) -> str:
 
 
 def _called(data: Dataset, beside: Dataset) -> str:
-    """Return the names of a data set's inputs; empty where it, or the one beside it, has none."""
+    """Return the names of a data set's inputs; empty if it or `beside` has none."""
     own, others = (
         each.train_x.names if isinstance(each.train_x, Several) else each.features for each in (data, beside)
     )
@@ -127,7 +127,7 @@ def _called(data: Dataset, beside: Dataset) -> str:
 
 
 def _classes(found: Sequence[Dataset]) -> tuple[str, ...]:
-    """Return the classes of all: unchanged if equal, else sorted: by value, or alphabetically."""
+    """Return the union of the classes: unchanged if equal, else sorted by value or alphabetically."""
     if all(each.classes == found[0].classes for each in found):
         return found[0].classes
     names = {name for each in found for name in each.classes}
@@ -137,7 +137,7 @@ def _classes(found: Sequence[Dataset]) -> tuple[str, ...]:
 
 
 def _numbered(data: Dataset, targets: Tensor, classes: tuple[str, ...]) -> Tensor:
-    """Return classes as places among the classes of all."""
+    """Return classes as indices into the union of the classes."""
     import torch
 
     if data.classes == classes:

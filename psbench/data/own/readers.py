@@ -1,4 +1,4 @@
-"""Reads what the user's data may come in: pairs of arrays, torch Datasets, frames, Hugging Face datasets."""
+"""Readers of the user's data: pairs of arrays, torch Datasets, frames, Hugging Face datasets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ USUAL_TARGETS = ("label", "labels", "target", "y", "fine_label")
 
 @dataclass(frozen=True)
 class Read:
-    """Samples and targets as they came.
+    """Samples and targets as read.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Read:
 
 @dataclass(frozen=True)
 class ColumnRoles:
-    """Which columns are what: the target, the inputs (None: all others), and those that are kept."""
+    """Roles of columns: the target, the inputs (None: all others), and columns to keep."""
 
     target: str | None = None
     features: tuple[str, ...] | None = None
@@ -83,7 +83,7 @@ class ColumnRoles:
 
 
 def is_array(value: Any) -> bool:
-    """Whether it is an array or a tensor; tables and mappings of splits have a shape too."""
+    """Whether a value is an array or a tensor; tables and mappings of splits have a shape too."""
     return (hasattr(value, "shape") or hasattr(value, "__array__")) and not (
         hasattr(value, "columns") or is_hugging_face(value) or isinstance(value, Mapping)
     )
@@ -93,7 +93,7 @@ def is_array(value: Any) -> bool:
 
 
 def is_frame(value: Any) -> bool:
-    """Whether it is a table with named columns that Arrow can read: of pandas, polars, pyarrow."""
+    """Whether a value is a table with named columns that Arrow can read: pandas, polars, pyarrow."""
     return hasattr(value, "__arrow_c_stream__") and hasattr(value, "columns")
 
 
@@ -154,7 +154,7 @@ def _plain(series: Any, name: str) -> Array:
 
 
 def target_of(given: str | None, names: Sequence[str], how: str) -> str:
-    """Return the column to be learned, which must be given and there; `how` says how it is given."""
+    """Return the target column, which must be given and exist; `how` describes how to give it."""
     if given is not None:
         if given not in names:
             raise UnknownName("target column of data", str(given), names)
@@ -166,12 +166,12 @@ def target_of(given: str | None, names: Sequence[str], how: str) -> str:
 
 
 def is_hugging_face(value: Any) -> bool:
-    """Whether it has the columns and features of a Hugging Face dataset."""
+    """Whether a value has the columns and features of a Hugging Face dataset."""
     return all(hasattr(value, name) for name in ("features", "column_names", "__getitem__", "__len__"))
 
 
 def is_transformed(dataset: Any) -> bool:
-    """Return whether a Hugging Face dataset has a transform, which makes samples when they are read."""
+    """Return whether a Hugging Face dataset has a transform, applied on access."""
     return dict(getattr(dataset, "format", {})).get("type") == "custom"
 
 
@@ -187,7 +187,7 @@ def _holds_images(dataset: Any) -> bool:
 
 
 def splits_of(value: Any) -> tuple[Any, Any | None] | None:
-    """Return training and validation part of a mapping of splits; None if it is none."""
+    """Return the training and validation parts of a mapping of splits; None for other values."""
     if not isinstance(value, Mapping) or not value or not all(map(is_hugging_face, value.values())):
         return None
     if "train" not in value:
@@ -198,7 +198,7 @@ def splits_of(value: Any) -> tuple[Any, Any | None] | None:
 
 
 def read_hugging_face(dataset: Any, columns: ColumnRoles, padding: Padding = None) -> Read:
-    """Read a Hugging Face dataset, whose library is not needed for it.
+    """Read a Hugging Face dataset, without importing its library.
 
     Raises
     ------
@@ -243,6 +243,6 @@ def _numeric_column(dataset: Any, name: str) -> PaddedRows:
 
 
 def names_of(found: Any) -> tuple[str, ...]:
-    """Return the names of classes, if these are such; else none."""
+    """Return the names of classes if they are texts; else empty."""
     texts = isinstance(found, (list, tuple)) and all(isinstance(name, str) for name in found)
     return tuple(found) if texts else ()

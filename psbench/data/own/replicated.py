@@ -17,7 +17,7 @@ from psbench.system.limits import check_memory
 
 
 class Replicated(DataSource):
-    """Repeat the training samples of another data set, in their order, until there are so many.
+    """Repeat the training samples of another data set, in order, up to a given number.
 
     Raises
     ------
@@ -54,7 +54,7 @@ class Replicated(DataSource):
 
     @property
     def travels(self) -> bool:
-        """Whether the data set that is repeated has to be sent; see `DataSource.travels`."""
+        """Whether the repeated data set has to be sent; see `DataSource.travels`."""
         return self.data.travels
 
     def bare(self) -> DataSource:

@@ -1,4 +1,4 @@
-"""Reads samples that come one by one, or in a batch: torch Datasets, DataLoaders, mappings of arrays."""
+"""Reads samples one by one or in a batch: torch Datasets, DataLoaders, mappings of arrays."""
 
 from __future__ import annotations
 
@@ -23,20 +23,19 @@ _LOOKED_AT, _READINGS = 16, 4
 
 
 def is_torch_dataset(value: Any) -> bool:
-    """Return whether it has samples by number, or one after the other, and is no array, list or mapping."""
+    """Return whether a value has indexed or iterable samples, and is no array, list or mapping."""
     by_number = hasattr(value, "__getitem__") and hasattr(value, "__len__")
     known = isinstance(value, (Sequence, Mapping)) or hasattr(value, "__array__") or hasattr(value, "toarray")
     return (by_number and not known) or is_stream(value)
 
 
 def read_mapping(source: Mapping[str, Any], columns: ColumnRoles) -> Read:
-    """Read a mapping of names to arrays, of which one is the target."""
     x, y = _parted(source, columns, "the mapping")
     return Read(as_several(x, "X"), y, "mapping of arrays")
 
 
 def read_dataset(dataset: Any, columns: ColumnRoles, padding: Padding = None) -> Read:
-    """Read the samples of a map-style torch Dataset, or those that a DataLoader draws, once, in order.
+    """Read the samples of a map-style torch Dataset, or the samples that a DataLoader draws, once in order.
 
     A sample is (input, target), (input, ..., target), ((input, ...), target), ({name: input}, target), or a
     mapping that holds the target too. What a DataLoader's own collate_fn makes of all samples is the data.
@@ -72,7 +71,7 @@ def read_dataset(dataset: Any, columns: ColumnRoles, padding: Padding = None) ->
 
 
 def _root(dataset: Any) -> tuple[Any, Integers | None]:
-    """Return what a Subset, or a Subset of one, is a part of, and its samples there; None: all."""
+    """Return the dataset below nested Subsets, and the indices of their samples in it (None: all)."""
     from torch.utils.data import Subset
 
     numbers = None
@@ -84,7 +83,7 @@ def _root(dataset: Any) -> tuple[Any, Integers | None]:
 
 
 def _check_fixed(read: Callable[[int], Sequence[Array]], count: int, what: str) -> None:
-    """Refuse samples that are others each time they are read.
+    """Raise if samples differ each time they are read.
 
     A flip with probability 1/2 is missed in one of 10^14 data sets, as each sample is read four times.
 
@@ -111,7 +110,7 @@ def _equal(one: Sequence[Array], other: Sequence[Array]) -> bool:
 
 
 def _collated(dataset: Any, collate: Any, columns: ColumnRoles) -> tuple[Any, Any]:
-    """Return the batch that a collate_fn makes of all samples; it must be the same each time."""
+    """Return the batch that a collate_fn makes of all samples, which must be reproducible."""
     what = f"the batch of the collate_fn of the {type(dataset).__name__}"
 
     def twice(place: int) -> list[Array]:
@@ -175,7 +174,7 @@ def _called(name: str, named: bool, count: int) -> str:
 
 
 def _sample(dataset: Any, number: int, columns: ColumnRoles) -> tuple[dict[str, Array], Array, bool]:
-    """Return the inputs of a sample by name or number, its target, and whether they have names."""
+    """Return the inputs of a sample by name or number, its target, and whether the inputs have names."""
     x, y = _parted(dataset[number], columns, f"sample {number} of the {type(dataset).__name__}")
     named = isinstance(x, Mapping)
     several = {str(name): each for name, each in x.items()} if named else _numbered(x)

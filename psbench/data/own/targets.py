@@ -79,7 +79,7 @@ def encode_targets(
 
 
 def _targets(value: object, what: str) -> Array:
-    """Return targets in an array whose texts, if it has any, are texts."""
+    """Return targets in an array; texts are strings."""
     array = as_array(value, what)
     if array.ndim == 0:
         raise DataError(f"data: {what} is {value!r}; expected one target a sample")
@@ -122,7 +122,7 @@ def _task_of(y: Array, tokens: bool) -> Task:
 
 
 def _one_target(y: Array) -> str:
-    """Return how to give targets of several whole numbers a sample."""
+    """Return advice on targets with several whole numbers per sample."""
     looked_at = y[:1000]
     if y.ndim != 2 or not set(np.unique(looked_at).tolist()) <= {0, 1}:
         return "give a target a sample"
@@ -178,7 +178,7 @@ def _classes(
 
 
 def _check_marks(found: Array, values: Sequence[Array]) -> None:
-    """Refuse what other libraries mark samples without a label by; -1 and 1 are two classes."""
+    """Reject the values by which other libraries mark unlabelled samples; -1 and 1 are two classes."""
     marks = [mark for mark in _NO_LABEL if mark in found]
     if not marks or found.tolist() == [-1, 1]:
         return

@@ -1,4 +1,4 @@
-"""The best setting of each strategy with equally many trials, read off a sweep's table; nothing is run."""
+"""The best setting of each strategy with equal numbers of trials, read from a sweep's table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def best_of(
     *,
     unequal: bool,
 ) -> pd.DataFrame:
-    """Return the row of each value of `by` whose result is the best; see `Sweep.best`.
+    """Return the row with the best result for each value of `by`; see `Sweep.best`.
 
     A setting of which a seed diverged or failed was tried and is worse than any other, whatever the value: a
     run that diverges is soon over.
@@ -52,7 +52,6 @@ def best_of(
 
 
 def _place(values: pd.Series[float], smaller: bool) -> int:
-    """Return the row of the best value; a missing one is the worst."""
     known = values.fillna(float("inf") if smaller else float("-inf")).to_numpy()
     return int(values.index.to_numpy()[known.argmin() if smaller else known.argmax()])
 
@@ -60,7 +59,6 @@ def _place(values: pd.Series[float], smaller: bool) -> int:
 def outcomes_of(
     outcomes: Sequence[CellOutcome], chosen: pd.DataFrame, paths: Sequence[str]
 ) -> list[CellOutcome]:
-    """Return the outcomes whose setting is one of the chosen rows."""
     wanted = [{path: row[path] for path in paths} for row in chosen.to_dict("records")]
     return [outcome for outcome in outcomes if any(_is(outcome, row, paths) for row in wanted)]
 

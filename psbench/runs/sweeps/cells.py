@@ -51,12 +51,11 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """What the cell is called while it runs, and in errors."""
+        """The title of the cell in progress bars and errors."""
         return f"{self.setting or self.experiment.title}, seed {self.experiment.seed}"
 
     @property
     def folder_name(self) -> str:
-        """The name of the folder that the cell's run is saved in."""
         return f"{self.experiment.strategy.name}-seed{self.experiment.seed}-{self.digest[:_DIGITS]}"
 
     def find(self, folder: Path) -> Path | None:
@@ -82,7 +81,7 @@ class Cell:
 
 @dataclass(frozen=True, eq=False)
 class CellOutcome:
-    """What came of a cell: a run, in memory or in its folder, or the error that ended it.
+    """Outcome of a cell: a run, in memory or in its folder, or an error.
 
     Attributes
     ----------
@@ -105,7 +104,7 @@ class CellOutcome:
 
     @property
     def status(self) -> str:
-        """How it ended: "finished", "diverged", "failed" or "not run"."""
+        """The status: "finished", "diverged", "failed" or "not run"."""
         if not self.was_run:
             return "not run"
         return "failed" if self.error else str(self.summary["status"])
@@ -132,7 +131,7 @@ class CellOutcome:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """The run's summary (`Run.summary`), read from its record where there is one."""
+        """The run's summary (`Run.summary`), read from its record if there is one."""
         if self._run is None and self._folder is not None:
             return read_summary(self._folder / "run.json")
         return self.run.summary()

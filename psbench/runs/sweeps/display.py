@@ -1,4 +1,4 @@
-"""How many runs are done, and how long the rest takes: a bar, lines, or a line in a notebook."""
+"""Progress of many runs and the remaining time: a bar, lines, or a line in a notebook."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def words(progress: Progress) -> str:
 
 
 def _in_notebook() -> bool:
-    """Return whether a Jupyter kernel shows what is displayed."""
+    """Return whether output is displayed by a Jupyter kernel."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     return getattr(shell, "kernel", None) is not None
 
@@ -69,11 +69,11 @@ class _Lines:
             print(shown(f"sweep: {words(progress)}"), file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Do nothing: lines stay."""
+        """Do nothing: printed lines remain."""
 
 
 class _Bar:
-    """A bar in a terminal, and which runs are under way; it disappears at the end."""
+    """A progress bar in a terminal with the running runs; it disappears at the end."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -104,7 +104,7 @@ class _Bar:
 
 
 class _Cell:
-    """A line of a notebook's cell that is replaced as runs end; it needs no widget."""
+    """A line in a notebook cell that is updated as runs end, without a widget."""
 
     def __init__(self) -> None:
         self._handle: Any = None
@@ -119,4 +119,4 @@ class _Cell:
             self._handle.update(content, raw=True)
 
     def close(self) -> None:
-        """Do nothing: the last line stays."""
+        """Do nothing: the last line remains."""

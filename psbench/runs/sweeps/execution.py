@@ -1,4 +1,4 @@
-"""Running cells: side by side in processes or on a Dask cluster, those already saved left out."""
+"""Execution of cells in processes or on a Dask cluster; saved cells are skipped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from psbench.system.cores import cores
 
 @dataclass(frozen=True)
 class Progress:
-    """How far many runs have come.
+    """Progress of many runs.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ def run_cells(
     folder: Path | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> list[CellOutcome]:
-    """Run cells, and return what came of each, in their order.
+    """Run cells, and return their outcomes in order.
 
     A cell that fails ends no other. Ctrl-C ends what is under way and keeps what is done; the other cells
     are "not run". Live runs (`backend: dask`) go one after another in this process, when the others have
@@ -116,7 +116,7 @@ def _check(cells: Sequence[Cell], processes: Any, client: Any) -> None:
 def _answers(
     cells: Sequence[Cell], missing: Sequence[int], processes: int | None, client: Any, folder: Path | None
 ) -> Generator[tuple[int, Any], None, None]:
-    """Yield what is heard of the missing cells: the place of a cell, and an answer as in `worker`."""
+    """Yield answers about the missing cells: the index of a cell, and an answer as in `worker`."""
     from psbench.runs.sweeps.pool import in_processes
     from psbench.runs.sweeps.worker import packed
 
@@ -156,7 +156,7 @@ def _here(
 
 
 def _outcome(cell: Cell, content: dict[str, Any], folder: Path | None) -> CellOutcome:
-    """Return the outcome of a cell; save a run that comes from elsewhere."""
+    """Return the outcome of a cell; save a run from another machine."""
     from psbench.runs.sweeps.worker import outcome_of
 
     outcome = outcome_of(cell, content)
@@ -166,7 +166,7 @@ def _outcome(cell: Cell, content: dict[str, Any], folder: Path | None) -> CellOu
 
 
 class _Watch:
-    """Keeps outcomes as they come, and says how far all have come."""
+    """Collects outcomes, and reports the progress of all cells."""
 
     def __init__(
         self,
@@ -181,12 +181,11 @@ class _Watch:
         self._began = time.monotonic()
 
     def moved(self, place: int, done: float) -> None:
-        """Note how far a cell has come."""
+        """Record the progress of a cell."""
         self._under_way[place] = done
         self.show()
 
     def ended(self, place: int, outcome: CellOutcome) -> None:
-        """Note the outcome of a cell."""
         self._under_way.pop(place, None)
         self._outcomes[place] = outcome
         self.show()

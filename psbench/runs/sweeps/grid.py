@@ -31,7 +31,7 @@ _UNCHECKED = ("name", "seed", "evaluate_every", "checkpoint_every", "threads", "
 
 
 def cells_of(experiment: Experiment, grids: Grid | Sequence[Grid], seeds: int | Sequence[int]) -> list[Cell]:
-    """Return every cell of one grid or of several; a cell that two grids share is there once.
+    """Return every cell of one or several grids; a cell in two grids is returned once.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def _listed(path: str, values: Any) -> list[Any]:
 
 
 def _labelled(path: str, values: Sequence[Any]) -> dict[str, Any]:
-    """Return the values by their labels; those of the same name are numbered."""
+    """Return the values by label; equal labels are numbered."""
     names = [_label(value) for value in values]
     count, used, seen = Counter(names), Counter[str](), set()
     found: dict[str, Any] = {}
@@ -126,7 +126,7 @@ def _key_of(value: Any) -> str:
 
 
 def _label(value: Any) -> str:
-    """Return what a table calls a value.
+    """Return the label of a value in tables.
 
     >>> _label({"name": "ssp", "staleness_bound": 3}), _label(0.1), _label(dict)
     ('ssp (staleness_bound 3)', '0.1', 'dict')
@@ -169,7 +169,7 @@ def _shown(label: str, value: Any) -> Any:
 
 
 def changed(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
-    """Return an experiment with the values of some dotted paths changed; its other objects are kept.
+    """Return an experiment with changed values at some dotted paths; its other objects are kept.
 
     Raises
     ------
@@ -196,7 +196,7 @@ def _distinct(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def check(cells: Iterable[Cell]) -> None:
-    """Refuse a cell that could not begin: load its data and build its model, as its run will.
+    """Check that each cell can start: load its data and build its model, as its run will.
 
     Cells that differ only in what neither depends on are checked once.
 
@@ -220,6 +220,6 @@ def check(cells: Iterable[Cell]) -> None:
 
 
 def _key(spec: Mapping[str, Any]) -> str:
-    """Return what decides whether a run can begin; of the optimizer only its kind, which takes memory."""
+    """Return the part of a specification that decides whether a run can start; optimizers by name only."""
     read = {name: value for name, value in spec.items() if name not in _UNCHECKED}
     return json.dumps(read | {"optimizer": spec["optimizer"]["name"]})

@@ -64,7 +64,7 @@ def _heat(rows: pd.DataFrame, x: str, y: str, value: str, title: str) -> alt.Lay
 
 
 def _is_dark(values: pd.Series[float], reverse: bool) -> pd.Series[bool]:
-    """Return whether text on the colour of each value must be light to be read."""
+    """Return whether text on the colour of each value must be light."""
     span = values.max() - values.min()
     share = (values - values.min()) / span if span > 0 else values * 0 + 0.5
     return (1 - share if reverse else share) > 0.55
@@ -137,7 +137,7 @@ def _curve_table(rows: pd.DataFrame, x: str, value: str, by: str | None) -> pd.D
 def _apart(
     table: pd.DataFrame, paths: Sequence[str], shown_paths: Sequence[str]
 ) -> list[tuple[str, pd.DataFrame]]:
-    """Return the rows of each chart with what its title adds: one chart for each value of one parameter."""
+    """Return the rows of each chart and its subtitle: one chart per value of a remaining parameter."""
     rest = [path for path in paths if path not in shown_paths and table[path].nunique(dropna=False) > 1]
     if not rest:
         return [("", table)]
@@ -152,7 +152,7 @@ def _apart(
 
 
 def _plain(rows: pd.DataFrame, value: str, axes: Sequence[str], *, numbers: bool = False) -> pd.DataFrame:
-    """Return `x`, `y`, `value` and `half` (of the interval); what is not finite is missing."""
+    """Return `x`, `y`, `value` and `half` (of the interval); non-finite values are missing."""
     columns = {
         name: rows[path] if numbers else rows[path].map(parameter_in_words)
         for name, path in zip("xy", axes, strict=False)

@@ -14,7 +14,7 @@ from psbench.system.child import END_S, Child
 
 
 def in_processes(packed: Sequence[bytes], processes: int) -> Iterator[tuple[int, CellMessage]]:
-    """Run packed cells in processes, and yield what is heard: the place of a cell, and the answer.
+    """Run packed cells in processes, and yield answers: the index of a cell, and its message.
 
     Every cell is answered with ("done", ...) once; of a process that dies, the cell it was at is answered
     with an error, and another process takes its place. When the iterator is closed, all processes end.
@@ -63,7 +63,7 @@ class _Worker(Child):
         self.place: int | None = None
 
     def ask(self, place: int, content: bytes) -> None:
-        """Have a cell run."""
+        """Start a cell."""
         self.place = place
         with suppress(OSError):  # a process that has died is noticed when its answer is waited for
             self.pipe.send_bytes(content)

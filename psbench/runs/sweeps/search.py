@@ -1,4 +1,4 @@
-"""How much of a run the first strategy needs: the offline search of Sync-Switch, a bisection over runs."""
+"""Search for the shortest use of the first strategy: Sync-Switch's offline bisection over runs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Point:
 
 @dataclass(frozen=True, repr=False)
 class Search(ShownTable):
-    """What a search has found, in the order in which it looked; the first point is the whole run.
+    """Result of a search, in the order of its runs; the first point is the whole run.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class Search(ShownTable):
 
     @property
     def remarks(self) -> list[str]:
-        """What was looked for, what was found, and what the search cost."""
+        """The target of the search, its result and its cost."""
         called = self.metric.replace("_", " ")
         lines = [
             f"target: {called} {self.target:.4g}, the mean of whole runs; tolerance {self.tolerance:g}",
@@ -145,7 +145,7 @@ class Search(ShownTable):
         return f"{shown} %" if percent else shown
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what was found as plain data."""
+        """Return the result as plain data."""
         frame = self.table().astype(object)
         return {
             "fraction": self.fraction,
@@ -266,7 +266,7 @@ def find_fraction(
     metric: str = "accuracy",
     **options: Any,
 ) -> Search:
-    """Search by running an experiment with other shares of the epochs under its first strategy.
+    """Search for the shortest use of the first strategy by running other shares of the epochs.
 
     Parameters
     ----------
@@ -345,7 +345,7 @@ def _check_evaluated(experiment: Experiment, column: str) -> None:
 
 
 def value_of(run: Run, column: str) -> float:
-    """Return what was evaluated last, as `val_f1`; not a number if the run diverged or it is missing."""
+    """Return the last evaluated value, such as `val_f1`; NaN if the run diverged or it is missing."""
     rows = run.log.evaluations()
     found = rows[-1].get(column) if rows and run.meta["status"] != "diverged" else None
     return float("nan") if found is None else float(found)

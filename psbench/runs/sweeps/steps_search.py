@@ -1,4 +1,4 @@
-"""With how many local steps AdaComm should begin: the grid search for tau_0."""
+"""Grid search for AdaComm's initial number of local steps, tau_0."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EVALUATIONS = 20
 
 @dataclass(frozen=True)
 class StepsSearch:
-    """What a search for the initial period has found.
+    """Result of a search for the initial period.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class StepsSearch:
 
     @property
     def initial_steps(self) -> int:
-        """The period with the lowest mean loss; the shortest of those that are equal."""
+        """The period with the lowest mean loss; the shortest of equal ones."""
         means = {steps: float(np.mean(found)) for steps, found in self.losses.items()}
         return min((steps for steps in means if np.isfinite(means[steps])), key=lambda s: (means[s], s))
 

@@ -1,4 +1,4 @@
-"""A sweep: many runs of one experiment, what came of them, and the best of each strategy."""
+"""A sweep: many runs of one experiment, their outcomes, and the best of each strategy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LISTED = 3
 
 @dataclass(frozen=True, repr=False)
 class Sweep(ShownTable):
-    """What came of the cells of a sweep.
+    """Outcomes of the cells of a sweep.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Sweep(ShownTable):
 
     @property
     def interrupted(self) -> bool:
-        """Whether it was stopped before all cells had their turn."""
+        """Whether the sweep was stopped before all cells were run."""
         return any(not outcome.was_run for outcome in self.outcomes)
 
     @cached_property
@@ -114,7 +114,7 @@ class Sweep(ShownTable):
         return value
 
     def parameter(self, path: str) -> str:
-        """Return the path of a parameter; "lr" may stand for "optimizer.lr" if no other ends so.
+        """Return the path of a parameter; "lr" stands for "optimizer.lr" if that is unambiguous.
 
         Raises
         ------
@@ -231,7 +231,7 @@ class Sweep(ShownTable):
 
     @property
     def warnings(self) -> list[str]:
-        """What a reader must know of the runs: the first few of their warnings."""
+        """The first few warnings of the runs."""
         return remarks.of_runs(
             (
                 (each.cell.setting, each.cell.experiment.seed, each.summary["warnings"])
@@ -243,7 +243,7 @@ class Sweep(ShownTable):
 
     @property
     def remarks(self) -> list[str]:
-        """What the table's numbers mean, and what went wrong."""
+        """The meaning of the table's numbers, and the errors."""
         target = table.aim_of(self.outcomes, target_of(self.target))
         means = self.table().to_dict("records")
         lines = [] if target is None else remarks.of_target(target, means)
@@ -267,7 +267,7 @@ class Sweep(ShownTable):
         return table_text(*self.cells(width), self.remarks, width)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what came of every cell as plain data; a time that never came is None."""
+        """Return the outcome of every cell as plain data; unreached times are None."""
         frame = self.frame().astype(object)
         known = frame.notna() & (frame != float("inf"))
         aim = table.aim_of(self.outcomes, target_of(self.target))
@@ -354,7 +354,7 @@ def sweep(
 
 
 def runs_of(cells: Sequence[Cell], *, progress: bool = False, **options: Any) -> list[Run]:
-    """Run cells, all of which must succeed, and return their runs; `options` are those of `run_cells`.
+    """Run cells, all of which must succeed, and return their runs; `options` are passed to `run_cells`.
 
     Raises
     ------

@@ -108,7 +108,7 @@ def table_of(frame: pd.DataFrame, paths: Sequence[str]) -> pd.DataFrame:
 
 
 def _mean(name: str, values: Sequence[float]) -> dict[str, float | None]:
-    """Return mean, half-width and deviation; of all seeds or none, and infinite if one is.
+    """Return mean, half-width and deviation over all seeds; infinite if any value is.
 
     >>> _mean("t", [1.0, float("nan")])["t"], _mean("t", [1.0, float("inf")])["t"]
     (nan, inf)
@@ -122,7 +122,7 @@ def _mean(name: str, values: Sequence[float]) -> dict[str, float | None]:
 
 
 def _reached(rows: pd.DataFrame) -> dict[str, float | int | None]:
-    """Return how many seeds reached the target, of those that have a run."""
+    """Return how many seeds with a run reached the target."""
     known = rows[rows["time_to_target_s"].notna()]
     times = [None if value == float("inf") else value for value in known["time_to_target_s"]]
     return censored("time_to_target", times, known["time_s"].tolist())
@@ -163,7 +163,7 @@ def own_results(table: pd.DataFrame, paths: Sequence[str]) -> list[str]:
 
 
 def parameter_in_words(value: Any) -> str:
-    """Return a parameter's value as charts and tables show it; a dash where a setting has none."""
+    """Return a parameter's value for charts and tables; a dash if a setting lacks it."""
     if value is None or value != value:
         return "–"
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -175,12 +175,12 @@ def _seeds(record: Mapping[Any, Any]) -> str:
 
 
 def title_of(name: str) -> str:
-    """Return what charts and tables call a result."""
+    """Return the title of a result in charts and tables."""
     return SHOWN.get(name, (name.replace("_", " "),))[0]
 
 
 def smaller_is_better(name: str, outcomes: Sequence[CellOutcome] = ()) -> bool | None:
-    """Return whether the smaller value of a result is the better one; None if that is not known."""
+    """Return whether smaller values of a result are better; None if unknown."""
     metrics = outcomes[0].cell.experiment.metrics if outcomes else {}
     if (own := metrics.get(name.removeprefix("val_"))) is not None:
         return own.lower_is_better

@@ -1,4 +1,4 @@
-"""Cells as tasks of a Dask cluster; the client is the caller's, and nothing of Dask is imported here."""
+"""Cells as tasks of a Dask cluster, on the caller's client; this module does not import Dask."""
 
 from __future__ import annotations
 

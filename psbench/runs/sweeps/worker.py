@@ -1,4 +1,4 @@
-"""What a process or a task does with a cell: runs it, and returns the run as bytes, or its error.
+"""Execution of a cell in a process or task: returns the run as bytes, or its error.
 
 Cells travel in memory, by value, so that models and data of a notebook or a script arrive without a file and
 without their module being imported again.
@@ -38,7 +38,7 @@ CellMessage: TypeAlias = tuple[Literal["progress"], float] | tuple[Literal["done
 
 
 def packed(cell: Cell, folder: Path | None, *, by_value: bool = False) -> bytes:
-    """Return a cell as bytes, to be run elsewhere; by value where the user's own modules may not be.
+    """Return a cell as bytes, for another process; by value if the user's modules may be missing there.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def packed(cell: Cell, folder: Path | None, *, by_value: bool = False) -> bytes:
 
 
 def run_packed(content: bytes, tell: Callable[[float], None] | None = None) -> dict[str, Any]:
-    """Run a cell that `packed` has packed, and return what `outcome_of` reads."""
+    """Run a packed cell, and return plain data for `outcome_of`."""
     try:
         experiment, folder = cloudpickle.loads(content)
     except Exception as error:  # a module that is not here, an object that cannot be made again
@@ -73,7 +73,7 @@ def run_plain(
     control: Control | None = None,
     tell: Callable[[float], None] | None = None,
 ) -> dict[str, Any]:
-    """Run an experiment, save it in its folder if it has one, and return what came of it as plain data."""
+    """Run an experiment, save it in its folder if it has one, and return the outcome as plain data."""
     try:
         workload = Workload.build(experiment)
         observer = None if tell is None else _Reporter(experiment, workload.facts(), tell)
@@ -99,7 +99,7 @@ def _plain(done: Run) -> dict[str, Any]:
 
 
 def outcome_of(cell: Cell, found: dict[str, Any]) -> CellOutcome:
-    """Return the outcome of a cell from what `run_plain` returned, here or elsewhere."""
+    """Return the outcome of a cell from the plain data of `run_plain`."""
     if "error" in found:
         return CellOutcome(cell, found["error"], found.get("traceback", ""))
     if "folder" in found:
@@ -131,7 +131,7 @@ class _Reporter:
 
 
 def serve(connection: Connection) -> None:
-    """Run the cells that come through a connection, one after another, until it is closed.
+    """Run the cells received through a connection, one after another, until it is closed.
 
     Ctrl-C reaches every process of a terminal's group, and SIGTERM often all of a job; here both are ignored,
     as the process that asked decides.

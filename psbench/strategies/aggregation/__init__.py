@@ -1,4 +1,4 @@
-"""How pushes become the next model."""
+"""Aggregation of pushes into the next model."""
 
 from psbench.strategies.aggregation.accumulated import Accumulated as Accumulated
 from psbench.strategies.aggregation.block_momentum import BlockMomentum as BlockMomentum

@@ -27,7 +27,7 @@ class Accumulated(GradientSums):
     source = "Wang, Guo, Li 2019, OSP"
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Weigh each push by its worker's share of one step of all pushers."""
+        """Weigh each push by its worker's share of one joint step of all pushing workers."""
         batches = [push.samples / push.steps for push in pushes]
         together = sum(batches)
         return [Apply(pushes, [batch / together for batch in batches])]

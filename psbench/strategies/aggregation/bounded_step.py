@@ -42,7 +42,7 @@ class _ByDistance(Aggregation):
         return self._total / max(1, self._measured)
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Ask how far the model has moved since each stale push was begun."""
+        """Request how far the model has moved since the base of each stale push."""
         self._pushes = [push.id for push in pushes]
         stale = [push.id for push in pushes if push.base_version < view.version]
         if not stale:
@@ -104,7 +104,7 @@ class BoundedStep(_ByDistance):
 
 
 class BoundedStepByMean(_ByDistance):
-    """Bound the rate of a push if the model has moved further since than the mean over all pushes so far.
+    """Bound the rate of a push if the model has moved further since its base than the mean distance so far.
 
     As `bounded_step`, with the mean of the squared distances measured until now, this commit's among them,
     in place of the constant: pushes count for less that are staler than usual.

@@ -26,7 +26,7 @@ Gram = list[list[float]]
 
 
 class _ByProducts(Aggregation):
-    """Measure the pushes' scalar products, and weigh each by them; what holds NaN or infinity is left out."""
+    """Weigh pushes by their scalar products; pushes with NaN or infinite entries are left out."""
 
     measures = ("dot",)
     linear = True
@@ -35,7 +35,6 @@ class _ByProducts(Aggregation):
     _asked: list[int] = PrivateAttr(default_factory=list)  # pushes of the commit that is being measured
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Ask for the scalar product of every two pushes."""
         self._asked = [push.id for push in pushes]
         pairs = combinations_with_replacement(self._asked, 2)
         return [Measure("aggregation", {f"dot:{one}:{other}": None for one, other in pairs})]
@@ -51,15 +50,14 @@ class _ByProducts(Aggregation):
         return [Apply(pushes, [weights.get(push.id, 0.0) for push in pushes])]
 
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
-        """Step along the weighted sum of those that count: 0 times infinity is no number."""
+        """Step along the weighted sum of the finite pushes: 0 times infinity is not a number."""
         step.move(step.sum(_counting(pushes)))
 
     def update_buffers(self, buffers: Vector, pushes: Sequence[Pushed], step: Step) -> None:
-        """Take the running statistics of those that count."""
+        """Update the running statistics from the finite pushes."""
         super().update_buffers(buffers, _counting(pushes), step)
 
     def weights(self, pushes: Sequence[Push], gram: Gram) -> list[float]:
-        """Return the weight of each push; one of 0 is left out."""
         raise NotImplementedError
 
 
@@ -106,7 +104,7 @@ class Krum(_ByProducts):
             )
 
     def weights(self, pushes: Sequence[Push], gram: Gram) -> list[float]:
-        """Share the weight among those with the lowest scores."""
+        """Share the weight among the pushes with the lowest scores."""
         count = len(pushes)
         neighbours = max(1, count - self.faulty - 2)
         scores = [
@@ -118,7 +116,7 @@ class Krum(_ByProducts):
 
 
 class GeometricMedian(_ByProducts):
-    """Step along the point whose distances to the pushes have the smallest sum, by Weiszfeld's algorithm.
+    """Step along the geometric median of the pushes, by Weiszfeld's algorithm.
 
     Notes
     -----
@@ -181,7 +179,7 @@ class ClippedMean(_ByProducts):
     norm: float = parameter(0.0, "largest norm of a push; 0: the median norm", source="our choice", ge=0)
 
     def weights(self, pushes: Sequence[Push], gram: Gram) -> list[float]:
-        """Weigh each push by its share of the samples, times what shortens it."""
+        """Weigh each push by its share of the samples, times the factor that clips its norm."""
         norms = [math.sqrt(max(0.0, row[i])) for i, row in enumerate(gram)]
         most = self.norm or median(norms)
         factors = [1.0 if norm <= most else most / norm for norm in norms]
@@ -199,12 +197,12 @@ def _product(facts: dict[str, Any], one: int, other: int) -> float:
 
 
 def _distance_sq(gram: Gram, i: int, j: int) -> float:
-    """Return what is nearest to the squared distance by these products: equal pushes have none."""
+    """Return the squared distance from scalar products, at least 0; equal pushes have distance 0."""
     return max(0.0, math.fsum((gram[i][i], gram[j][j], -gram[i][j], -gram[i][j])))
 
 
 def _distances_from(weights: Sequence[float], squares: Gram) -> list[float]:
-    """Return the distance of each vector from the weighted mean of all, by their squared distances."""
+    """Return the distance of each vector from the weighted mean, from their squared distances."""
     found = []
     for i in range(len(weights)):
         away = [-weight for weight in weights]

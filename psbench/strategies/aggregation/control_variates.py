@@ -43,7 +43,6 @@ class ControlVariates(ControlledModels, MovesToMean):
     global_lr: float = parameter(1.0, "rate of the server's step to the mean model", source=SOURCE, gt=0)
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Weigh each model and control variate by its samples."""
         return [Apply(pushes, sample_shares(pushes))]
 
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:

@@ -1,4 +1,4 @@
-"""DC-ASGD: a stale gradient is corrected by how far the model has moved since it was begun."""
+"""DC-ASGD: a stale gradient is corrected by the model's displacement since its base version."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DelayCompensated(Aggregation):
     )
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Take each push wholly."""
+        """Give each push weight 1."""
         return [Apply(pushes, [1.0] * len(pushes))]
 
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:

@@ -1,4 +1,4 @@
-"""Delayed Nesterov: asynchronous differences are applied at once, their momentum after every N of them."""
+"""Delayed Nesterov: asynchronous differences are applied at once, momentum after every N of them."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class DelayedNesterov(Aggregation):
     )
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Take each push wholly; the update's numbers say how many make one of the momentum."""
+        """Give each push weight 1; `every` is the number of pushes per momentum step."""
         return [Apply(pushes, [1.0] * len(pushes), {"every": float(self.momentum_every or view.num_workers)})]
 
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
-        """Take the differences one after the other."""
+        """Apply the differences one after another."""
         every, beta = step.numbers["every"], self.outer_momentum
         between = self.momentum_between / every
         total, momentum = state.vector("total"), state.vector("momentum")

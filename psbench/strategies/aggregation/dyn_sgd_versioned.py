@@ -1,4 +1,4 @@
-"""DynSGD with several versions: what workers push in the same step is averaged, whenever it arrives."""
+"""DynSGD with several versions: pushes of the same worker step are averaged, whenever they arrive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's half of Eager DiLoCo: the mean of what its workers step along by themselves."""
+"""The server's half of Eager DiLoCo: the mean of the differences that its workers step along."""
 
 from __future__ import annotations
 

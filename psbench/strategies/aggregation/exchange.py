@@ -1,4 +1,4 @@
-"""What SelSync's workers exchange when they synchronise: their models, or their gradients."""
+"""SelSync's exchange at a synchronisation: models, or gradients."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Exchange(MovesToMean):
 
     @property
     def payload(self) -> PayloadKind:  # pyrefly: ignore[bad-override]
-        """What is averaged."""
+        """The averaged vectors: models or gradients."""
         return self.aggregate
 
     @property
@@ -60,7 +60,7 @@ class Exchange(MovesToMean):
             Aggregation.update(self, x, pushes, state, step)
 
     def update_buffers(self, buffers: Vector, pushes: Sequence[Pushed], step: Step) -> None:
-        """Take the same mean of the running statistics as of models."""
+        """Average the running statistics like the models."""
         if self.aggregate == "parameters":
             super().update_buffers(buffers, pushes, step)
         else:

@@ -47,7 +47,7 @@ class FedAsync(MovesToMean):
     )
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Take the push's model by its share, and the own one by the rest."""
+        """Mix the pushed model into the server's: x <- (1 - share) x + share w."""
         (push,) = pushes
         share = self.mixing * staleness_weight(view.version - push.base_version, self.staleness_exponent)
         return [Apply(pushes, [share], {"keep": 1.0 - share})]

@@ -1,4 +1,4 @@
-"""The server's half of EF21: a step along the mean of what it knows of the workers' gradients."""
+"""The server's half of EF21: a step along the mean of its estimates of the workers' gradients."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class GradientEstimates(EstimatedGradients):
     _tickets: dict[str, int] = PrivateAttr(default_factory=dict)  # by worker, of the last commit
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Weigh each estimate by its push's samples, and say of which workers one is known."""
+        """Weigh each estimate by its push's samples, and list the workers with a known estimate."""
         last, self._tickets = self._tickets, {f"{push.worker}": push.ticket for push in pushes}
         # a worker that was lost, or whose work became void, restarts with a later ticket
         known = [push.worker for push in pushes if last.get(f"{push.worker}") == push.ticket - 1]
         return [Apply(pushes, sample_shares(pushes), {f"knows {worker}": 1.0 for worker in known})]
 
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
-        """Add what the workers have sent to their estimates, and step along the mean of these."""
+        """Add the workers' messages to their estimates, and step along the mean of the estimates."""
         names = [f"estimate {push.worker}" for push in pushes]
         for name in {*state} - {*names}:
             del state[name]

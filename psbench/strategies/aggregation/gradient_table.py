@@ -1,4 +1,4 @@
-"""A table with the gradients of every worker, whose mean is stepped along at each version."""
+"""A table with the gradients of every worker, whose mean is the step of each version."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class GradientTable(Aggregation):
     )
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Take each push wholly, and begin a new table if every worker has pushed."""
+        """Give each push weight 1, and start a new table if every worker has pushed."""
         begins = {push.worker for push in pushes}.issuperset(view.active)
         return [Apply(pushes, [1.0] * len(pushes), {"begins": float(begins)})]
 

@@ -47,5 +47,4 @@ class Sum(Aggregation):
     weighs_samples = False
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Weigh each push 1."""
         return [Apply(pushes, [1.0] * len(pushes))]

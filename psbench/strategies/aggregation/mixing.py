@@ -1,4 +1,4 @@
-"""What is mixed at an exchange without a server: a worker's model and those of its neighbours."""
+"""Mixing without a server: a worker's model with its neighbours' models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NeighbourAverage(NeighbourMixing):
     source = "Lian et al. 2017 (D-PSGD), Alg. 1; Xiao and Boyd 2004"
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Weigh the models of the neighbours that are there."""
+        """Weigh the models of the active neighbours."""
         (push,) = pushes
         graph, worker = view.graph, push.worker
         version = view.workers[worker].version
@@ -62,7 +62,7 @@ class PushSum(NeighbourMixing):
     _parts: dict[int, dict[int, float]] = PrivateAttr(default_factory=dict)
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Add up the parts of those that send to the worker, and what it keeps itself."""
+        """Sum the shares of the worker's senders and its own remaining share."""
         (push,) = pushes
         graph, worker = view.graph, push.worker
         version = view.workers[worker].version
@@ -74,7 +74,7 @@ class PushSum(NeighbourMixing):
         return [mix, Apply(pushes, [1.0])]
 
     def _part(self, view: ClusterView, worker: int, version: int) -> float:
-        """Return what each part weighs that a worker shares out at a version, fixed when first asked for."""
+        """Return the weight of each share that a worker sends at a version, fixed at its first use."""
         known = self._parts.setdefault(worker, {})
         if version not in known:
             known[version] = view.workers[worker].push_weight / (1 + view.graph.degree(worker, version))
@@ -92,7 +92,6 @@ class PushSum(NeighbourMixing):
         return {"_parts": [[w, sorted(known.items())] for w, known in sorted(self._parts.items())]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state of `state_dict`."""
         self._parts = {worker: {int(v): part for v, part in known} for worker, known in state["_parts"]}
 
 

@@ -17,7 +17,6 @@ class MovesToMean(Aggregation):
     linear = True
 
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
-        """Move to the mean, of the own model the number `keep`."""
         mean, keep = step.sum(pushes), step.numbers["keep"]
         x.copy_(mean.add(x, alpha=keep) if keep else mean)
 
@@ -50,18 +49,18 @@ class ModelAverage(MovesToMean):
     source = SOURCE
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Weigh each model by its samples, and the old one by the share of the other workers."""
+        """Weigh each model by its samples, and the old model by the share of the other workers."""
         return [average(pushes, view)]
 
 
 def average(pushes: list[Push], view: ClusterView) -> Apply:
-    """Return the move of the server's model towards the mean of those pushed."""
+    """Return the move of the server's model towards the mean of the pushed models."""
     share = _share_of_all(pushes, view)
     return Apply(pushes, [share * own for own in sample_shares(pushes)], {"keep": 1.0 - share})
 
 
 def _share_of_all(pushes: list[Push], view: ClusterView) -> float:
-    """Return the share of the active workers whose pushes a commit takes; 1 if no other has work to push."""
+    """Return the share of the active workers in a commit; 1 if no other worker has work to push."""
     if not view.num_under_way:  # newcomers, who wait for their first model, have no work to contribute
         pushers = {push.worker for push in pushes}
         if all(w.id in pushers for w in view.workers.values() if w.status is Status.PUSHED):

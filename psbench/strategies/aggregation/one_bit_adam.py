@@ -1,4 +1,4 @@
-"""1-bit Adam: Adam whose variance is frozen at some point, and whose momentum then travels as signs."""
+"""1-bit Adam: Adam with a variance frozen at some point, and momentum sent as signs from then on."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class OneBitAdam(Mean):
     adam_weight_decay: float = parameter(0.0, "share of the model in a step", source=SOURCE, ge=0)
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Weigh each push by its samples, and say which version this is made from."""
+        """Weigh each push by its samples, and pass the base version to the update."""
         return [Apply(pushes, sample_shares(pushes), {"version": view.version})]
 
     def sums(self, shapes: Shapes, version: int) -> Sequence[int | ToAll]:
@@ -76,7 +76,7 @@ class OneBitAdam(Mean):
     def exchange(
         self, mine: Vector, state: State, shapes: Shapes, numbers: Mapping[str, float]
     ) -> Exchanging:
-        """Return the mean gradient, or the next momentum with what it has lost."""
+        """Return the mean gradient, or the next momentum with its compression error."""
         if numbers["version"] < self.freeze_step:
             return {"vector": (yield mine)}
         sizes = [prod(shape) for shape in shapes]
@@ -110,19 +110,19 @@ class OneBitAdam(Mean):
         x.mul_(1.0 - rate * self.adam_weight_decay).addcdiv_(m, v.sqrt().add_(self.adam_epsilon), value=-rate)
 
     def _momentum(self, mine: Vector, state: State) -> Vector:
-        """Return c_i; what the last push has lost is in `mine` already."""
+        """Return c_i; `mine` already includes the residual of the last push."""
         found: Vector = mine * (1.0 - self.beta1) + self.beta1 * state.get("mean", 0.0)
         return found
 
 
 def _signs(vector: Vector, sizes: Sequence[int]) -> Packed:
-    """Return the scale of each tensor, and a bit an entry, of what is negative."""
+    """Return the scale of each tensor, and one bit per entry: 1 if negative."""
     scales = [float(part.norm()) / max(1, len(part)) ** 0.5 for part in apart(vector, sizes)]
     return np.concatenate([np.array(scales, np.float32).view(np.uint8), np.packbits(vector.numpy() < 0)])
 
 
 def _unpacked(packed: Packed, like: Vector, sizes: Sequence[int]) -> Vector:
-    """Return the vector that signs and scales stand for."""
+    """Return the vector with these signs and scales."""
     header = 4 * len(sizes)
     scales = packed[:header].copy().view(np.float32)
     negative = np.unpackbits(packed[header:], count=sum(sizes))

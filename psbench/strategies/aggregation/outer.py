@@ -1,4 +1,4 @@
-"""Outer optimizers: what the workers' local steps did is one step of an optimizer on the server."""
+"""Outer optimizers: the workers' local steps become one step of an optimizer on the server."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Outer(Aggregation):
 
     @property
     def outer_rate_in_words(self) -> str:
-        """That of an adaptive step has no fixed effective one."""
+        """Return the outer rate as text; adaptive optimizers have no fixed effective rate."""
         if self.outer_optimizer not in _ADAPTIVE:
             return super().outer_rate_in_words
         rate = f"outer rate {self.outer_lr:g} of {self.outer_optimizer}"

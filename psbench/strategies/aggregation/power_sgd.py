@@ -1,4 +1,4 @@
-"""PowerSGD: matrices of few columns travel in the place of the gradients of large tensors."""
+"""PowerSGD: low-rank factors are sent in place of the gradients of large tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEPENDENT = 1e-6
 
 
 class _Matrix(NamedTuple):
-    """A tensor that is compressed, as a matrix: where it begins in the vector, its sizes, its rank."""
+    """A compressed tensor as a matrix: its start in the vector, its sizes, its rank."""
 
     number: int
     start: int
@@ -31,7 +31,7 @@ class _Matrix(NamedTuple):
         return vector[self.start : self.start + self.rows * self.columns].view(self.rows, self.columns)
 
     def factor(self, vector: Vector) -> Vector:
-        """Return where Q stands in a vector of the model's length, (columns, rank)."""
+        """Return the position of Q in a vector of the model's length, (columns, rank)."""
         return vector[self.start : self.start + self.columns * self.rank].view(self.columns, self.rank)
 
 
@@ -93,11 +93,11 @@ class PowerSGD(Mean):
     first_draw: int = parameter(0, "seed of the first random factor", source=SOURCE, ge=0)
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Weigh each push by its samples, and say which version this is made from."""
+        """Weigh each push by its samples, and pass the base version to the update."""
         return [Apply(pushes, sample_shares(pushes), {"version": view.version})]
 
     def sums(self, shapes: Shapes, version: int) -> Sequence[int]:
-        """Return the entries of all P and of the tensors that travel whole, and of all Q."""
+        """Return the entries of all P and uncompressed tensors, and of all Q."""
         matrices = self._matrices(shapes, version)
         if not matrices:
             return ()
@@ -108,7 +108,7 @@ class PowerSGD(Mean):
     def exchange(
         self, mine: Vector, state: State, shapes: Shapes, numbers: Mapping[str, float]
     ) -> Exchanging:
-        """Do a worker's part: its P, then its Q."""
+        """Compute a worker's part: its P, then its Q."""
         version = int(numbers["version"])
         matrices = self._matrices(shapes, version)
         if not matrices:
@@ -135,7 +135,7 @@ class PowerSGD(Mean):
     def left_out(
         self, mine: Vector, total: Pushed, state: State, shapes: Shapes, numbers: Mapping[str, float]
     ) -> Vector | None:
-        """Return e_i = M_i - out; 0 for what travels whole."""
+        """Return e_i = M_i - out; 0 for tensors that are sent uncompressed."""
         matrices = self._matrices(shapes, int(numbers["version"]))
         if not (self.error_feedback and matrices):
             return None
@@ -166,7 +166,7 @@ class PowerSGD(Mean):
         return found
 
     def _factor(self, matrix: _Matrix, state: State, like: Vector, version: int) -> Vector:
-        """Return the Q to begin with: the last one, with columns of zeros drawn again, or all drawn."""
+        """Return the initial Q: the last one, with zero columns redrawn, or a new random one."""
         known = self.warm_start and "factors" in state
         last = matrix.factor(state["factors"]) if known else like.new_zeros(matrix.columns, matrix.rank)
         dead = last.abs().sum(0) == 0
@@ -177,7 +177,7 @@ class PowerSGD(Mean):
         return last + drawn * dead
 
     def _orthogonal(self, matrix: Vector) -> Vector:
-        """Return the matrix with columns of length 1, each without its part along those before it."""
+        """Return the matrix with orthonormal columns, by Gram-Schmidt."""
         matrix = matrix.clone()
         for i in range(matrix.shape[1]):
             column, before = matrix[:, i], matrix[:, :i]
@@ -190,7 +190,7 @@ class PowerSGD(Mean):
 
 
 def _beside(matrices: Sequence[_Matrix], vector: Vector) -> list[Vector]:
-    """Return what of a vector is not of these matrices, as views."""
+    """Return the parts of a vector outside these matrices, as views."""
     found, start = [], 0
     for each in matrices:
         found.append(vector[start : each.start])

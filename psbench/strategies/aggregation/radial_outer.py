@@ -67,7 +67,7 @@ class RadialOuter(Aggregation):
         return (now[1] - before[1]) ** 2 / (now[0] - before[0])
 
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
-        """Take the outer step along what the differences are merged to."""
+        """Take the outer step along the merged differences."""
         velocity = state.vector("velocity")
         merged = self._merged(pushes, step)
         x.sub_(nesterov(merged, velocity, self.outer_momentum), alpha=self.outer_lr)
@@ -85,7 +85,7 @@ class RadialOuter(Aggregation):
 
 
 def radial_mean(vectors: list[Vector], weights: list[float]) -> Vector:
-    """Return the mean length of vectors, in their mean direction; their mean if they have none.
+    """Return the mean direction of vectors times their mean length; the plain mean if it has no direction.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Robust aggregation, entry by entry: what few workers send cannot take the model anywhere alone."""
+"""Robust aggregation by entry: a few faulty workers cannot move the model arbitrarily."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SOURCE = "Yin et al. 2018"
 
 
 class _Robust(Aggregation):
-    """Step along what `centre` makes of the rows; every push counts alike."""
+    """Step along the `centre` of the rows; every push has the same weight."""
 
     weighs_samples = False
     withstands_nan = True
@@ -21,7 +21,6 @@ class _Robust(Aggregation):
         return [Apply(pushes, [1.0 / len(pushes)] * len(pushes))]
 
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
-        """Step along the robust centre of the gradients."""
         rows = step.stack(pushes).sort(dim=0).values
         step.move(self.centre(rows))
 
@@ -65,6 +64,5 @@ class TrimmedMean(_Robust):
     trim: float = parameter(0.2, "share removed at either end", source=SOURCE, ge=0, lt=0.5)
 
     def centre(self, rows: Vector) -> Vector:
-        """Return the mean of the rows that stay."""
         left_out = floor(self.trim * len(rows))
         return rows[left_out : len(rows) - left_out].mean(dim=0)

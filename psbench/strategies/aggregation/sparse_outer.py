@@ -1,4 +1,4 @@
-"""The server's half of SparseLoCo: a step along the mean of what was sent of each entry."""
+"""The server's half of SparseLoCo: a step along the mean of the values sent for each entry."""
 
 from __future__ import annotations
 
@@ -66,21 +66,21 @@ class SparseOuter(Aggregation):
         return ("dot",) if self.clip == "median_norm" else ()
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Ask for the norms, or take all as they are."""
+        """Request the norms, or apply all pushes unchanged."""
         if self.clip == "none":
             return [Apply(pushes, [1.0] * len(pushes))]
         self._asked = [push.id for push in pushes]
         return [Measure("aggregation", {f"dot:{number}:{number}": None for number in self._asked})]
 
     def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
-        """Weigh each push by what makes it no longer than the median."""
+        """Weigh each push so that none is longer than the median."""
         norms = [facts[f"dot:{number}:{number}"] ** 0.5 for number in self._asked]
         longest = median_low(norms)
         weights = [longest / norm if norm > longest else 1.0 for norm in norms]
         return [Apply([view.pending[number] for number in self._asked], weights)]
 
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
-        """Step along the mean of what was sent."""
+        """Step along the mean of the sent values."""
         total = step.sum(pushes)
         if self.combine == "mean":
             x.sub_(total, alpha=self.outer_lr / len(pushes))

@@ -13,7 +13,7 @@ SOURCE = "Zhang et al. 2016; Gupta et al. 2016; thesis 3.2.2"
 
 
 class _ByStaleness(Aggregation):
-    """Weigh each push by its share of the commit's samples, divided by what its staleness says."""
+    """Weigh each push by its share of the commit's samples, divided by a function of its staleness."""
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
         """Divide each push's share; a push is stale by the versions made since the one it started from."""
@@ -65,7 +65,6 @@ class StalenessWeighted(_ByStaleness):
 
     @property
     def shares_rate(self) -> bool:  # pyrefly: ignore[bad-override]
-        """Whether staleness divides the rate."""
         return self.rate != "fixed"
 
     def _divisors(self, staleness: list[int]) -> list[float]:

@@ -103,7 +103,7 @@ class TwoLevels(AnsweredModels):
     _under_way: list[tuple[float, str, int]] = PrivateAttr(default_factory=list)
 
     def check(self, num_workers: int, global_batch: int) -> None:
-        """Require a link for each region, where there are any."""
+        """Raise unless every region has a link, if links are given."""
         regions, links = -(-num_workers // self.region_size), self.region_links_mbit_s
         if links and (len(links) != regions or min(links) <= 0):
             raise ParameterError(
@@ -112,17 +112,16 @@ class TwoLevels(AnsweredModels):
             )
 
     def region(self, worker: int) -> int:
-        """Return the region of a worker."""
         return worker // self.region_size
 
     @property
     def effective_outer_rate(self) -> float:
-        """Return that of one level times that of the other: N lr / (1 - beta) of the mean of N."""
+        """Return the product of the two levels' effective rates: N lr / (1 - beta) of the mean of N."""
         own = self.region_lr * self.region_every / (1.0 - self.region_momentum)
         return own * self.global_lr * self.global_every / (1.0 - self.global_momentum)
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Say what happens between the servers before and after this push, in order."""
+        """List the inter-region messages that are due before and after this push, in order."""
         (push,) = pushes
         done = self._arrivals(view.now)
         region = self.region(push.worker)
@@ -143,7 +142,7 @@ class TwoLevels(AnsweredModels):
         return [*notes, Apply(pushes, [1.0], {f"{i} {kind}": float(r) for i, (kind, r) in enumerate(done)})]
 
     def _arrivals(self, now: float) -> list[tuple[str, int]]:
-        """Return what has arrived between servers by now, in order, and forget it."""
+        """Remove and return the inter-region messages that have arrived by `now`, in order."""
         found = [(kind, region) for at, kind, region in self._under_way if at <= now]
         self._under_way = [each for each in self._under_way if each[0] > now]
         self._counts |= {f"{region}": 0 for kind, region in found if kind == "merge"}
@@ -156,7 +155,7 @@ class TwoLevels(AnsweredModels):
         return num_bytes * _BITS / (self.region_links_mbit_s[region] * _MEGA)
 
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
-        """Do what happens between the servers, and the push, in order; answer with its region's model."""
+        """Process due inter-region messages and the push, and reply with the region's model."""
         (push,), region = pushes, 0
         for key, value in sorted(step.numbers.items(), key=lambda each: int(each[0].split()[0])):
             kind, at = key.split()[1], int(value)
@@ -183,7 +182,7 @@ class TwoLevels(AnsweredModels):
 def delayed_nesterov(
     x: Vector, difference: Vector, state: State, whose: str, lr: float, beta: float, every: int
 ) -> None:
-    """Step along a difference, in place, and along the momentum once in so many."""
+    """Step along a difference in place, and along the momentum with every N-th one."""
     total, momentum = state.vector(f"total {whose}"), state.vector(f"momentum {whose}")
     count = state.number(f"count {whose}") + 1
     total.add_(difference)

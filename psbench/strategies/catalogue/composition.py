@@ -52,7 +52,7 @@ class Published(Entry):
 
     @property
     def parameters(self) -> dict[str, FieldInfo]:
-        """The hyper-parameters by name: those of the composition's parts."""
+        """The hyper-parameters of the composition's parts, by name."""
         fields = (part.model_fields for part in self.part_classes.values())
         return with_defaults({n: info for own in fields for n, info in own.items()}, self.defaults)
 

@@ -1,4 +1,4 @@
-"""What entries of the catalogue have in common."""
+"""Common base of catalogue entries."""
 
 from __future__ import annotations
 
@@ -34,5 +34,4 @@ class Entry:
         raise NotImplementedError
 
     def __call__(self, **values: Any) -> AnyStrategy:
-        """Return the strategy with these parameters."""
         raise NotImplementedError

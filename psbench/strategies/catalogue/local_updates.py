@@ -1,4 +1,4 @@
-"""Strategies whose workers step by themselves between exchanges."""
+"""Strategies whose workers take local steps between exchanges."""
 
 from __future__ import annotations
 

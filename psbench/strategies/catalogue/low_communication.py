@@ -1,4 +1,4 @@
-"""Strategies that send little: a bit an entry, or what many steps of a worker by itself have come to.
+"""Strategies with little communication: one bit per entry, or the result of many local steps.
 
 Their papers take hundreds of local steps on large models; the defaults here are for runs of 500 to 2,000
 steps. The paper's number stands beside each.

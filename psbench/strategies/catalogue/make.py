@@ -31,7 +31,7 @@ def register(entry: Entry) -> Entry:
 
 
 def second_names() -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """Return the other published names of entries: each with its entry and the parameters that it sets."""
+    """Return the other published names of entries: each with its entry and preset parameters."""
     return {name: (entry.name, values) for entry in CATALOGUE.values() for name, values in entry.also.items()}
 
 

@@ -73,7 +73,7 @@ class PublishedSwitch(Entry):
 
 
 def later_switches(value: Any) -> tuple[LaterSwitch, ...]:
-    """Return the switches after the first from what a specification has for them.
+    """Return the second and later switches of a specification.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Strategies that change while a run goes on."""
+"""Strategies that change during a run."""
 
 from __future__ import annotations
 

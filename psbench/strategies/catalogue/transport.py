@@ -1,4 +1,4 @@
-"""Strategies that differ in what travels, and by which way."""
+"""Strategies that differ in the content of messages, and in their path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strategies that differ in when pushes make a version, and in who waits for it."""
+"""Strategies that differ in when pushes are committed, and in which workers wait."""
 
 from __future__ import annotations
 

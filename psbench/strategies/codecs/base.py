@@ -16,7 +16,7 @@ Packed: TypeAlias = npt.NDArray[np.uint8]
 
 
 class Codec(parts.CodecPart):
-    """How a vector of floats is encoded; a subclass defines `num_bits`, `_encode` and `_decode`.
+    """Encoding of a vector of floats; a subclass defines `num_bits`, `_encode` and `_decode`.
 
     A codec has no state: it draws random numbers from the generator that it is given, and the residual of
     error feedback belongs to the sender (`Channel`).
@@ -38,7 +38,7 @@ class Codec(parts.CodecPart):
         return -(-self.num_bits(size) // 8)
 
     def encode(self, vector: Floats, rng: np.random.Generator) -> Packed:
-        """Return the packed bits of a vector, which is not changed.
+        """Return the packed bits of a vector, which is not modified.
 
         Raises
         ------
@@ -55,7 +55,7 @@ class Codec(parts.CodecPart):
         return self._encode(np.ascontiguousarray(vector), rng)
 
     def decode(self, packed: Packed, size: int) -> Floats:
-        """Return the vector that packed bits stand for, as a new array.
+        """Return the vector of packed bits, as a new array.
 
         Raises
         ------
@@ -106,5 +106,5 @@ class Lossy(Codec):
 
     @property
     def has_memory(self) -> bool:  # pyrefly: ignore[bad-override]
-        """Whether the sender adds what one message lost to the next."""
+        """Whether the sender adds a message's loss to the next message."""
         return self.error_feedback

@@ -61,7 +61,7 @@ def numbers_of(planes: Sequence[Booleans]) -> npt.NDArray[np.unsignedinteger]:
 
 
 def pack_numbers(numbers: npt.NDArray[np.uint32], width: int) -> Packed:
-    """Pack integers below 2^width, one after the other.
+    """Pack integers below 2^width, one after another.
 
     Examples
     --------
@@ -86,7 +86,6 @@ def _as_bytes(numbers: npt.NDArray[np.uint32]) -> Packed:
 
 
 def float_bytes(values: Floats) -> Packed:
-    """Return 32-bit floats as little-endian bytes."""
     return np.ascontiguousarray(values, dtype="<f4").view(np.uint8)
 
 

@@ -17,7 +17,7 @@ class Bucketed(Lossy):
     )
 
     def num_scales(self, size: int) -> int:
-        """Return how many buckets a vector has."""
+        """Return the number of buckets of a vector."""
         return -(-size // (self.bucket or size))
 
     def num_sharing(self, size: int) -> int:
@@ -55,14 +55,13 @@ class Buckets:
         return sums
 
     def count(self, booleans: Booleans) -> Integers:
-        """Return how many entries of each bucket are true."""
+        """Return the number of true entries in each bucket."""
         if len(self.counts) == 1:
             return np.array([np.count_nonzero(booleans)])
         counts: Integers = np.add.reduceat(booleans, self._starts, dtype=np.int64)
         return counts
 
     def maximum(self, values: Floats) -> Floats:
-        """Return the maximum of each bucket."""
         return np.maximum.reduceat(values, self._starts)
 
     def norm(self, values: Floats) -> Doubles:

@@ -63,7 +63,7 @@ class ChunkedTopK(Lossy):
     )
 
     def num_kept(self, size: int) -> int:
-        """Return how many entries of a vector are sent."""
+        """Return the number of sent entries of a vector."""
         full, rest = divmod(size, self.chunk)
         return full * min(self.kept, self.chunk) + min(self.kept, rest)
 
@@ -118,7 +118,6 @@ class ChunkedTopK(Lossy):
         return vector
 
     def _begins(self, size: int) -> npt.NDArray[np.intp]:
-        """Return where the chunk of each entry that is sent begins."""
         count = self.num_kept(size)
         return np.arange(count) // min(self.kept, self.chunk) * self.chunk
 

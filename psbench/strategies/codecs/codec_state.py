@@ -1,4 +1,4 @@
-"""What senders and receivers remember: residuals of error feedback, and the models that workers hold.
+"""Memory of senders and receivers: residuals of error feedback, and the models that workers hold.
 
 A `Channel` encodes a sequence of vectors, with error feedback: what one message loses is part of the sender's
 next one. A worker has a channel to each server, for its pushes, and a server has one to all workers, for
@@ -88,7 +88,7 @@ class Channel:
         self.restore(None, 0)
 
     def restore(self, residual: Floats | None, num_sent: int) -> None:
-        """Continue after so many messages with the residual left then; None stands for 0.
+        """Continue after `num_sent` messages with that residual; None means 0.
 
         Raises
         ------
@@ -118,7 +118,7 @@ class Channel:
         self.residual = residual.copy() if self.residual is None else self.residual + residual
 
     def send(self, vector: Floats) -> Packed:
-        """Return the next message; nothing changes if there is an error.
+        """Return the next message; the state is unchanged if an error occurs.
 
         Shapes
         ------
@@ -198,7 +198,6 @@ class WorkerCodecState:
         return self.held
 
     def decode_aggregate(self, packed: Packed) -> Floats:
-        """Decode the aggregate of an answer."""
         return self._down.decode(packed, self._size)
 
     def encode_push(self, payload: Floats) -> Packed:
@@ -277,7 +276,6 @@ class ServerCodecState:
         return packed
 
     def encode_aggregate(self, version: int, aggregate: Floats) -> Packed:
-        """Encode the aggregate of that version's commit, once for all workers."""
         if self._aggregate is None or self._aggregate[0] != version:
             self._aggregate = version, self.channel.send(aggregate)
         return self._aggregate[1]
@@ -299,16 +297,16 @@ class ServerCodecState:
         return self._down.encode(part, self._streams.generator("codec", *self._keys, 0))
 
     def decode_part(self, packed: Packed, size: int) -> Floats:
-        """Decode the payload of a push that is of some entries alone, of which so many are here."""
+        """Decode the payload of a fragment's push, of which this server holds `size` entries."""
         return self._up.decode(packed, size) if size else np.zeros(0, np.float32)
 
     def forget(self, worker: int) -> None:
-        """Forget a worker that has left: if it comes back, it is sent the whole model."""
+        """Forget a worker that has left: if it returns, it is sent the whole model."""
         self._held.pop(worker, None)
 
     @property
     def draws(self) -> int:
-        """Number of the last model encoded; each is encoded with a random stream of its own."""
+        """Number of encoded models; each uses a new random stream."""
         return self._draws
 
     def restore(self, draws: int, held: Mapping[int, Floats]) -> None:
@@ -321,7 +319,6 @@ class ServerCodecState:
         self._held = {w: {0: shared.setdefault(model.tobytes(), model)} for w, model in held.items()}
 
     def continue_draws_of(self, before: ServerCodecState) -> None:
-        """Continue the random streams of this server's codec state before its entries changed."""
         self._draws, self.channel.num_sent = before._draws, before.channel.num_sent
 
     def _encoded(self, model: Floats, held: Floats | None) -> tuple[Packed, Floats]:

@@ -28,7 +28,6 @@ class Plain(Codec):
     unbiased = True
 
     def num_bits(self, size: int) -> int:
-        """Return 32 bits an entry."""
         return 32 * size
 
     def _encode(self, vector: Floats, rng: np.random.Generator) -> Packed:
@@ -58,7 +57,6 @@ class Half(Lossy):
     source = "IEEE 754; Hermes IV-C"
 
     def num_bits(self, size: int) -> int:
-        """Return 16 bits an entry."""
         return 16 * size
 
     def _encode(self, vector: Floats, rng: np.random.Generator) -> Packed:

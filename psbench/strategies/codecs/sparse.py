@@ -1,4 +1,4 @@
-"""Sparse codecs: few entries of a vector are sent, the others arrive as 0."""
+"""Sparse codecs: few entries of a vector are sent; the others arrive as 0."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROUNDING = 1e-12
 
 
 class Sparse(Lossy):
-    """Base of top-k and random-k: how many entries are sent."""
+    """Base of top-k and random-k, with the number of sent entries."""
 
     # 0.01: some 65 times fewer bytes, indices included; a larger share costs more, a smaller one delays more
     ratio: float = parameter(0.01, "share of the entries to send", source=SOURCE, gt=0, le=1)
@@ -63,7 +63,6 @@ class TopK(Sparse):
     source = "Stich et al. 2018, Def. 2.2, Alg. 1"
 
     def num_bits(self, size: int) -> int:
-        """Return 32 bits and an index for each of the k entries."""
         return self.num_kept(size) * (32 + index_bits(size))
 
     def _encode(self, vector: Floats, rng: np.random.Generator) -> Packed:
@@ -118,7 +117,6 @@ class RandomK(Sparse):
         return self.num_kept(size) / size if self.unbiased else 1.0
 
     def num_bits(self, size: int) -> int:
-        """Return 32 bits for each of the k entries, and 64 for the seed."""
         return 32 * self.num_kept(size) + 64
 
     def _encode(self, vector: Floats, rng: np.random.Generator) -> Packed:
@@ -159,7 +157,7 @@ def index_bits(size: int) -> int:
 
 
 def largest(vector: Floats, count: int) -> npt.NDArray[np.intp]:
-    """Return the indices of the largest magnitudes, in order; of equal ones those with the lower index.
+    """Return the indices of the largest magnitudes, in order; ties are broken by lower index.
 
     Examples
     --------

@@ -21,11 +21,11 @@ def encode(tensor: Tensor, codec: str) -> Tensor:
 
 
 def decode(tensor: Tensor) -> Tensor:
-    """Return the 32-bit floats of an encoded tensor; none is -0.0, which is a mark."""
+    """Return the 32-bit floats of an encoded tensor, without -0.0, which is a marker."""
     found = tensor.float()
     return found if found is tensor else found.add_(0.0)
 
 
 def over_the_wire(tensor: Tensor, codec: str) -> Tensor:
-    """Return a tensor as it arrives after encoding and decoding; itself if nothing is lost."""
+    """Return a tensor after encoding and decoding; the same object if the codec is exact."""
     return tensor if codec == "none" else decode(encode(tensor, codec))

@@ -1,4 +1,4 @@
-"""When a worker pushes."""
+"""Communication parts: when a worker pushes."""
 
 import psbench.strategies.codecs  # noqa: F401  (so that codecs are known by name)
 from psbench.strategies.communication.adacomm import AdaComm as AdaComm

@@ -99,7 +99,7 @@ class AdaComm(Local):
     _sent: list[float] = PrivateAttr(default_factory=lambda: [0.0, 0.0])  # sum of loss * samples, samples
 
     def start(self, view: ClusterView) -> list[Action]:
-        """Begin with the longest period; a loss that is measured is measured before any step."""
+        """Start with the longest period; a measured initial loss is measured before any step."""
         self._steps = self.initial_steps
         self._began_s, self._began_epoch = view.now, view.epoch
         self._rates = [view.rate(view.epoch)] * 2
@@ -118,7 +118,7 @@ class AdaComm(Local):
         return 0.0 if self._keeps_rate else view.epochs_per_step
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Add the loss that a worker sends to those of the interval."""
+        """Add a worker's loss to the losses of the interval."""
         if self.loss == "workers":
             assert push.stats is not None  # the backend sends what `reads` declares
             total, samples = self._sent
@@ -144,7 +144,7 @@ class AdaComm(Local):
         return []
 
     def _choose(self, loss: float, view: ClusterView) -> None:
-        """Choose the period; the first loss is what later ones are compared with."""
+        """Choose the period; later losses are compared with the first."""
         if not self._loss:
             self._loss = loss
             return

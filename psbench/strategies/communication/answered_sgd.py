@@ -1,4 +1,4 @@
-"""Local steps on what a push is answered with, which is a model other than the server's."""
+"""Local steps that start from the answer to a push, which differs from the server's model."""
 
 from __future__ import annotations
 

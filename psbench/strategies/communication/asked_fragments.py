@@ -15,7 +15,7 @@ class Answering(Streaming):
     asked: bool = False
 
     def on_orders(self, orders: Orders) -> None:
-        """Take the steps with a release; note that a push is asked for, unless it is under way."""
+        """Set the steps of a release; record a request to push, unless a push is in transit."""
         asked = bool(orders.get(ASKED))
         if "local_steps" in orders:
             super().on_orders(orders)
@@ -48,5 +48,4 @@ class AskedFragments(Fragments):
     mixing: float = parameter(0.0, "share of its local value that a worker keeps", source=SOURCE, ge=0, le=1)
 
     def worker_policy(self) -> WorkerPolicy:
-        """Return the worker policy that answers."""
         return Answering(overlap=self.overlap)

@@ -40,7 +40,6 @@ class CorrectedSGD(CorrectedSteps, LocalSGD):
         state["steps"] = 0
 
     def step(self, w: Vector, gradient: Vector, state: State, own: WorkerStep) -> None:
-        """Step along the corrected gradient."""
         state["gradients"].add_(gradient)
         state["steps"] += 1
         super().step(w, gradient + state["correction"], state, own)

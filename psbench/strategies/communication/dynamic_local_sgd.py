@@ -1,4 +1,4 @@
-"""Local SGD whose workers take as many steps as they have time for while the fastest takes its own."""
+"""Local SGD with more steps for faster workers: as many as fit into the fastest worker's time."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ class DynamicLocalSGD(Local):
     _step_s: dict[str, float] = PrivateAttr(default_factory=dict)  # seconds of a step, by worker
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Note how long a step took."""
+        """Record the duration of a step."""
         assert push.stats is not None  # the backend sends what `reads` declares
         self._step_s[str(push.worker)] = push.stats["compute_s"] / push.steps
         return []
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """Forget the speed of a worker that may come back as another machine."""
+        """Forget the speed of a worker, which may return on another machine."""
         self._step_s.pop(str(worker), None)
         return []
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
-        """Order the steps until the next push, by the worker's speed beside that of the fastest."""
+        """Order the number of steps until the next push, from the worker's relative speed."""
         own = self._step_s.get(str(worker), 0.0)
         if view.workers[worker].status is Status.NEW or own <= 0:
             return {"local_steps": self.local_steps}

@@ -1,4 +1,4 @@
-"""The worker's half of Eager DiLoCo: an outer step with the own fresh share and the others' last one."""
+"""The worker's half of Eager DiLoCo: an outer step with its fresh difference and the others' last."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class Eagerly(WorkerPolicy):
     exchanging: bool = False
 
     def on_orders(self, orders: Orders) -> None:
-        """Begin a round; without a push under way earlier steps may be void."""
+        """Begin a round; unless a push is in transit, earlier steps may be cancelled."""
         self.local_steps = orders.get("local_steps", self.local_steps)
         if not self.exchanging:
             self.begun, self.made = self.made > 0, 0
 
     def after_step(self, stats: Mapping[str, float]) -> Directive:
-        """Push after the last step, unless the answer to the push before is still under way."""
+        """Push after the last step, unless the answer to the previous push is still outstanding."""
         self.made += 1
         if self.made < self.local_steps:
             return "continue"
         return "wait" if self.exchanging else self._push()
 
     def on_answer(self, waited: bool) -> Directive:
-        """Go on, with the push that had to wait if one had to."""
+        """Continue, or send a push that had to wait."""
         self.exchanging = False
         return self._push() if waited else "continue"
 
@@ -88,21 +88,20 @@ class Eager(OwnSteps):
     outer_momentum: float = parameter(0.9, "momentum of the outer step", source=SOURCE, ge=0, lt=1)
 
     def worker_policy(self) -> WorkerPolicy:
-        """Return the worker policy that does not wait for the others."""
+        """Return the worker policy that does not wait for other workers."""
         return Eagerly()
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
-        """Order the steps until the next push, and say how many workers share the mean."""
+        """Order the steps until the next push, and the number of workers that share the mean."""
         return {"local_steps": self.local_steps, "workers": view.num_active}
 
     def begin(self, w: Vector, model: Vector, state: State, own: WorkerStep) -> None:
-        """Start from the model."""
         w.copy_(model)
         state.clear()
         state.vector("x", model)
 
     def payload(self, w: Vector, state: State, own: WorkerStep) -> Vector:
-        """Return the own difference, and step on with what is known of the others'."""
+        """Return the worker's difference, and step along the known mean with it."""
         difference: Vector = state["x"] - w
         if "mean" in state:
             known = state["mean"] + (difference - state["share"]) / own.orders["workers"]
@@ -111,7 +110,7 @@ class Eager(OwnSteps):
         return difference
 
     def receive(self, w: Vector, answer: Vector, state: State, own: WorkerStep) -> None:
-        """Keep the mean of the last round; the first one is stepped along at once."""
+        """Store the mean of the last round; the first mean is applied at once."""
         if "mean" not in state:
             self._step(w, answer, state)
         state["mean"] = answer

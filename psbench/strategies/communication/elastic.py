@@ -1,4 +1,4 @@
-"""The worker's half of elastic averaging: it goes on from its own model, drawn towards the centre."""
+"""The worker's half of elastic averaging: its own model is pulled towards the centre."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Elastic(LocalSGD):
     )
 
     def begin(self, w: Vector, model: Vector, state: State, own: WorkerStep) -> None:
-        """Move towards the centre; without an own model to go on from, take it."""
+        """Move towards the centre; a worker without a model takes the centre."""
         if state.number("pushed"):
             w.sub_(w - model, alpha=self.elastic_rate / (1.0 - self.elastic_rate))
             if self.forgets_momentum:
@@ -48,6 +48,5 @@ class Elastic(LocalSGD):
         state["pushed"] = 0
 
     def payload(self, w: Vector, state: State, own: WorkerStep) -> Vector:
-        """Return the own model, from which the worker will go on."""
         state["pushed"] = 1
         return super().payload(w, state, own)

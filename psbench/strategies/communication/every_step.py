@@ -12,5 +12,4 @@ class EveryStep(Communication):
     source = "Li et al. 2014"
 
     def worker_policy(self) -> WorkerPolicy:
-        """Return the worker policy that always pushes."""
         return WorkerPolicy()

@@ -24,17 +24,17 @@ class Streaming(WorkerPolicy):
     exchanging: bool = False
 
     def on_orders(self, orders: Orders) -> None:
-        """Take the steps until the next push; without a push under way earlier steps may be void."""
+        """Set the steps until the next push; unless a push is in transit, earlier steps may be cancelled."""
         self.local_steps = orders.get("local_steps", self.local_steps)
         if not self.exchanging:
             self.made = 0
 
     def takes_answer(self, stepped: bool) -> bool:
-        """Take it when so many steps are made, not earlier: so the result is of steps, not of speed."""
+        """Take the answer after a fixed number of steps, so that results do not depend on speed."""
         return self.made + stepped >= self.overlap
 
     def after_step(self, stats: Mapping[str, float]) -> Directive:
-        """Push after the last step; with a push under way, wait for its answer when that is due."""
+        """Push after the last step; with a push in transit, wait for its answer when it is due."""
         self.made += 1
         if self.exchanging:
             return "wait" if self.made >= self.overlap else "continue"
@@ -44,7 +44,7 @@ class Streaming(WorkerPolicy):
         return "push_and_continue" if self.exchanging else "push"
 
     def on_answer(self, waited: bool) -> Directive:
-        """Go on with steps."""
+        """Continue with steps."""
         self.exchanging = False
         return "continue"
 
@@ -149,7 +149,6 @@ class Fragments(OwnSteps):
 
     @property
     def overlaps(self) -> bool:  # pyrefly: ignore[bad-override]
-        """Whether a worker computes while its push is under way."""
         return self.overlap > 0
 
     def fragments(self, layout: Layout) -> list[FragmentRanges]:
@@ -186,11 +185,10 @@ class Fragments(OwnSteps):
         return found
 
     def worker_policy(self) -> WorkerPolicy:
-        """Return the worker policy that streams."""
         return Streaming(overlap=self.overlap)
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Note who has pushed."""
+        """Record the pushing worker."""
         self._pushed.append(push.worker)
         return []
 
@@ -203,7 +201,6 @@ class Fragments(OwnSteps):
         return []
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """Forget a worker."""
         self._turns.pop(str(worker), None)
         self._pushed = [other for other in self._pushed if other != worker]
         return []
@@ -230,7 +227,7 @@ class Fragments(OwnSteps):
             state["sent"] = 0
 
     def payload(self, w: Vector, state: State, own: WorkerStep) -> Vector:
-        """Return how far the own steps have moved the fragment from what all have agreed on."""
+        """Return the displacement of the fragment from its last agreed value."""
         if self.takes == "change":
             state.vector("pushed").copy_(w)
             state["sent"] = 1

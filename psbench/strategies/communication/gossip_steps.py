@@ -1,4 +1,4 @@
-"""The worker's half of exchanges without a server: one step, and its own model mixed with others'."""
+"""The worker's half of gossip: one step, and a mixture of its model with others'."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ class StepThenMix(MixedSteps):
     forgets_momentum = False
 
     def worker_policy(self) -> WorkerPolicy:
-        """Return a policy that pushes after every step."""
         return WorkerPolicy()
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
@@ -48,7 +47,7 @@ class MixThenStep(StepThenMix):
     sends_first = True
 
     def begin(self, w: Vector, model: Vector, state: State, own: WorkerStep) -> None:
-        """Go on from the mixture, one step along the gradient that was computed before it."""
+        """Continue from the mixture, with one step along the gradient computed before it."""
         w.copy_(model)
         if state.number("has_gradient"):
             own.move(state["gradient"])

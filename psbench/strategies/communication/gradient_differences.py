@@ -26,18 +26,16 @@ class GradientDifferences(SentDifferences):
     source = "Richtarik et al. 2021 (EF21), Alg. 2, lines 5 and 6"
 
     def worker_policy(self) -> WorkerPolicy:
-        """Return the worker policy that pushes after every step."""
         return WorkerPolicy()
 
     def begin(self, w: Vector, model: Vector, state: State, own: WorkerStep) -> None:
-        """Keep the estimate; a gradient that was not pushed is void."""
+        """Keep the estimate; discard an unpushed gradient."""
         state["samples"] = 0
 
     def payload(self, w: Vector, state: State, own: WorkerStep) -> Vector:
-        """Return the difference of the gradient from the estimate."""
         difference: Vector = super().payload(w, state, own) - state.vector("estimate")
         return difference
 
     def sent(self, w: Vector, vector: Vector, state: State, own: WorkerStep) -> None:
-        """Add to the estimate what the server adds."""
+        """Add the sent difference to the estimate, as the server does."""
         state["estimate"].add_(vector)

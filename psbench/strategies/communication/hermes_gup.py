@@ -1,4 +1,4 @@
-"""HermesGUP: a worker pushes when its test loss has fallen far below those before."""
+"""HermesGUP: a worker pushes when its test loss has fallen far below its earlier losses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class HermesGUPPolicy(WorkerPolicy):
     _done: int = PrivateAttr(0)
 
     def on_orders(self, orders: Orders) -> None:
-        """Begin a chunk of the size ordered."""
+        """Begin a chunk of the ordered size."""
         if "samples" in orders:
             self._steps = ceil(orders["passes"] * orders["samples"] / orders["batch_size"])
             self._done = 0
@@ -44,11 +44,11 @@ class HermesGUPPolicy(WorkerPolicy):
         return "push" if self.is_major(stats["test_loss"]) else "report"
 
     def report(self, stats: dict[str, float]) -> dict[str, float]:
-        """Return the statistics that are read, and how many steps the chunk had."""
+        """Return the required statistics, and the number of steps of the chunk."""
         return stats | {"chunk_steps": self._steps}
 
     def is_major(self, loss: float) -> bool:
-        """Take the test loss of a chunk and say whether it is to be pushed (Alg. 1, lines 4 to 12)."""
+        """Record the test loss of a chunk, and return whether to push (Alg. 1, lines 4 to 12)."""
         if not isfinite(loss):
             return True  # the server ends the run with it; without a push it would not end
         self._losses = [*self._losses, loss][-self.window :]
@@ -62,7 +62,7 @@ class HermesGUPPolicy(WorkerPolicy):
 
 
 def z_score(losses: list[float]) -> float:
-    """Return how many standard deviations the last loss is above the mean, itself included in both.
+    """Return the z-score of the last loss among all losses, including itself.
 
     At least -sqrt(m - 1) for m losses; infinity where the losses do not differ.
 
@@ -159,5 +159,4 @@ class HermesGUP(OwnSteps):
         return self
 
     def worker_policy(self) -> WorkerPolicy:
-        """Return the worker policy that tests losses."""
         return HermesGUPPolicy(alpha=self.alpha, beta=self.beta, patience=self.patience, window=self.window)

@@ -11,24 +11,23 @@ SOURCE = "Wang and Joshi 2019 (AdaComm), eq. 1"
 
 
 class LocalSteps(WorkerPolicy):
-    """A worker that pushes when it has made as many steps as its last orders say."""
+    """A worker that pushes after the number of steps in its last orders."""
 
     local_steps: int = 1
     made: int = 0
 
     def on_orders(self, orders: Orders) -> None:
-        """Count from zero again: orders come with every release, and earlier steps may be void."""
+        """Restart the count: orders come with every release, and earlier steps may be cancelled."""
         if "local_steps" in orders:
             self.local_steps, self.made = orders["local_steps"], 0
 
     def after_step(self, stats: Mapping[str, float]) -> Directive:
-        """Push after the last of the steps."""
         self.made += 1
         return "push" if self.made >= self.local_steps else "continue"
 
 
 class Local(OwnSteps):
-    """A worker takes steps with an optimizer of its own, and pushes its parameters after some of them."""
+    """A worker takes steps with its own optimizer, and pushes its parameters after some of them."""
 
     local_momentum: Literal["cleared", "kept"] = parameter(
         "cleared", "a worker's local momentum when it receives the mean model", source=SOURCE
@@ -36,15 +35,14 @@ class Local(OwnSteps):
 
     @property
     def forgets_momentum(self) -> bool:  # pyrefly: ignore[bad-override]
-        """Whether a worker that is sent the model resets its own optimizer."""
+        """Whether a worker that receives the model resets its own optimizer."""
         return self.local_momentum == "cleared"
 
     def worker_policy(self) -> WorkerPolicy:
-        """Return the worker policy that counts its steps."""
         return LocalSteps()
 
     def steps(self, view: ClusterView) -> int:
-        """Return how many steps a worker that is released now is to make."""
+        """Return the number of steps for a worker that is released now."""
         raise NotImplementedError(f"{type(self).__name__} must define steps")
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:

@@ -37,7 +37,6 @@ class MicroSteps(Communication):
     pieces: int = parameter(8, "micro-batches in a batch", source=SOURCE, ge=1, le=1024)
 
     def worker_policy(self) -> WorkerPolicy:
-        """Return the worker policy that cuts its batch."""
         return Cutting(pieces=self.pieces)
 
     def smallest_step(self, batch: int) -> int:
@@ -46,7 +45,7 @@ class MicroSteps(Communication):
         return batch % piece or piece
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
-        """Begin a round: say of which version it is, and how large the batch is."""
+        """Begin a round, with its version and batch size."""
         return {"round": view.version, "batch": view.workers[worker].batch_size}
 
 
@@ -61,14 +60,13 @@ class Cutting(WorkerPolicy):
     next: int = 0  # the piece that is being computed, or comes next
 
     def on_orders(self, orders: Orders) -> None:
-        """Begin a round, or change the quota of the one that the worker is in."""
+        """Begin a round, or change the quota of the current one."""
         if "batch" in orders:
             self._begin(orders["round"], orders["batch_size" if "batch_size" in orders else "batch"])
         elif orders.get("round") == self.round and "quota" in orders:
             self.quota = max(orders["quota"], self.done + self.next)
 
     def step_samples(self, batch_size: int) -> int:
-        """Return the size of the piece."""
         return self.next
 
     def after_step(self, stats: Mapping[str, float]) -> Directive:
@@ -81,7 +79,7 @@ class Cutting(WorkerPolicy):
         return "push"
 
     def report(self, stats: dict[str, float]) -> dict[str, float]:
-        """Say how many samples are done."""
+        """Return the statistics with the number of finished samples."""
         return stats | {"done": float(self.done), "piece": float(self.piece)}
 
     def _begin(self, number: int, batch_size: int) -> None:

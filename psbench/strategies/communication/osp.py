@@ -1,4 +1,4 @@
-"""Overlap Synchronous Parallel: a worker computes while its push is under way."""
+"""Overlap Synchronous Parallel: a worker computes while its push is in transit."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ SOURCE = "Wang, Guo, Li 2019, OSP"
 
 
 class Overlapping(WorkerPolicy):
-    """A worker that begins an exchange whenever none is under way, and computes on meanwhile."""
+    """A worker that exchanges continuously, and computes meanwhile."""
 
     local_steps: int = 1
     exchanging: bool = False
     made: int = 0  # steps since the exchange began
 
     def after_step(self, stats: Mapping[str, float]) -> Directive:
-        """Push and continue; with a push under way, continue until enough steps are made."""
+        """Push and continue; with a push in transit, continue until enough steps are made."""
         if not self.exchanging:
             return self._begin()
         self.made += 1
@@ -73,12 +73,12 @@ class OSP(Communication):
         return Overlapping(local_steps=self.local_steps)
 
     def begin(self, w: Vector, model: Vector, state: State, own: WorkerStep) -> None:
-        """Step from the answer along what no push has carried: w <- w_answer - lr a."""
+        """Step from the answer along the gradients not pushed yet: w <- w_answer - lr a."""
         unpushed = state.get("gradient")
         w.copy_(model if unpushed is None else model - own.lr * unpushed)
 
     def step(self, w: Vector, gradient: Vector, state: State, own: WorkerStep) -> None:
-        """Step along the gradient, and add it to those that the next push carries."""
+        """Step along the gradient, and add it to the gradients of the next push."""
         w.sub_(gradient, alpha=own.lr)
         if "gradient" in state:
             state["gradient"].add_(gradient)

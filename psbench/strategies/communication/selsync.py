@@ -1,4 +1,4 @@
-"""SelSync: workers vote after every step whether to synchronise, by the change of their gradients."""
+"""SelSync: workers vote after every step on synchronising, by the change of their gradients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SOURCE = "Tyagi and Swany 2023 (SelSync)"
 
 
 class Flags(WorkerPolicy):
-    """A worker that votes 1 where its smoothed squared gradient norm has changed by `delta` or more."""
+    """A worker that votes 1 if its smoothed squared gradient norm has changed by `delta` or more."""
 
     delta: float
     window: int
@@ -36,12 +36,11 @@ class Flags(WorkerPolicy):
         return "vote"
 
     def vote_value(self) -> float:
-        """Return the flag."""
         return float(self.changed)
 
 
 def ewma(values: list[float], smoothing: float) -> float:
-    """Return the exponentially weighted mean of the values, the oldest first; 0 of none.
+    """Return the exponentially weighted mean of the values, the oldest first; 0 if empty.
 
     E_i = smoothing v_i + (1 - smoothing) E_(i-1), begun with the oldest.
 
@@ -57,7 +56,7 @@ def ewma(values: list[float], smoothing: float) -> float:
 
 
 def injected_samples(batch_size: int, shared_fraction: float, sharing: int) -> int:
-    """Return how many samples each of the sharing workers hands to every other: beta b', rounded down.
+    """Return how many samples each sharing worker gives to every other: beta b', rounded down.
 
     Examples
     --------
@@ -140,7 +139,6 @@ class SelSync(OwnSteps):
         return bool(self.sharing_workers and self.shared_fraction)
 
     def worker_policy(self) -> WorkerPolicy:
-        """Return the worker policy that votes."""
         return Flags(delta=self.delta, window=self.window, smoothing=self.smoothing)
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
@@ -157,7 +155,7 @@ class SelSync(OwnSteps):
         return orders
 
     def _draw_sharing(self, worker: int, view: ClusterView) -> None:
-        """Draw the sharing workers with the first release of each step; steps begin together."""
+        """Draw the sharing workers at the first release of each step; all workers' steps begin together."""
         if worker in self._drawn_for or not self._drawn_for:
             count = floor(self.sharing_workers * view.num_active + 0.5)
             drawn = view.rng.choice(view.active, count, replace=False)

@@ -1,4 +1,4 @@
-"""When is a push committed, and who may go on."""
+"""Consistency parts: when a push is committed, and which workers are released."""
 
 from psbench.strategies.consistency.asp import ASP as ASP
 from psbench.strategies.consistency.bsp import BSP as BSP

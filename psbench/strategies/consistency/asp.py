@@ -19,5 +19,5 @@ class ASP(Consistency):
     singly = True
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Commit and go on."""
+        """Commit, and release the worker."""
         return [Commit([push]), Release(push.worker)]

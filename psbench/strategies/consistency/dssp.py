@@ -103,7 +103,7 @@ class DSSP(ClockBound):
 def best_stop(
     fast: tuple[float, float], slow: tuple[float, float], most: int, metric: Literal["distance", "wait"]
 ) -> int:
-    """Return after how many more steps the fast worker had best stop.
+    """Return the number of further steps after which the fast worker should stop.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Early epoch stop: an epoch ends when most workers have done their share of it."""
+"""Early epoch stop: an epoch ends when most workers have finished their share of it."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class EarlyEpochStop(Consistency):
     _samples: dict[str, int] = PrivateAttr(default_factory=dict)  # of this epoch, by worker
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Commit; go on, or wait for the epoch to end."""
+        """Commit, and release the worker or hold it until the end of the epoch."""
         key = str(push.worker)
         self._samples[key] = self._samples.get(key, 0) + push.samples
         return [Commit([push]), *self._go_on(push.worker, view)]
 
     def on_join(self, worker: int, view: ClusterView) -> list[Action]:
-        """Let a newcomer begin its share."""
+        """Release a newcomer to begin its share."""
         self._samples.pop(str(worker), None)
         return [Release(worker)]
 
@@ -60,7 +60,7 @@ class EarlyEpochStop(Consistency):
         return self._end(view) or [Hold(worker, "end of the epoch")]
 
     def _end(self, view: ClusterView) -> list[Action]:
-        """Return what ends the epoch; nothing while too few have done their share."""
+        """Return the actions that end the epoch; none while too few workers are done."""
         done = [worker for worker in view.active if self._is_done(worker, view)]
         if len(done) < ceil(self.fraction * view.num_active):
             return []

@@ -1,4 +1,4 @@
-"""Elastic BSP: a barrier where all workers are predicted to push close together."""
+"""Elastic BSP: a barrier at the time when all workers are predicted to push close together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MONITORED = 2
 
 
 class ElasticBSP(Consistency):
-    """Predict the workers' pushes, and set the barrier where they fall closest together.
+    """Predict the workers' pushes, and set the barrier where they are closest together.
 
     A superstep has two phases. While it monitors, each push is committed at once and its worker goes on.
     When every worker has pushed twice, `zipline` chooses one predicted push of each; from then on a worker
@@ -54,7 +54,7 @@ class ElasticBSP(Consistency):
         return self._monitor(view)
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Commit; the worker goes on unless it has reached the barrier."""
+        """Commit; release the worker unless it has reached the barrier."""
         commit = Commit([push])
         self._pay(push.worker)
         if not self._chosen:
@@ -108,7 +108,7 @@ class ElasticBSP(Consistency):
 
 
 def zipline(pushes: Sequence[Sequence[float]]) -> list[int]:
-    """Choose one push of each worker so that all lie closest together, and say the how manieth each is.
+    """Return one push index per worker such that the pushes are closest together.
 
     One walk through all pushes in time keeps each worker's latest. Whenever all have one, the span from the
     oldest kept to the present is a candidate; the smallest wins, and of equal ones the first.

@@ -1,4 +1,4 @@
-"""ASP with a grace period: pushes that arrive soon after one another are applied together, then all go on."""
+"""ASP with a grace period: pushes within it are applied together, then all workers are released."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Grace(Consistency):
     _waiting: bool = PrivateAttr(False)  # whether a period is under way
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Commit at once without a grace; else wait for the end of the period that the first begins."""
+        """Commit at once without a grace period; else wait for its end."""
         if not self.grace_s:
             return [Commit([push]), Release(push.worker)]
         begins = [] if self._waiting else [SetTimer(view.now + self.grace_s, _KEY)]
@@ -42,14 +42,14 @@ class Grace(Consistency):
         return [*begins, Hold(push.worker, "grace period")]
 
     def on_timer(self, key: str, view: ClusterView) -> list[Action]:
-        """Commit what is there in the order of arrival, and release all who wait."""
+        """Commit the pending pushes in order of arrival, and release all waiting workers."""
         if key != _KEY:
             return []
         self._waiting = False
         return [*self.on_drained(view), *(Release(worker) for worker in view.waiting)]
 
     def on_join(self, worker: int, view: ClusterView) -> list[Action]:
-        """Begin at once, unless an earlier push of the worker is still to be committed."""
+        """Release at once, unless an earlier push of the worker is still pending."""
         return hold_if_pending(worker, view, "grace period")
 
     def on_drained(self, view: ClusterView) -> list[Action]:

@@ -1,4 +1,4 @@
-"""k-ASP, k-batch-ASP and n-softsync: commit every so many pushes, however stale; nothing is voided.
+"""k-ASP, k-batch-ASP and n-softsync: commit every k pushes, however stale; nothing is discarded.
 
 Dutta et al. call the first two K-async and K-batch-async.
 """
@@ -30,11 +30,9 @@ class KASP(Consistency):
     k: int = parameter(2, "pushes in a version", unit="pushes", source=SOURCE, ge=1)
 
     def check(self, num_workers: int, global_batch: int) -> None:
-        """Require k different workers to exist."""
         _at_most_n(self, self.k, num_workers)
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Hold the worker until k have pushed."""
         return self._commit(view) or [Hold(push.worker, "k pushes")]
 
     def on_join(self, worker: int, view: ClusterView) -> list[Action]:
@@ -42,7 +40,7 @@ class KASP(Consistency):
         return hold_if_pending(worker, view)
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """Commit if those left are enough: fewer than k may remain."""
+        """Commit if the remaining pushes suffice: fewer than k workers may remain."""
         return self._commit(view)
 
     def _commit(self, view: ClusterView) -> list[Action]:
@@ -52,12 +50,12 @@ class KASP(Consistency):
 
 
 class _EveryPushes(Consistency):
-    """Base of rules that commit every so many pushes; no worker ever waits."""
+    """Base of rules that commit after a number of pushes; no worker ever waits."""
 
     waits_for = "none"
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Go on at once; commit if the push completes a version."""
+        """Release at once; commit if the push completes a version."""
         full = len(view.pending) >= self._needed(view)
         commit: list[Action] = [Commit(view.buffered())] if full else []
         return [*commit, Release(push.worker)]

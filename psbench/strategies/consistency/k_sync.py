@@ -1,4 +1,4 @@
-"""k-BSP, k-batch-BSP and backup workers: commit on the first so many pushes and void the rest.
+"""k-BSP, k-batch-BSP and backup workers: commit the first k pushes and discard the rest.
 
 Dutta et al. call the first two K-sync and K-batch-sync.
 """
@@ -18,7 +18,7 @@ BACKUP_SOURCE = "Chen et al. 2016, Revisiting Distributed Synchronous SGD"
 
 
 class _FirstPushes(Consistency):
-    """Base of rules that commit after so many pushes of the current version and restart all workers."""
+    """Base of rules that commit after a number of pushes of the current version and restart all workers."""
 
     source = SOURCE
     cancels = True
@@ -36,7 +36,7 @@ class _FirstPushes(Consistency):
         return self._commit(view) or self._wait(push)
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """Commit if those left are enough: fewer than k may remain."""
+        """Commit if the remaining pushes suffice: fewer than k workers may remain."""
         return self._commit(view)
 
     def _wait(self, push: Push) -> list[Action]:
@@ -57,10 +57,9 @@ class _FirstPushes(Consistency):
 
 
 class _FirstWorkers(_FirstPushes):
-    """Base of rules whose pushes are of different workers: one that has pushed waits for the commit."""
+    """Base of rules over pushes of different workers: a worker that has pushed waits for the commit."""
 
     def on_join(self, worker: int, view: ClusterView) -> list[Action]:
-        """Hold a returning worker whose push is still pending: k *different* workers are needed."""
         return hold_if_pending(worker, view)
 
     def _wait(self, push: Push) -> list[Action]:
@@ -83,7 +82,6 @@ class KBSP(_FirstWorkers):
     k: int = parameter(2, "pushes in a version", unit="pushes", source=SOURCE, ge=1)
 
     def check(self, num_workers: int, global_batch: int) -> None:
-        """Require k different workers to exist."""
         _at_most_n(self, self.k, num_workers)
 
     def _needed(self, view: ClusterView) -> int:
@@ -154,7 +152,7 @@ class KBatchBSP(_FirstPushes):
 
 
 def hold_if_pending(worker: int, view: ClusterView, reason: str = "k pushes") -> list[Action]:
-    """Answer a newcomer: it begins at once, unless it is back and its last push is still pending."""
+    """Release a newcomer at once, unless its last push is still pending."""
     if any(push.worker == worker for push in view.pending.values()):
         return [Hold(worker, reason)]
     return [Release(worker)]

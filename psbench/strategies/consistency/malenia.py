@@ -11,7 +11,7 @@ SOURCE = "Tyurin and Richtarik 2023"
 
 
 class Malenia(Consistency):
-    """Commit the current version's pushes once (1/n sum 1/B_i)^-1 >= S/n; void all other work; restart all.
+    """Commit the current version's pushes once (1/n sum 1/B_i)^-1 >= S/n; cancel other work; restart all.
 
     B_i is the number of worker i's pushes of the current version and n the number of workers. A worker that
     has pushed starts another mini-batch at once on the same version. The count is a harmonic mean, so every

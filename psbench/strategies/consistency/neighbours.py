@@ -1,4 +1,4 @@
-"""A worker waits for its neighbours in a graph, and for no other."""
+"""A worker waits only for its neighbours in a graph."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Neighbours(WaitsForNeighbours):
     source = "Lian et al. 2017 (D-PSGD)"
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Let all go on that have waited for this worker alone, and itself if it need not wait."""
+        """Release the workers that waited only for this one, and this one if it need not wait."""
         graph = view.graph
         actions = self._go_on(view, [push.worker, *graph.receivers(push.worker)])
         went = any(isinstance(action, Release) and action.worker == push.worker for action in actions)
         return actions if went else [*actions, Hold(push.worker, REASON)]
 
     def on_join(self, worker: int, view: ClusterView) -> list[Action]:
-        """Let a newcomer begin, and the neighbours that have waited for it."""
+        """Release a newcomer, and the neighbours that waited for it."""
         return [Release(worker), *self._go_on(view, view.active, (worker,))]
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
@@ -40,7 +40,7 @@ class Neighbours(WaitsForNeighbours):
         return self._go_on(view, view.active)
 
     def _go_on(self, view: ClusterView, candidates: list[int], begun: tuple[int, ...] = ()) -> list[Action]:
-        """Return the exchanges of those that are ready, and their releases.
+        """Return the exchanges of ready workers, and their releases.
 
         `begun` are workers about to be released. Where models are sent before the step, a worker that goes on
         sends its next one, for which others may have waited.

@@ -10,7 +10,7 @@ SOURCE = "Wang et al. 2017 (PSP)"
 
 
 class PSP(Consistency):
-    """Commit each push at once; its worker then waits for those of `sample` drawn workers that it leads.
+    """Commit each push at once; its worker waits for the drawn workers (`sample`) that it leads by too much.
 
     After each push the worker draws `sample` of the other workers and starts its next step when it leads none
     of them by more than `lead` steps. With lead 0 the paper calls the rule pBSP, otherwise pSSP.
@@ -36,7 +36,7 @@ class PSP(Consistency):
     _drawn: dict[str, list[int]] = PrivateAttr(default_factory=dict)  # whom each waiting worker waits for
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Commit, draw, and release every waiting worker whose drawn workers are near enough."""
+        """Commit, draw, and release every waiting worker that is close enough to its drawn workers."""
         others = [worker for worker in view.active if worker != push.worker]
         count = min(self.sample, len(others))
         drawn = (
@@ -48,12 +48,12 @@ class PSP(Consistency):
         return [Commit([push]), *released, *held]
 
     def on_join(self, worker: int, view: ClusterView) -> list[Action]:
-        """Release a newcomer, and forget whom it waited for before it left."""
+        """Release a newcomer, and forget the workers it waited for before it left."""
         self._drawn.pop(str(worker), None)
         return [Release(worker)]
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """Release those that waited for the worker that has left, and for no other."""
+        """Release the workers that waited only for the one that has left."""
         return self._released(view)
 
     def _released(self, view: ClusterView) -> list[Action]:

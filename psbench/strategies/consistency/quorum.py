@@ -1,4 +1,4 @@
-"""Quorum: the first K pushes and those of a grace period make a version; later ones are dropped."""
+"""Quorum: commit the first K pushes and those within a grace period; drop later ones."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ class Quorum(Consistency):
             )
 
     def grace(self, step_s: float, quorum_s: float, sync_s: float) -> float:
-        """Return how long a quorum waits for the others, in seconds."""
+        """Return the seconds that a quorum waits for the others."""
         slack = self.grace_steps * step_s - quorum_s - sync_s if self.grace_steps else self.grace_s
         return self.grace_share * min(max(slack, 0.0), self.grace_s)
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Drop a late push; count one in time, and ask for the others' with the first."""
+        """Drop a late push; count one in time, and request the others' pushes with the first."""
         if push.base_version < view.version:
             return [Discard(push, "late"), self._release(push.worker, view)]
         assert push.stats is not None  # the backend sends what `reads` declares
@@ -111,23 +111,23 @@ class Quorum(Consistency):
         return [*done, *(Tell(worker, {ASKED: True}) for worker in asked), Hold(push.worker, reason)]
 
     def on_timer(self, key: str, view: ClusterView) -> list[Action]:
-        """Commit what is there at the end of the grace."""
+        """Commit the pending pushes at the end of the grace period."""
         return self._open(view) if key == f"{GRACE} {view.version}" and view.pending else []
 
     def on_join(self, worker: int, view: ClusterView) -> list[Action]:
-        """Let a newcomer begin, unless its last push is still pending."""
+        """Release a newcomer, unless its last push is still pending."""
         pending = any(push.worker == worker for push in view.pending.values())
         return [Hold(worker, QUORUM) if pending else self._release(worker, view)]
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """Commit if those left are enough: fewer than K may remain."""
+        """Commit if the remaining pushes suffice: fewer than K workers may remain."""
         return self._commit(view)
 
     def _release(self, worker: int, view: ClusterView) -> Release:
         return Release(worker, orders={ASKED: True} if view.pending and self.asks else {})
 
     def _commit(self, view: ClusterView) -> list[Action]:
-        """Commit, or begin the grace, if enough have pushed."""
+        """Commit, or start the grace period, if enough workers have pushed."""
         count, all_of_them = len(view.pending), view.num_active
         if not count or count < min(self.quorum or all_of_them, all_of_them):
             return []

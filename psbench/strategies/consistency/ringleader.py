@@ -1,4 +1,4 @@
-"""Ringleader ASGD: rounds in which every worker is served one version, as its gradient comes."""
+"""Ringleader ASGD: rounds in which every worker's arriving gradient makes one version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SOURCE = "Maranjyan and Richtarik 2026 (Ringleader ASGD)"
 
 
 class Ringleader(Consistency):
-    """Collect until every worker has pushed; then make a version for each worker, once, as it comes.
+    """Collect until every worker has pushed; then make one version per worker, as it arrives.
 
     No worker waits. Collecting: pushes are kept, and their workers go on from the version that there is. With
     the push of the last worker the first version of a round is made, of all that was kept, and sent to that
@@ -55,13 +55,13 @@ class Ringleader(Consistency):
         return [*commit, Release(worker)]
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """Serve the others; begin a round if the lost worker was the last one that was waited for."""
+        """Release the others; begin a round if only the lost worker was missing."""
         if worker in self._unserved:
             self._unserved.remove(worker)
         return [] if self._unserved else self._begin_round(view)
 
     def _begin_round(self, view: ClusterView, served: int = -1) -> list[Action]:
-        """Commit what was kept if every worker has pushed; one that has just come is served with that."""
+        """Commit the stored pushes if every worker has pushed; release a worker that has just joined."""
         active = view.active
         if not active or not {push.worker for push in view.pending.values()}.issuperset(active):
             return []

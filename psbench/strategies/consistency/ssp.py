@@ -16,7 +16,7 @@ class ClockBound(Consistency):
         raise NotImplementedError
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Commit; then this worker goes on or is held, and others go on if the slowest has advanced."""
+        """Commit; release or hold this worker, and release others if the slowest has advanced."""
         may = self._may_go_on(push.worker, view)
         actions: list[Action] = [Commit([push])]
         if view.min_clock_rose:
@@ -29,7 +29,7 @@ class ClockBound(Consistency):
         return actions
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """Ask again who may go on: the slowest may have gone."""
+        """Release workers within the bound: the slowest worker may have left."""
         return [Release(w) for w in view.waiting if self._within(w, view)]
 
     def _within(self, worker: int, view: ClusterView) -> bool:
@@ -63,5 +63,4 @@ class SSP(ClockBound):
 
     @property
     def bound(self) -> int:
-        """The staleness bound."""
         return self.staleness_bound

@@ -1,4 +1,4 @@
-"""Where parameters live."""
+"""Placement parts: the location of the parameters."""
 
 from psbench.strategies.placement.all_reduce import AllReduce as AllReduce
 from psbench.strategies.placement.gossip import Gossip as Gossip

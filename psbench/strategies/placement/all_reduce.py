@@ -23,13 +23,10 @@ class AllReduce(Replicas):
     source = "Patarasuk and Yuan 2009; thesis 2.1.2"
 
     def reduce_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
-        """Return the time of the ring, which leaves the sum with every worker."""
         return network.ring(num_bytes, workers)
 
     def bytes_up(self, payload: int, num_workers: int) -> int:
-        """Return the bytes a worker sends in the reduce-scatter."""
         return round(payload * (num_workers - 1) / num_workers)
 
     def bytes_down(self, payload: int, num_workers: int) -> int:
-        """Return the bytes a worker sends in the all-gather."""
         return round(payload * (num_workers - 1) / num_workers)

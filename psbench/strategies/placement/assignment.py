@@ -22,7 +22,7 @@ class TensorBlock:
     size: int
 
     def cut(self, pieces: int) -> list[TensorBlock]:
-        """Return so many pieces of equal length, to within one entry; fewer if there are fewer entries."""
+        """Return `pieces` pieces of equal length, up to one entry; fewer if there are fewer entries."""
         whole, more = divmod(self.size, pieces)
         sizes = [whole + (i < more) for i in range(min(pieces, self.size))]
         starts = [self.start + sum(sizes[:i]) for i in range(len(sizes))]
@@ -57,7 +57,7 @@ def by_hash(layout: Layout, servers: int, threshold: int) -> list[list[TensorBlo
 
 
 def by_size(layout: Layout, servers: int, threshold: int) -> list[list[TensorBlock]]:
-    """Cut tensors of at least `threshold` entries over all servers; give a smaller one to one of them."""
+    """Cut tensors of at least `threshold` entries over all servers; assign smaller ones to single servers."""
     held: list[list[TensorBlock]] = [[] for _ in range(servers)]
     for block in blocks_of(layout):
         if block.size >= threshold:
@@ -69,7 +69,7 @@ def by_size(layout: Layout, servers: int, threshold: int) -> list[list[TensorBlo
 
 
 def best_fit(layout: Layout, servers: int, threshold: int) -> list[list[TensorBlock]]:
-    """Deal out tensors by size so that sizes and requests come out even.
+    """Distribute tensors by size so that sizes and requests are balanced.
 
     In descending order of size: what is larger than a server's fair share is cut into pieces of that size;
     what is above 1 % of it goes where the least room remains that still fits it, or else where there is most

@@ -72,13 +72,13 @@ class Gossip(PeerToPeer):
         return self
 
     def receivers(self, worker: int, exchange: int, num_workers: int) -> list[int]:
-        """Return whom a worker sends its model to at that exchange of its own."""
+        """Return the receivers of a worker's model at its given exchange."""
         if (group := self._group(worker, exchange, num_workers)) is not None:
             return [other for other in group if other != worker]
         return receivers(self.graph, worker, exchange, num_workers, self.graph_seed)
 
     def senders(self, worker: int, exchange: int, num_workers: int) -> list[int]:
-        """Return whose models a worker receives at that exchange of its own."""
+        """Return the workers whose models a worker receives at its given exchange."""
         if self.graph in _GROUPS:
             return self.receivers(worker, exchange, num_workers)
         return senders(self.graph, worker, exchange, num_workers, self.graph_seed)
@@ -91,7 +91,7 @@ class Gossip(PeerToPeer):
         return None
 
     def check(self, num_workers: int, global_batch: int) -> None:
-        """Raise ParameterError if there is no such graph of so many workers."""
+        """Raise ParameterError if the graph does not exist for that many workers."""
         check_graph(self.graph, num_workers)
         largest = max((size for _, size in self.levels), default=1)
         if self.graph == "hierarchical" and largest < num_workers:

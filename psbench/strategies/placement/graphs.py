@@ -1,4 +1,4 @@
-"""Graphs of workers that exchange without a server: who sends to whom at which exchange.
+"""Exchange graphs of workers without a server: the receivers at each exchange.
 
 Pure functions of the worker, the number of its exchange and the number of workers, so that every process
 finds the same neighbours without asking.
@@ -44,7 +44,7 @@ def _torus(worker: int, exchange: int, n: int, seed: int) -> list[int]:
 
 
 def _rows(n: int) -> int:
-    """Return the sides' shorter length: the largest divisor of n that is no more than its root."""
+    """Return the number of grid rows: the largest divisor of n not above sqrt(n)."""
     return next(rows for rows in range(isqrt(n), 0, -1) if n % rows == 0)
 
 

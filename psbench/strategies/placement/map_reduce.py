@@ -38,7 +38,6 @@ class MapReduce(Jobs):
     )
 
     def start_s(self, partition: int) -> float:
-        """Return the job's start and the scan of the partition."""
         return self.job_s + self.scan_s(partition)
 
     def scan_s(self, partition: int) -> float:

@@ -96,7 +96,6 @@ class ParameterServer(Placement):
 
     @property
     def num_servers(self) -> int:  # pyrefly: ignore[bad-override]
-        """Servers that share the parameters."""
         return self.servers
 
     @property
@@ -111,7 +110,7 @@ class ParameterServer(Placement):
         return []
 
     def on_applied(self, view: ClusterView) -> list[Action]:
-        """Ask for the servers' loads if it is time to."""
+        """Request the servers' loads if they are due."""
         if self._goal:
             if self._goal != _plain(view.ranges):
                 return []  # messages are still under way
@@ -122,7 +121,7 @@ class ParameterServer(Placement):
         return [Measure(self.domain, {f"{LOAD}:{server}": None for server in range(self.servers)})]
 
     def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
-        """Move entries if the rule says so, or back if the last move was of no use."""
+        """Move entries if the rule decides so, or undo the last move if it did not help."""
         loads = [facts[f"{LOAD}:{server}"] for server in range(self.servers)]
         before, self._before = self._before, 0.0
         if before and imbalance(loads) >= before:

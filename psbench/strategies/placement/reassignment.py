@@ -1,4 +1,4 @@
-"""Whether, and when, parameters move from a busy server to an idle one."""
+"""Reassignment of parameters from a busy server to an idle one."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Reassignment(Part):
 
     @property
     def interval(self) -> int:
-        """Updates between two measurements of the servers' load; 0 if there is none."""
+        """Number of updates between two measurements of the servers' load; 0 if there are none."""
         return 0
 
     def rebalanced(self, ranges: Ranges, loads: Sequence[float]) -> Ranges:
-        """Return the ranges that each server is to hold from now on; the given ones if nothing is to move.
+        """Return each server's new ranges; the given ones if nothing moves.
 
         Parameters
         ----------
@@ -105,7 +105,7 @@ def imbalance(loads: Sequence[float]) -> float:
 
 
 def _wanted(entries: Sequence[int], loads: Sequence[float]) -> list[int]:
-    """Return how many entries each server is to hold."""
+    """Return the new number of entries of each server."""
     # in shares of the longest; who was hardly busy may have a thousand times its speed, and no more
     shares = [max(load / max(loads), 1e-3) for load in loads]
     speeds = [count / share for count, share in zip(entries, shares, strict=True)]
@@ -117,7 +117,7 @@ def _wanted(entries: Sequence[int], loads: Sequence[float]) -> list[int]:
 
 
 def _moved(ranges: Ranges, wanted: Sequence[int]) -> Ranges:
-    """Return the ranges after moving entries from servers with too many to those with too few."""
+    """Return the ranges after moving entries from servers with too many to servers with too few."""
     held = [list(own) for own in ranges]
     missing = [want - sum(b - a for a, b in own) for want, own in zip(wanted, held, strict=True)]
     order = sorted(range(len(held)), key=lambda server: missing[server])
@@ -132,7 +132,7 @@ def _moved(ranges: Ranges, wanted: Sequence[int]) -> Ranges:
 
 
 def _taken(own: list[Range], count: int) -> list[Range]:
-    """Take so many entries out of a server's ranges: whole ones first, then the end of a larger one."""
+    """Remove `count` entries from a server's ranges: whole ranges first, then the end of a larger one."""
     found: list[Range] = []
     while count:
         own.sort(key=lambda entries: entries[1] - entries[0])

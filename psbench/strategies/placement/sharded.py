@@ -49,7 +49,7 @@ class Sharded(Shares, AllReduce):
 
     @property
     def gathers(self) -> int:  # pyrefly: ignore[bad-override]
-        """How often parameters are gathered for a step."""
+        """Number of times that parameters are gathered for a step."""
         return 2 if self.stage == 3 else 1
 
     def reduce_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
@@ -57,10 +57,9 @@ class Sharded(Shares, AllReduce):
         return super().reduce_s(network, num_bytes, workers) * (1 + self.gathers) / 2
 
     def bytes_down(self, payload: int, num_workers: int) -> int:
-        """Return the bytes a worker sends where parameters are gathered."""
+        """Return the bytes that a worker sends when parameters are gathered."""
         return super().bytes_down(payload, num_workers) * self.gathers
 
     def worker_bytes(self, num_parameters: int, kept: int, num_workers: int) -> int:
-        """Return the bytes of the worker's share."""
         shared = {1: kept, 2: 1 + kept, 3: 2 + kept}[self.stage]
         return 4 * num_parameters * (2 + kept - shared) + -(-4 * num_parameters * shared // num_workers)

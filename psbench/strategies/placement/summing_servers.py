@@ -40,7 +40,6 @@ class SummingServers(Replicas):
 
     @property
     def adding_servers(self) -> int:  # pyrefly: ignore[bad-override]
-        """Servers that add up."""
         return self.servers
 
     def reduce_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
@@ -48,9 +47,9 @@ class SummingServers(Replicas):
         return network.star(num_bytes, num_bytes, workers)
 
     def to_all_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
-        """Return the time of all messages to the servers, and of the answers with those of all."""
+        """Return the time of all messages to the servers, and of the answers with all contributions."""
         return network.star(num_bytes, len(workers) * num_bytes, workers)
 
     def to_all_bytes(self, num_bytes: int, num_workers: int) -> tuple[float, float]:
-        """Return the bytes of a worker's message, and of those of all."""
+        """Return the bytes of a worker's message, and of the answer with all contributions."""
         return num_bytes, num_workers * num_bytes

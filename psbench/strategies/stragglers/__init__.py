@@ -1,4 +1,4 @@
-"""How much work each worker gets."""
+"""Straggler parts: how much work each worker gets."""
 
 from psbench.strategies.stragglers.dbs_sgd import DBS as DBS
 from psbench.strategies.stragglers.drop import DropStragglers as DropStragglers

@@ -62,7 +62,7 @@ class DBS(Stragglers):
     _batches: dict[str, int] = PrivateAttr(default_factory=dict)  # sizes ordered, of those that changed
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Note the time that the step took, and decide the size of the worker's next batch."""
+        """Record the time of the step, and decide the size of the worker's next batch."""
         assert push.stats is not None  # the backend sends what `reads` declares
         times = self._times.setdefault(str(push.worker), [])
         times.append(push.stats["compute_s"] / push.steps)

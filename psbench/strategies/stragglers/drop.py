@@ -54,11 +54,11 @@ class DropStragglers(Stragglers):
     _slow: dict[str, int] = PrivateAttr(default_factory=dict)  # pushes in a row at which a worker was slow
 
     def allowed(self, num_workers: int) -> int:
-        """Return how many workers may be dropped at a time."""
+        """Return the maximum number of workers dropped at a time."""
         return min(floor(self.most * num_workers), num_workers - 1)
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Note how long the worker's steps took, and drop it if that was too long too often."""
+        """Record the worker's step time, and drop the worker if it was too long too often."""
         assert push.stats is not None  # the backend sends what `reads` declares
         key = str(push.worker)
         times = self._times.setdefault(key, [])

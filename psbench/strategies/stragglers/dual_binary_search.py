@@ -25,7 +25,7 @@ _ROUNDING = 1e-9
 
 
 class Size(NamedTuple):
-    """A chunk: how many samples (DSS), and in batches of how many (MBS)."""
+    """A chunk: its number of samples (DSS), and its batch size (MBS)."""
 
     samples: int
     batch_size: int
@@ -112,7 +112,7 @@ class DualBinarySearch(Stragglers):
     _median: float = PrivateAttr(0.0)
 
     def on_report(self, report: Report, view: ClusterView) -> list[Action]:
-        """Take a chunk's time; order the size of the chunks to come if that changes."""
+        """Record a chunk's time; order another chunk size if it changes."""
         key, before = str(report.worker), self._told.get(str(report.worker), [0.0, 0.0])
         seconds, steps = report.stats["compute_s"] - before[0], report.stats["chunk_steps"]
         if seconds <= 0:
@@ -123,14 +123,14 @@ class DualBinarySearch(Stragglers):
         return [Tell(report.worker, self._orders(report.worker, view))]
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Look at the time of the last chunk of a push; the answer carries the size of the next."""
+        """Record the time of a push's last chunk; the answer orders the size of the next."""
         assert push.stats is not None  # the backend sends what `reads` declares
         seconds, steps = self._told.pop(str(push.worker), [0.0, 0.0])
         self._resize(push.worker, push.stats["compute_s"] - seconds, push.steps - steps, view)
         return []
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
-        """Order the size of the chunks to come."""
+        """Order the size of the next chunks."""
         # its push reported the rest, or it was cancelled and counts from zero
         self._told.pop(str(worker), None)
         if view.workers[worker].status == Status.NEW:
@@ -153,7 +153,7 @@ class DualBinarySearch(Stragglers):
         return Size(*self._sizes.get(str(worker), [min(self.chunk_samples, share, most), self.chunk_batch]))
 
     def _resize(self, worker: int, seconds: float, steps: float, view: ClusterView) -> bool:
-        """Take the time of a chunk and say whether it changes the size of the next."""
+        """Record the time of a chunk, and return whether it changes the size of the next."""
         self._times[str(worker)] = seconds
         target = self._target(worker, seconds, view)
         if target is None:
@@ -193,7 +193,7 @@ def fences(times: list[float]) -> tuple[float, float]:
 
 
 def search(step_s: float, passes: int, target_s: float, most: int, batch_size: int) -> Size:
-    """Return the chunk of which `passes` passes take the target time, or nearly (eq. 3).
+    """Return the chunk for which `passes` passes take about the target time (eq. 3).
 
     Parameters
     ----------
@@ -233,7 +233,7 @@ def _nearest_batch(samples: Callable[[int], int], most: int, below: bool) -> Siz
 
 
 def _closest(samples: Callable[[int], int], step_s: float, passes: int, target_s: float, most: int) -> Size:
-    """Return what comes closest to the target, though all of it is too much, or all that there is too little.
+    """Return the feasible size whose time is closest to the target, even if none meets it.
 
     A chunk takes at least a step, and as many samples as that passes over take no longer than one.
     """

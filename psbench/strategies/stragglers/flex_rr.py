@@ -63,14 +63,14 @@ class FlexRR(Stragglers):
     _pieces: dict[str, float] = PrivateAttr(default_factory=dict)  # samples of a micro-step
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
-        """Note that a worker begins a round, with its whole batch."""
+        """Record the start of a worker's round, with its whole batch."""
         key = str(worker)
         self._quotas[key] = view.workers[worker].batch_size
         self._done[key] = 0.0
         return {}
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Make up for orders that came too late: another worker does the samples that were left out."""
+        """Compensate for late orders: another worker processes the missing samples."""
         key, others = str(push.worker), view.computing
         missing = self._quotas[key] - push.samples
         self._quotas[key] = push.samples
@@ -83,7 +83,7 @@ class FlexRR(Stragglers):
         return [self._tell(least_far, view)] if missing else []
 
     def on_report(self, report: Report, view: ClusterView) -> list[Action]:
-        """Note how far the worker has come, and move work if another is far behind or ahead."""
+        """Record the worker's progress, and move work if another worker is far behind or ahead."""
         key = str(report.worker)
         self._done[key], self._pieces[key] = report.stats["done"], report.stats["piece"]
         at = self._progress(report, view)
@@ -95,7 +95,7 @@ class FlexRR(Stragglers):
         return self._move(fast, slow, at, view)
 
     def _progress(self, report: Report, view: ClusterView) -> dict[int, float]:
-        """Return the samples that each worker under way has probably done."""
+        """Return an estimate of the samples that each computing worker has finished."""
         at = {}
         for worker in view.computing:
             key = str(worker)
@@ -130,7 +130,7 @@ class FlexRR(Stragglers):
 
 
 def moved(fast: tuple[float, float], slow: tuple[float, float]) -> int:
-    """Return how many samples even out the progress of two workers.
+    """Return the number of samples to move so that two workers' progress is equal.
 
     Parameters
     ----------

@@ -59,7 +59,7 @@ class LBBSP(Stragglers):
     _batches: dict[str, int] = PrivateAttr(default_factory=dict)  # the cut of the last barrier
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Note how fast the worker was."""
+        """Record the worker's speed."""
         assert push.stats is not None  # the backend sends what `reads` declares
         speed = push.samples / push.stats["compute_s"]
         past = self._speeds.setdefault(str(push.worker), [])

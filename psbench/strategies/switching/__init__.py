@@ -1,4 +1,4 @@
-"""When and how to change to another strategy: one rule a file."""
+"""Switch rules: when to change to the next strategy; one rule per file."""
 
 from psbench.strategies.switching.after import After as After
 from psbench.strategies.switching.at_time import AtTime as AtTime

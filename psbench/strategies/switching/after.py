@@ -37,7 +37,7 @@ class After(SwitchOnce):
     )
 
     def start(self, view: ClusterView) -> list[Action]:
-        """Switch at once if nothing is to run under the first strategy."""
+        """Switch at once if the first strategy gets no share."""
         if view.epochs is None:
             raise without_epochs(self.name)
         return self._switch(view)
@@ -47,7 +47,7 @@ class After(SwitchOnce):
         return self._switch(view)
 
     def why_not(self, evaluations: Sequence[Evaluated], trained: float, planned: float | None) -> str:
-        """Say that the run ended before the switch was due."""
+        """Return that the run ended before the switch was due."""
         due = self._due(planned or 0.0)
         if due >= (planned or 0.0):  # never was asked for
             return ""

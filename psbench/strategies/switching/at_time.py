@@ -25,5 +25,5 @@ class AtTime(Switching):
         return self.at_s
 
     def why_not(self, evaluations: Sequence[Evaluated], trained: float, planned: float | None) -> str:
-        """Say that the run ended before that time."""
+        """Return that the run ended before that time."""
         return f"the run ended before the switch at {self.at_s:g} s"

@@ -46,7 +46,6 @@ class Empirical(LossWindow):
         return self.window
 
     def value_and_threshold(self, losses: list[float], epochs: int) -> tuple[float, float]:
-        """Return s and the threshold."""
         return relative_change(losses, epochs), self.threshold
 
     def is_settled(self, value: float, threshold: float) -> bool:
@@ -54,11 +53,11 @@ class Empirical(LossWindow):
         return value < threshold
 
     def reason(self, value: float, threshold: float) -> str:
-        """Say why to switch."""
+        """Return the reason for the switch."""
         return f"loss changed by {value:.2%} an epoch, below {threshold:.2%}"
 
     def nearest(self, found: list[tuple[float, float]]) -> str:
-        """Say the smallest s."""
+        """Return a sentence about the smallest s."""
         least = min(value for value, _ in found)
         return f"the change was {100 * least:.3g} % at its smallest, threshold {100 * self.threshold:.3g} %"
 

@@ -1,4 +1,4 @@
-"""What rules share that decide by the validation losses of the last epochs."""
+"""Base of rules that decide by the validation losses of the last epochs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LossWindow(SwitchOnce):
 
     @property
     def awaits_evaluation(self) -> bool:  # pyrefly: ignore[bad-override]
-        """Whether the next evaluation may lead to a switch."""
+        """Whether the next evaluation may cause a switch."""
         return not self._done
 
     @property
@@ -54,7 +54,7 @@ class LossWindow(SwitchOnce):
         return [note, *self._switch_once(self.reason(value, threshold))]
 
     def why_not(self, evaluations: Sequence[Evaluated], trained: float, planned: float | None) -> str:
-        """Say how near the value came to the threshold, or that there were too few losses."""
+        """Return how close the value came to the threshold, or that there were too few losses."""
         again = self.fresh()
         found = [pair for event in evaluations if (pair := again._compare(event)) is not None]
         if not found:
@@ -66,7 +66,7 @@ class LossWindow(SwitchOnce):
         return self.nearest(numbers) if numbers else "the validation loss was not a number"
 
     def value_and_threshold(self, losses: list[float], epochs: int) -> tuple[float, float]:
-        """Return what is compared, for losses that span so many epochs."""
+        """Return the rule's value and its threshold, for losses that span `epochs` epochs."""
         raise NotImplementedError
 
     def is_settled(self, value: float, threshold: float) -> bool:
@@ -74,11 +74,11 @@ class LossWindow(SwitchOnce):
         raise NotImplementedError
 
     def reason(self, value: float, threshold: float) -> str:
-        """Say why to switch."""
+        """Return the reason for the switch."""
         raise NotImplementedError
 
     def nearest(self, found: list[tuple[float, float]]) -> str:
-        """Say how near the values came to their thresholds."""
+        """Return how close the values came to their thresholds."""
         raise NotImplementedError
 
     def _compare(self, event: Evaluated) -> tuple[float, float] | None:
@@ -107,7 +107,7 @@ class LossWindow(SwitchOnce):
 
 
 def epochs_ended(event: Evaluated) -> int:
-    """Return how many epochs had ended at an evaluation.
+    """Return the number of epochs that had ended at an evaluation.
 
     Backends state the samples trained on in epochs as `epoch`; without it the evaluations are taken for one
     an epoch.
@@ -121,5 +121,5 @@ def epochs_ended(event: Evaluated) -> int:
 
 
 def relative_changes(losses: Sequence[float]) -> list[float]:
-    """Return (v_i - v_(i-1)) / v_(i-1) of consecutive losses; none where v_(i-1) is 0."""
+    """Return (v_i - v_(i-1)) / v_(i-1) of consecutive losses, skipping v_(i-1) = 0."""
     return [(new - old) / old for old, new in pairwise(losses) if old]

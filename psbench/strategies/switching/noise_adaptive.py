@@ -1,4 +1,4 @@
-"""Switch when the validation loss moves no further than its own noise: a threshold that adapts."""
+"""Switch when the validation loss changes less than its noise: an adaptive threshold."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class NoiseAdaptive(LossWindow):
         return self.window
 
     def value_and_threshold(self, losses: list[float], epochs: int) -> tuple[float, float]:
-        """Return the net change an epoch, and what noise may make of it."""
+        """Return the net change per epoch, and its threshold from the noise."""
         net = abs(sum(relative_changes(losses))) / epochs
         return net, self.factor * sqrt(2) * noise_of(losses) / epochs
 
@@ -64,11 +64,11 @@ class NoiseAdaptive(LossWindow):
         return value <= threshold
 
     def reason(self, value: float, threshold: float) -> str:
-        """Say why to switch."""
+        """Return the reason for the switch."""
         return f"loss changed by {value:.2%} an epoch, of which noise explains {threshold:.2%}"
 
     def nearest(self, found: list[tuple[float, float]]) -> str:
-        """Say where the net change was nearest to what noise explains."""
+        """Return a sentence about the smallest net change relative to the noise."""
         value, threshold = min(found, key=lambda pair: pair[0] / pair[1] if pair[1] else inf)
         return (
             f"the net change was {100 * value:.3g} % an epoch where noise explains {100 * threshold:.3g} %, "

@@ -1,4 +1,4 @@
-"""What rules share that switch once, and what those share that ask for the number of epochs."""
+"""Base of rules that switch once, and of rules that need the number of epochs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ class SwitchOnce(Switching):
 
 
 def without_epochs(rule: str) -> ParameterError:
-    """Return the error of a rule that needs the number of epochs of a run without one."""
     return ParameterError(
         f"switch rule {rule!r} needs to know the number of epochs: set stop.epochs, or use 'empirical'"
     )

@@ -74,17 +74,17 @@ class OnStragglers(Switching):
 
     @property
     def drops(self) -> bool:  # pyrefly: ignore[bad-override]
-        """Whether the run goes on without stragglers."""
+        """Whether the run continues without stragglers."""
         return self.policy == "elastic"
 
     def start(self, view: ClusterView) -> list[Action]:
-        """Switch at once if nothing is to run under the first strategy."""
+        """Switch at once if the first strategy gets no share."""
         if view.epochs is None:
             raise without_epochs(self.name)
         return self._once_spent(view)
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Note what the worker did in how many seconds."""
+        """Record the worker's samples and seconds."""
         assert push.stats is not None  # the backend sends what `reads` declares
         seconds = push.stats["compute_s"]
         if self.seconds == "compute_and_send":
@@ -109,7 +109,7 @@ class OnStragglers(Switching):
         return super().on_switch_requested(event, view) + self._take_back(view)
 
     def why_not(self, evaluations: Sequence[Evaluated], trained: float, planned: float | None) -> str:
-        """Say that the first strategy had not had its share, and that no worker was a straggler."""
+        """Return that the first strategy's share was not reached, and that no worker was a straggler."""
         share = self.fraction * (planned or 0.0)
         if trained >= share or self.fraction == 1:
             return ""
@@ -178,7 +178,7 @@ class OnStragglers(Switching):
 
 
 def line(speeds: Mapping[str, float]) -> float:
-    """Return the mean of the speeds less their standard deviation (that of all, not of a sample)."""
+    """Return the mean speed minus the (population) standard deviation."""
     return fmean(speeds.values()) - pstdev(speeds.values())
 
 

@@ -1,4 +1,4 @@
-"""A second, slow and plain reading of the protocol: what every event must lead to.
+"""A second, slow and plain implementation of the protocol: the expected answer to every event.
 
 It shares no code with the engine and the parts but their declarations (hyper-parameters and properties) and
 the classes of events and actions. Whatever the engine keeps up to date as it goes (counts, clocks, who holds

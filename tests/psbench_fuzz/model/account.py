@@ -1,4 +1,4 @@
-"""The model's account of what is sent: versions, releases, and what is kept back while parameters move."""
+"""The model's record of versions, releases, and releases withheld while parameters move."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RULE_MODULES = (aggregation, communication, consistency, gossip, placement, stra
 
 
 class Account:
-    """Who holds which version, and what each release and update must say.
+    """Versions held by workers, and the expected content of each release and update.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class Account:
         return self.switches.rule if self.switches is not None else None
 
     def use(self, index: int) -> None:
-        """Begin with the parts of a composition."""
+        """Start the parts of a composition."""
         c = self.cluster
         self.composition: Strategy = self.strategy.compositions[index]
         now = self.composition
@@ -102,14 +102,14 @@ class Account:
             self.switches.show(c)
 
     def start_parts(self) -> list[Action]:
-        """Return what the parts begin with."""
+        """Return the parts' initial actions."""
         parts = (self.consistency, self.aggregation, self.communication, self.stragglers, self.placement)
         begun = self.switches.start(self.cluster) if self.switches is not None else []
         begun += [action for part in parts for action in part.start(self.cluster)]
         return begun + list(self.consistency.on_start(self.cluster))
 
     def make_version(self, apply: act.Apply) -> list[Action]:
-        """Make a version; return the parts' answers to it, those of the part asked last first."""
+        """Make a version; return the parts' answers, in reverse order of the parts."""
         c, now = self.cluster, self.composition
         epoch = self.communication.rate_epoch(c)
         c.version += 1
@@ -141,7 +141,7 @@ class Account:
         return [action for actions in reversed(found) for action in actions]
 
     def mix(self, mix: act.Mix) -> None:
-        """Let models be mixed: each is a version more of its worker's, but a newcomer's first one."""
+        """Mix models: each becomes the next version of its worker, or a newcomer's first."""
         workers, now = self.cluster.workers, self.composition
         for number in mix.rows:
             joins = workers[number].status is Status.NEW
@@ -157,7 +157,7 @@ class Account:
         self.log.add(Kind.MIX, first, text, id=mix.push, version=versions[first], bytes=size)
 
     def count_votes(self, release: act.Release) -> list[Action]:
-        """Ask the rule, before votes are answered, as if all that was voted on were trained on; once."""
+        """Call the rule before votes are answered, as if all voted steps had been trained on; once."""
         c = self.cluster
         voted = c.workers[release.worker].status is Status.VOTED
         if release.then == "push" or not voted or self.rule is None or self.counted:
@@ -170,7 +170,7 @@ class Account:
         return decisions
 
     def release(self, release: act.Release) -> None:
-        """Let a worker go: with which version, whether it is sent it, and its orders."""
+        """Release a worker: with a version, whether it is sent, and orders."""
         c, now = self.cluster, self.composition
         member = c.workers[release.worker]
         if member.dropped:
@@ -222,7 +222,7 @@ class Account:
         self.counted = self.counted and bool(c.voted)
 
     def _ahead(self, member: Any) -> int:
-        """Return the samples of a worker's schedule beyond those counted: of pushes and votes that wait.
+        """Return the samples that a worker's schedule is ahead of the counted ones.
 
         Without a server it is where all would be with as many exchanges as the worker has made.
         """
@@ -266,7 +266,7 @@ class Account:
         self.log.add(Kind.RELEASE, member.id, release.orders or "", **columns, bytes=number)
 
     def hold(self, hold: act.Hold) -> None:
-        """Let a worker wait."""
+        """Hold a worker."""
         member = self.cluster.workers[hold.worker]
         if not member.dropped:
             member.hold_reason = hold.reason
@@ -295,7 +295,7 @@ class Account:
             self.hold(act.Hold(member.id, "switch"))
 
     def enter(self, worker: int) -> None:
-        """Let a worker in: at the slowest clock, with nothing, and with its first batch."""
+        """Add a worker: at the slowest clock, without state, and with its initial batch."""
         c = self.cluster
         tickets = c.workers[worker].ticket if worker in c.workers else 0
         furthest = max((each.version for each in c.present), default=0)
@@ -303,11 +303,10 @@ class Account:
         c.workers[worker].version = c.workers[worker].first_version = furthest
 
     def take_back(self) -> None:
-        """Take back all that were dropped."""
         self.changes += [act.Readmit(each.id) for each in self.cluster.workers.values() if each.dropped]
 
     def begin_switch(self, switch: act.SwitchTo) -> None:
-        """Begin to drain, if there is anything to switch to; parameters no longer move."""
+        """Start to drain, if there is another composition; parameters no longer move."""
         assert self.switches is not None
         switch = replace(switch, to=switch.to + self.switches.number)
         if self.switch is None and switch.to != self.cluster.in_force:
@@ -315,7 +314,7 @@ class Account:
             self.switch, self.swept, self.parked = switch, False, set()
 
     def end_work(self) -> list[Action]:
-        """Return the actions on workers when a switch begins: to push, or that their work is void."""
+        """Return the actions on workers at a switch: orders to push, or cancellations."""
         assert self.switch is not None
         m = self.composition.communication
         cancels = self.switch.drain == "cancel" and not (self.composition.own_steps or m.accumulates)
@@ -330,7 +329,7 @@ class Account:
         return told
 
     def begin_move(self, change: act.Reassign) -> None:
-        """Keep releases back until no message is under way; then the parameters move."""
+        """Withhold releases until no message is in transit; then the parameters move."""
         if self.switch is None and self.move is None:
             self.move, self.kept_back, self.orders_kept_back = change, {}, []
             self.told_to_push = False
@@ -338,17 +337,17 @@ class Account:
                 self.move_parameters()
 
     def is_kept_back(self, worker: int) -> bool:
-        """Return whether a worker computes only as far as the parts know."""
+        """Return whether a worker's release is withheld while the parts regard it as computing."""
         member = self.cluster.workers[worker]
         own = self.kept_back.get(worker) if self.move is not None else None
         return own is not None and own[0].ticket == member.ticket and member.status is Status.COMPUTING
 
     def is_quiet(self) -> bool:
-        """Return whether no worker is under way."""
+        """Return whether no worker is computing or voting."""
         return not self.cluster.voted and all(map(self.is_kept_back, self.cluster.computing))
 
     def sweep_for_move(self) -> list[Action]:
-        """Order workers to push that might otherwise never do so; once."""
+        """Order workers to push that might otherwise never push; once."""
         if self.told_to_push:
             return []
         self.told_to_push = True
@@ -393,7 +392,7 @@ class Account:
 
 
 def momentum_scale(strategy: AnyStrategy, composition: int, updates: int, n: int) -> float:
-    """Return the factor of the optimizer's momentum: below 1 only after a switch whose policy says so.
+    """Return the factor on the optimizer's momentum: below 1 only after a switch with such a policy.
 
     scaled: 1/n. ramped: 1/n, 2/n, 4/n, ... one value for `ramp_updates` updates. ramped_additive: 1/n, 2/n,
     3/n, ... (Sync-Switch).

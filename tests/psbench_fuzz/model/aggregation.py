@@ -1,4 +1,4 @@
-"""How much each push counts for, as the sources say; see the docstrings of the parts for these."""
+"""Weights of pushes as the sources define them; see the docstrings of the parts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Weigh: TypeAlias = Callable[[Any, list[Push], ModelCluster], Weights]
 
 
 def weighs(*names: str) -> Callable[[Weigh], Weigh]:
-    """Enter a function as the rule of aggregations that remember nothing and measure nothing."""
+    """Register a function as the rule of aggregations without state and measurements."""
 
     def enter(weigh: Weigh) -> Weigh:
         @rule("aggregation", *names)
@@ -36,7 +36,6 @@ def weighs(*names: str) -> Callable[[Weigh], Weigh]:
 
 
 def shares(pushes: list[Push]) -> list[float]:
-    """Return each push's share of the samples."""
     return [push.samples / sum(other.samples for other in pushes) for push in pushes]
 
 
@@ -48,13 +47,13 @@ def mean(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
 
 @weighs("power_sgd", "one_bit_adam")
 def versioned(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
-    """Weigh pushes by their samples; beside is the version that the next is made from."""
+    """Weigh pushes by their samples, and pass the base version."""
     return shares(pushes), {"version": c.version}
 
 
 @weighs("sum", "delay_compensated")
 def total(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
-    """Take each push wholly."""
+    """Give each push weight 1."""
     return [1.0 for _ in pushes], {}
 
 
@@ -66,7 +65,7 @@ def arrival(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
 
 @weighs("eager_outer")
 def eager_outer(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
-    """Take the plain mean; beside is of how many."""
+    """Weigh pushes equally, and pass their number."""
     return [1.0 / len(pushes) for _ in pushes], {"workers": len(pushes)}
 
 
@@ -78,14 +77,14 @@ def alike(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
 
 @weighs("gradient_table")
 def gradient_table(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
-    """Take each push wholly (Ringleader ASGD); beside is whether it is a table of all."""
+    """Give each push weight 1 (Ringleader ASGD), and pass whether the table is complete."""
     missing = {each.id for each in c.present} - {push.worker for push in pushes}
     return [1.0 for _ in pushes], {"begins": float(not missing)}
 
 
 @rule("aggregation", "gradient_estimates")
 class _GradientEstimates(Rule):
-    """EF21: servers know a worker's g_i while each push of it is of the release after its last one's."""
+    """EF21: servers keep a worker's g_i while its pushes belong to consecutive releases."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
@@ -99,7 +98,7 @@ class _GradientEstimates(Rule):
 
 @weighs("accumulated")
 def accumulated(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
-    """Weigh a worker's sum by its samples a step, not by those of all its steps."""
+    """Weigh a worker's sum by its samples per step instead of by all its samples."""
     batches = [push.samples / push.steps for push in pushes]
     return [batch / math.fsum(batches) for batch in batches], {}
 
@@ -133,14 +132,14 @@ def exchange(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
 
 @weighs("dyn_sgd")
 def dyn_sgd(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
-    """Count a push 1/d, where d is its staleness and 1 more: its own version is included."""
+    """Weigh a push by 1/d, where d is its staleness plus 1."""
     stale = [c.version - push.base_version for push in pushes]
     return [share / (one + 1) for share, one in zip(shares(pushes), stale, strict=True)], {}
 
 
 @weighs("delayed_nesterov")
 def delayed_nesterov(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
-    """Take each difference wholly; N pushes between two momenta, by default n (Async Local-SGD, Alg. 3)."""
+    """Give each difference weight 1; N pushes per momentum step, by default n (Async Local-SGD, Alg. 3)."""
     every = own.momentum_every if own.momentum_every > 0 else c.num_workers
     return [1.0 for _ in pushes], {"every": float(every)}
 
@@ -152,7 +151,7 @@ def elastic_centre(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
 
 
 def fading(own: Any, push: Push, c: ModelCluster) -> float:
-    """Return s(tau) = (1 + tau)^-a, where tau versions were made since the push was begun."""
+    """Return s(tau) = (1 + tau)^-a, where tau is the staleness of the push."""
     return math.exp(-own.staleness_exponent * math.log(1 + c.version - push.base_version))
 
 
@@ -166,7 +165,7 @@ def fedasync(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
 
 @weighs("fedbuff")
 def fedbuff(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
-    """Take the mean of K differences, each times s(tau), or divide by the sum of these (FedBuff, Alg. 1)."""
+    """Average K differences, each times s(tau), or normalised by the sum of s(tau) (FedBuff, Alg. 1)."""
     weights = [fading(own, push, c) for push in pushes]
     by = math.fsum(weights) if own.normalise else len(pushes)
     return [weight / by for weight in weights], {}
@@ -174,7 +173,7 @@ def fedbuff(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
 
 @rule("aggregation", "sparse_outer")
 class _SparseOuter(Rule):
-    """Each push wholly, or shortened to the median norm.
+    """Each push with weight 1, or shortened to the median norm.
 
     From tplr-ai/templar c2397ac, src/tplr/compress.py: `clip_norm_val = torch.median(norms)` (line 535),
     which is the lower of two; `torch.clamp(clip_norm_val / (current_norm + 1e-8), max=1)` (line 555). That a
@@ -195,7 +194,7 @@ class _SparseOuter(Rule):
 
 @rule("aggregation", "staleness_weighted")
 class _StalenessWeighted(Rule):
-    """The rate over the staleness of the push, or over the mean of all until now; never over less than 1."""
+    """Divide the rate by the staleness of the push, or by the mean so far; never by less than 1."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
@@ -291,7 +290,7 @@ class _BoundedStep(Rule):
 
 
 class _ByProducts(Rule):
-    """The weights follow from the scalar products of the pushes that are numbers; others weigh nothing."""
+    """Weights from the scalar products of the finite pushes; other pushes have weight 0."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
@@ -303,7 +302,7 @@ class _ByProducts(Rule):
         return [Measure("aggregation", {f"dot:{one}:{other}": None for one, other in pairs})]
 
     def on_measured(self, facts: dict[str, float], c: ModelCluster) -> Decisions:
-        """Weigh those that are numbers; if none is, all by their samples."""
+        """Weigh the finite pushes; if there is none, weigh all by their samples."""
         good = [push for push in self.pushes if math.isfinite(facts[f"dot:{push.id}:{push.id}"])]
         weights = dict.fromkeys((push.id for push in self.pushes), 0.0)
         if good:
@@ -316,13 +315,12 @@ class _ByProducts(Rule):
         return [Apply(self.pushes, list(weights.values()))]
 
     def weights(self, pushes: list[Push], products: np.ndarray) -> Any:
-        """Return the weight of each push."""
         raise NotImplementedError
 
 
 @rule("aggregation", "krum")
 class _Krum(_ByProducts):
-    """The m pushes of lowest score; a score adds up the squared distances to the n - f - 2 nearest others."""
+    """The m pushes of lowest score: the sum of squared distances to the n - f - 2 nearest others."""
 
     def weights(self, pushes: list[Push], products: np.ndarray) -> Any:
         """Share the weight among the best; of equal scores the first is better."""
@@ -394,7 +392,7 @@ class _RadialOuter(Rule):
 
 @rule("aggregation", "two_levels")
 class _TwoLevels(Rule):
-    """HALoS: what arrives between servers by the time of a push, then the push, and perhaps an update.
+    """HALoS: messages between servers that arrive before a push, then the push, and perhaps an update.
 
     From utnslab/halos 4b5bf73, src/halos/simulation/exec_halos.py: a push counts one model version, and the
     K-th since the version that was merged last sends (lines 76-79); merging sets that version (line 89). The
@@ -416,7 +414,7 @@ class _TwoLevels(Rule):
         return [(kind, region) for _, _, kind, region in found]
 
     def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
-        """Say all of it in order; the toy cluster's links take no time of their own."""
+        """List all messages in order; the toy cluster's links take no time."""
         (push,) = pushes
         region = push.worker // self.own.region_size
         new = sorted({w // self.own.region_size for w in [*c.active, push.worker]} - {*self.since_merge})

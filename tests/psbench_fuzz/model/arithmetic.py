@@ -1,4 +1,4 @@
-"""What updates and workers' steps must compute, as the sources write it, in float64 and one line at a time.
+"""Expected updates and workers' steps, as in the sources, in float64 and one line at a time.
 
 Vectors are numpy arrays, one entry for each parameter. Nothing here is shared with the parts but their
 hyper-parameters and declarations.
@@ -26,7 +26,7 @@ RATE = 0.25
 
 @dataclass
 class GivenPush:
-    """A push of a commit: what it carries, its weight, and the version that its worker started from."""
+    """A push of a commit: its payload, its weight, and its base version."""
 
     vector: ModelVector
     weight: float
@@ -58,12 +58,12 @@ class ModelServer:
         self.part = part
 
     def use(self, part: str) -> None:
-        """Go on with an aggregation of that name, without the state of another."""
+        """Use an aggregation of that name, without the state of another."""
         if part != self.part:
             self.part, self.memory = part, {}
 
     def forget(self) -> None:
-        """Forget what optimizer and aggregation remember."""
+        """Reset the state of optimizer and aggregation."""
         self.optimizer, self.memory = ModelSGD(), {}
 
     def apply(
@@ -75,7 +75,7 @@ class ModelServer:
         momentum: float,
         places: ModelVector | None,
     ) -> None:
-        """Make the next version, of all entries or of those in some places."""
+        """Make the next version of all entries or of those in `places`."""
         update, self.left = UPDATES.get(part.name, weighted_sum), []
         whole, memory = self.x, self.memory
         if places is not None:
@@ -101,12 +101,11 @@ class OneUpdate:
 
     @property
     def x(self) -> ModelVector:
-        """The model before."""
         return self.model.x
 
     @property
     def memory(self) -> dict[Any, Any]:
-        """What the rule remembers."""
+        """The state of the rule."""
         return self.model.memory
 
     @property
@@ -164,7 +163,7 @@ def signs(vector: ModelVector) -> ModelVector:
 
 
 def power_sgd(u: OneUpdate) -> ModelVector:
-    """PowerSGD, Alg. 1, of the one tensor, as a matrix; what is linear in the pushes is so in their sum."""
+    """PowerSGD, Alg. 1, for a single tensor, as a matrix; linear operations apply to the sum of pushes."""
     own, shape, version = u.own, u.model.shape, int(u.numbers["version"])
     if len(shape) < 2 or version < own.start_iter:
         return weighted_sum(u)
@@ -185,7 +184,7 @@ def power_sgd(u: OneUpdate) -> ModelVector:
 
 
 def orthogonal(matrix: ModelVector, epsilon: float) -> ModelVector:
-    """Return the columns, each without its part along those before it, and of length 1; one of these is 0."""
+    """Return the columns orthonormalised by Gram-Schmidt; dependent ones are 0."""
     found: list[ModelVector] = []
     for whole in matrix.T:
         column = whole
@@ -205,7 +204,7 @@ def robust(u: OneUpdate) -> ModelVector:
 
 
 def delay_compensated(u: OneUpdate) -> ModelVector:
-    """DC-ASGD, eq. 10: g + lambda g g (x - x_base), the pushes of a commit one after the other."""
+    """DC-ASGD, eq. 10: g + lambda g g (x - x_base), for the pushes of a commit in order."""
     for push in u.pushes:
         g, factor = push.vector, u.own.compensation
         if u.own.form == "adaptive":
@@ -263,7 +262,7 @@ def outer(u: OneUpdate) -> ModelVector:
 
 
 def eager_outer(u: OneUpdate) -> ModelVector:
-    """Eager DiLoCo: the mean of what k workers step along, with Nesterov's momentum."""
+    """Eager DiLoCo: the mean of k workers' steps, with Nesterov's momentum."""
     mean, k = u.total, u.numbers["workers"]
     known = mean if "mean" not in u.memory else ((k - 1) * u.memory["mean"] + mean) / k
     u.memory["mean"] = mean
@@ -314,7 +313,7 @@ def two_levels(u: OneUpdate) -> ModelVector:
 
 
 def radial_outer(u: OneUpdate) -> ModelVector:
-    """Decoupled DiLoCo, of what is one tensor here."""
+    """Decoupled DiLoCo, for a single tensor."""
     v, beta = u.memory.get("v", np.zeros_like(u.x)), u.own.outer_momentum
     weights, found = [push.weight for push in u.pushes], [push.vector for push in u.pushes]
     mean = sum(w * d for w, d in zip(weights, found, strict=True))
@@ -329,7 +328,7 @@ def radial_outer(u: OneUpdate) -> ModelVector:
 
 
 def heloco(u: OneUpdate) -> ModelVector:
-    """HeLoCo, of what is one tensor here, from the authors' code alone: PanocularAI/torchft 0b0bae4.
+    """HeLoCo for a single tensor, from the authors' code alone: PanocularAI/torchft 0b0bae4.
 
     torchft/heloco.py, block_correct (lines 125-160), in its names, with its defaults (lines 98-103):
     cos_b = delta m / (safe_d safe_m); conf_b = norm_d / (norm_d + kappa norm_m + eps). HeLoCoOptimizer.step
@@ -372,7 +371,7 @@ def control_variates(u: OneUpdate) -> ModelVector:
 
 
 def gradient_estimates(u: OneUpdate) -> ModelVector:
-    """EF21: g is the mean of all g_i; one whose worker begins anew is what it sends."""
+    """EF21: g is the mean of all g_i; the g_i of a restarted worker is its message."""
     before = {w: g for w, g in u.memory.items() if f"knows {w}" in u.numbers}
     u.memory.clear()
     u.memory.update({p.worker: before.get(p.worker, 0.0) + p.vector for p in u.pushes})
@@ -425,7 +424,7 @@ UPDATES: dict[str, Callable[[OneUpdate], ModelVector]] = {
 
 
 class ModelWorker:
-    """What a worker has, and what it must push: see the docstrings of the communication parts."""
+    """A worker's state, and its expected pushes: see the docstrings of the communication parts."""
 
     def __init__(self, composition: Strategy, momentum: float) -> None:
         self.m: Any = composition.communication
@@ -446,7 +445,7 @@ class ModelWorker:
         self.estimate: ModelVector = 0.0  # g_i of EF21
 
     def load(self, x: ModelVector, places: ModelVector | None) -> None:
-        """Go on from a model, or from a part of one."""
+        """Continue from a model, or from a fragment of one."""
         if places is not None:
             alpha, self.own, self.received = self.m.mixing, self.own.copy(), self.received.copy()
             mixed = alpha * self.own[places] + (1 - alpha) * x
@@ -472,7 +471,7 @@ class ModelWorker:
             self.optimizer = ModelSGD()
 
     def receive(self, answer: ModelVector) -> None:
-        """Step along the aggregate, in the place of the own last gradient; or take a region's model."""
+        """Step along the aggregate in place of the last own gradient, or take a region's model."""
         if isinstance(self.m, AnsweredSteps):
             self.load(answer, None)
             return
@@ -506,7 +505,7 @@ class ModelWorker:
             self.own = self.optimizer.step(self.own, self.last, self.lr, self.momentum)
 
     def payload(self, places: ModelVector | None) -> ModelVector:
-        """Return what a push carries."""
+        """Return the payload of a push."""
         if places is not None:
             self.steps, self.pushed[tuple(places)] = [], self.own[places]
             return self.received[places] - self.own[places]
@@ -532,5 +531,5 @@ class ModelWorker:
         return sum(n * gradient for gradient, n in steps) / sum(n for _, n in steps) - self.estimate
 
     def sent(self, arrived: ModelVector) -> None:
-        """Take note of what has arrived of a push: EF21, g_i <- g_i + C(gradient - g_i)."""
+        """Record the decoded part of a push: EF21, g_i <- g_i + C(gradient - g_i)."""
         self.estimate = self.estimate + arrived

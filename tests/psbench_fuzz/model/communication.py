@@ -1,4 +1,4 @@
-"""When workers synchronise and what their orders are, as the sources state it."""
+"""Synchronisation and orders of workers, as in the sources."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class _Fragments(Rule):
         return []
 
     def pushed(self, worker: int) -> int:
-        """Return how many turns a worker has had."""
+        """Return the number of a worker's turns."""
         return self.ahead[worker] + self.taken.count(worker)
 
     def on_release(self, worker: int, c: ModelCluster) -> Orders:
@@ -85,7 +85,7 @@ class _Fragments(Rule):
 
 @rule("communication", "dynamic_local_sgd", "regional_sgd")
 class _DynamicLocalSGD(Rule):
-    """Async Local-SGD, sec. 5: h_i = floor(v_i / v_max * H), at least 1, by the last push of all here.
+    """Async Local-SGD, sec. 5: h_i = floor(v_i / v_max * H), at least 1, by the last push of all workers.
 
     HALoS rounds up, in utnslab/halos 4b5bf73, src/halos/simulation/common.py, line 508:
     `max(1, math.ceil(args.num_local_steps * ws))`, with ws the speed over that of the fastest.
@@ -207,7 +207,7 @@ class _SelSync(Rule):
         return self._all(c) or [Hold(vote.worker, "vote")]
 
     def on_leave(self, worker: int, c: ModelCluster) -> Decisions:
-        """Answer the votes if only this worker's was missing; its own no longer counts."""
+        """Answer the votes if only this worker's vote was missing."""
         self.flags[worker] = False
         return self._all(c)
 

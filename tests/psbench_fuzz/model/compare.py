@@ -1,4 +1,4 @@
-"""Compares what the engine answers and shows with what the model expects."""
+"""Comparison of the engine's answers and view with the model's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _counted, _present = attrgetter(*COUNTED), attrgetter(*PRESENT)
 
 
 def unequal_answers(expected: Sequence[Action], found: Sequence[Action], tolerance: float = 1e-9) -> str:
-    """Return the first action that is not the one expected; empty if there is none."""
+    """Return the first unexpected action; empty if there is none."""
     for wanted, seen in zip(expected, found, strict=False):
         if not equal(wanted, seen, tolerance):
             return f"{seen}, but by the rules it is {wanted}"
@@ -30,7 +30,7 @@ def unequal_answers(expected: Sequence[Action], found: Sequence[Action], toleran
 
 
 def unequal_rows(expected: Sequence[Row], log: EventLog, start: int, tolerance: float = 1e-9) -> str:
-    """Return the first row of the log, from `start`, that is not the one expected; empty if there is none."""
+    """Return the first unexpected row of the log from `start`; empty if there is none."""
     found = log.tuples(start)
     for wanted, (time_s, kind, worker, *columns, number) in zip(expected, found, strict=False):
         text = log.text(number)
@@ -70,7 +70,7 @@ def _close(one: float, other: float, tolerance: float) -> bool:
 
 
 def equal(one: Any, other: Any, tolerance: float = 1e-9) -> bool:
-    """Return whether two values are equal, floats but for rounding."""
+    """Return whether two values are equal up to rounding."""
     if one is other or one == other:
         return True
     if isinstance(one, float) or isinstance(other, float):
@@ -89,7 +89,7 @@ def equal(one: Any, other: Any, tolerance: float = 1e-9) -> bool:
 
 
 def unequal_views(cluster: ModelCluster, view: ClusterView) -> str:
-    """Return the first thing that the engine's view shows otherwise; empty if there is none."""
+    """Return the first difference from the engine's view; empty if there is none."""
     for name, shown, own in zip(COUNTED, _counted(view), _counted(cluster), strict=True):
         if shown != own:
             return f"view.{name} is {shown}, but counting gives {own}"

@@ -1,4 +1,4 @@
-"""When pushes are committed and who goes on, as the sources state it."""
+"""Commits and releases, as in the sources."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _ASP(Rule):
 
 @rule("consistency", "bsp")
 class _BSP(Rule):
-    """Nothing while a worker is under way; then one commit of all, and all continue."""
+    """No action while a worker computes; then one commit of all pushes, and all continue."""
 
     def on_push(self, push: Push, c: ModelCluster) -> Decisions:
         return self._open(c) or [Hold(push.worker, "barrier")]
@@ -50,7 +50,7 @@ _NEEDED: dict[str, Callable[[Any, ModelCluster], int]] = {
 
 
 def is_complete(own: Any, c: ModelCluster) -> bool:
-    """Return whether there are pushes enough for a version."""
+    """Return whether there are enough pushes for a version."""
     return 0 < len(c.pending) >= _NEEDED[own.name](own, c)
 
 
@@ -62,7 +62,7 @@ def back(worker: int, c: ModelCluster, reason: str = "k pushes") -> Decisions:
 
 @rule("consistency", "k_bsp", "backup_workers", "k_batch_bsp")
 class _FirstPushes(Rule):
-    """The first so many pushes of the current version make the next; all others restart.
+    """The first k pushes of the current version make the next; all other workers restart.
 
     They are of different workers, which wait; those of k-batch-BSP are whosever.
     """
@@ -81,7 +81,7 @@ class _FirstPushes(Rule):
         return self.commit(c) if is_complete(self.own, c) else []
 
     def commit(self, c: ModelCluster) -> Decisions:
-        """Commit, cancel late work if the part says so, and release all."""
+        """Commit, cancel late work if the part declares so, and release all."""
         cancelled = c.computing if self.own.cancel == "immediate" else []
         released = sorted(cancelled + c.waiting)
         return [Commit(c.buffered()), *map(Cancel, cancelled), *map(Release, released)]
@@ -89,7 +89,7 @@ class _FirstPushes(Rule):
 
 @rule("consistency", "k_asp")
 class _KASP(Rule):
-    """A version takes k pushes of different workers, however stale; who contributed waits for the commit."""
+    """A version takes k pushes of different workers, however stale; the contributors wait for the commit."""
 
     def on_push(self, push: Push, c: ModelCluster) -> Decisions:
         return self._commit(c) or [Hold(push.worker, "k pushes")]
@@ -106,7 +106,7 @@ class _KASP(Rule):
 
 @rule("consistency", "k_batch_asp", "n_softsync")
 class _EveryPushes(Rule):
-    """Every so many pushes make a version, and no worker waits."""
+    """Every k pushes make a version, and no worker waits."""
 
     def on_push(self, push: Push, c: ModelCluster) -> Decisions:
         return [*([Commit(c.buffered())] if is_complete(self.own, c) else []), Release(push.worker)]
@@ -128,7 +128,7 @@ class _Ringmaster(Rule):
         return [Commit([push]), *map(Cancel, cancelled), *map(Release, released)]
 
     def _is_too_late(self, worker: int, c: ModelCluster) -> bool:
-        """Return whether a worker's delay is R or more at the version that is about to be made."""
+        """Return whether a worker's delay will be R or more at the next version."""
         return bool(c.version + 1 - c.workers[worker].base_version >= self.own.max_delay)
 
 
@@ -165,7 +165,7 @@ class _Malenia(Rule):
 
 @rule("consistency", "ringleader")
 class _Ringleader(Rule):
-    """Ringleader ASGD: phase 1 collects until b_i >= 1 of all; phase 2 makes a version for each, once."""
+    """Ringleader ASGD: phase 1 collects until b_i >= 1 for all; phase 2 makes one version per worker."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
@@ -225,7 +225,7 @@ class _SSP(Rule):
         return c.clock_lead(worker) <= self.bound
 
     def may_go_on(self, worker: int, c: ModelCluster) -> bool:
-        """Return whether a worker that has pushed goes on."""
+        """Return whether a worker that has pushed may continue."""
         return self.within(worker, c)
 
 
@@ -242,12 +242,12 @@ class _DSSP(_SSP):
         return int(self.own.lower)
 
     def on_join(self, worker: int, c: ModelCluster) -> Decisions:
-        """Forget what was granted to it before it left."""
+        """Forget the steps granted before the worker left."""
         self.extra[worker] = 0
         return [Release(worker)]
 
     def may_go_on(self, worker: int, c: ModelCluster) -> bool:
-        """Return whether one of rules 1 to 3 lets it go."""
+        """Return whether one of rules 1 to 3 releases the worker."""
         if self.extra.get(worker, 0) > 0:  # rule 1
             self.extra[worker] -= 1
             return True
@@ -297,7 +297,7 @@ class _PSP(Rule):
         return [Commit([push]), *map(Release, released), *held]
 
     def on_join(self, worker: int, c: ModelCluster) -> Decisions:
-        """Forget what it drew before it left."""
+        """Forget the workers drawn before the worker left."""
         self.drawn[worker] = []
         return [Release(worker)]
 
@@ -321,7 +321,7 @@ class _PSP(Rule):
 
 @rule("consistency", "elastic_bsp")
 class _ElasticBSP(Rule):
-    """Workers run freely until each has pushed twice; then each up to its push nearest to the others'."""
+    """Workers run freely until each has pushed twice; then up to the pushes closest together."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
@@ -379,7 +379,7 @@ class _ElasticBSP(Rule):
 
 
 def closest(pushes: dict[int, list[tuple[float, int, int]]]) -> dict[int, int]:
-    """Return the step of each worker: for every candidate of a last push, the latest of the others.
+    """Return the chosen step of each worker: for every candidate of a last push, the others' latest.
 
     `pushes`: of each worker (seconds, worker, step), ascending.
     """
@@ -397,7 +397,7 @@ def closest(pushes: dict[int, list[tuple[float, int, int]]]) -> dict[int, int]:
 
 @rule("consistency", "early_epoch_stop")
 class _EarlyEpochStop(Rule):
-    """Project Adam: an epoch ends for all when a share of the workers has done its part of it."""
+    """Project Adam: an epoch ends for all once a share of the workers has finished its part."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
@@ -431,7 +431,7 @@ class _EarlyEpochStop(Rule):
 
 @rule("consistency", "grace")
 class _Grace(Rule):
-    """Async Local-SGD: the first push begins a period, at whose end all that have come are applied."""
+    """Async Local-SGD: the first push starts a period; at its end all pending pushes are applied."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
@@ -459,7 +459,7 @@ class _Grace(Rule):
 
 @rule("consistency", "quorum")
 class _Quorum(Rule):
-    """Decoupled DiLoCo: K pushes from the newest version, then a grace; the first asks for the others."""
+    """Decoupled DiLoCo: K pushes of the newest version, then a grace period."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
@@ -468,7 +468,7 @@ class _Quorum(Rule):
         self.graced = -1
 
     def go(self, worker: int, c: ModelCluster) -> Release:
-        """Release a worker, with the order to push if a round is under way."""
+        """Release a worker, with the order to push if a round is in progress."""
         return Release(worker, orders={"asked": True} if c.pending and self.own.asks else {})
 
     def on_push(self, push: Push, c: ModelCluster) -> Decisions:
@@ -486,7 +486,7 @@ class _Quorum(Rule):
         return [*found, *asked, Hold(push.worker, reason)]
 
     def decide(self, c: ModelCluster) -> Decisions:
-        """Open, begin a grace, or neither."""
+        """Commit, start a grace period, or neither."""
         enough = min(self.own.quorum, len(c.present)) if self.own.quorum else len(c.present)
         if not c.pending or len(c.pending) < enough:
             return []

@@ -12,12 +12,12 @@ from psbench_fuzz.model.view import ModelCluster
 
 
 def senders(worker: int, exchange: int, c: ModelCluster) -> list[int]:
-    """Return whose models a worker takes at that exchange: neighbours that are there and took part in it."""
+    """Return the active senders of a worker's exchange that took part in it."""
     return _there(c.graph.senders(worker, exchange, c.num_workers), exchange, c)
 
 
 def receivers(worker: int, exchange: int, c: ModelCluster) -> list[int]:
-    """Return who takes a worker's model at that exchange."""
+    """Return the active receivers of a worker's exchange."""
     return _there(c.graph.receivers(worker, exchange, c.num_workers), exchange, c)
 
 
@@ -39,7 +39,7 @@ class _Neighbours(Rule):
     """D-PSGD: exchange k is made when the neighbours have sent their k-th models."""
 
     def on_push(self, push: Push, c: ModelCluster) -> Decisions:
-        """Release the worker if it is ready, and those that waited for its push alone."""
+        """Release the worker if it is ready, and the workers that waited only for its push."""
         version = c.workers[push.worker].version
         first = [push.worker, *receivers(push.worker, version, c)]
         going = self.going(first, [], c)
@@ -53,7 +53,7 @@ class _Neighbours(Rule):
         return self.going(c.active, [], c)
 
     def going(self, order: list[int], begun: list[int], c: ModelCluster) -> Decisions:
-        """Return the exchanges and releases of all that can be made, until there are none."""
+        """Return all possible exchanges and releases."""
         done: list[int] = []
         pushes = {push.worker: push for push in c.pending.values()}
         while True:
@@ -73,7 +73,7 @@ class _Neighbours(Rule):
         return commits + releases
 
     def may(self, worker: int, done: list[int], begun: list[int], c: ModelCluster) -> bool:
-        """Return whether a worker that waits has all that its exchange takes."""
+        """Return whether all models for a waiting worker's exchange have arrived."""
         own = c.workers[worker]
         if own.status is not Status.PUSHED or worker in done:
             return False
@@ -132,7 +132,7 @@ class _PushSum(Rule):
 
 @rule("aggregation", "pair_average")
 class _PairAverage(Rule):
-    """AD-PSGD: a worker and one of its neighbours both take the mean of both."""
+    """AD-PSGD: a worker and one of its neighbours both take the mean of their models."""
 
     def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
         (push,) = pushes

@@ -17,7 +17,7 @@ Reaction: TypeAlias = Generator[None, dict[str, float], None]
 
 
 class Interpreter(Account):
-    """What the engine must answer to each event; parameters as of `Account`."""
+    """The engine's expected answer to each event; parameters as of `Account`."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -50,7 +50,7 @@ class Interpreter(Account):
         return self.out
 
     def resume(self, epochs: float | None) -> list[Action]:
-        """Return the answer to a restart from a checkpoint: what is under way is void and begun again."""
+        """Return the answer to a restart from a checkpoint: work in progress is void and starts again."""
         self.out, self.log.rows = [], []
         c = self.cluster
         holding = any(each.base_version >= 0 or each.overlapping for each in c.present)
@@ -73,7 +73,7 @@ class Interpreter(Account):
         return self.carry_out(self.perform_all(releases))
 
     def carry_out(self, answer: Reaction) -> list[Action]:
-        """Carry out an event up to its end, or to where numbers are needed."""
+        """Process an event to its end, or to a required measurement."""
         self.cluster.min_clock_rose = False
 
         def whole() -> Reaction:
@@ -84,7 +84,7 @@ class Interpreter(Account):
         return self.go_on(None)
 
     def go_on(self, facts: dict[str, float] | None) -> list[Action]:
-        """Go on with the event under way."""
+        """Continue the current event."""
         assert self.answer is not None
         try:
             if facts is None:
@@ -119,7 +119,7 @@ class Interpreter(Account):
                 return
 
     def react(self, event: ev.Event) -> Reaction:
-        """Do what an event says."""
+        """Process an event."""
         if isinstance(event, (ev.Push, ev.Vote, ev.Report)):
             member = self.cluster.workers[event.worker]
             if event.ticket != member.ticket or member.status is not Status.COMPUTING:
@@ -134,7 +134,7 @@ class Interpreter(Account):
         yield from self.perform_all(decisions)
 
     def on_push(self, push: ev.Push) -> list[Action]:
-        """Note a push; all rules that look at pushes are asked before anything happens."""
+        """Record a push; all rules on pushes are called before anything else happens."""
         c = self.cluster
         member = c.workers[push.worker]
         member.status, member.overlapping = Status.PUSHED, push.overlapping
@@ -149,7 +149,7 @@ class Interpreter(Account):
         return [action for part in (*asked, self.consistency) for action in part.on_push(push, c)]
 
     def on_vote(self, vote: ev.Vote) -> list[Action]:
-        """Note a vote; before a switch every worker is to push."""
+        """Record a vote; during a drain every worker must push."""
         member = self.cluster.workers[vote.worker]
         member.status, member.voted_samples = Status.VOTED, vote.samples
         if self.switch is not None:
@@ -157,16 +157,15 @@ class Interpreter(Account):
         return list(self.communication.on_vote(vote, self.cluster))
 
     def on_report(self, report: ev.Report) -> list[Action]:
-        """Pass a report on."""
         return list(self.stragglers.on_report(report, self.cluster))
 
     def on_join(self, join: ev.Join) -> list[Action]:
-        """Let a worker in."""
+        """Add a worker."""
         self.enter(join.worker)
         return self.admit(join.worker)
 
     def on_leave(self, leave: ev.Leave) -> list[Action]:
-        """Let a worker out; one that was dropped does not come back by itself."""
+        """Remove a worker; a dropped one does not return by itself."""
         member = self.cluster.workers[leave.worker]
         if member.status is Status.GONE and not member.dropped:
             return []
@@ -177,7 +176,7 @@ class Interpreter(Account):
         return self.leave(member)
 
     def on_timer(self, timer: ev.Timer) -> list[Action]:
-        """Pass a timer on to the parts that set it, not to those after a hand-over; to the rule always."""
+        """Pass a timer to the parts that set it, unless a hand-over followed; always to the rule."""
         own = [self.consistency, self.stragglers] if timer.composition_id == self.handovers else []
         asked = [*own, *([self.rule] if self.rule is not None else [])]
         return [action for part in asked for action in part.on_timer(timer.key, self.cluster)]
@@ -187,7 +186,7 @@ class Interpreter(Account):
         return list(self.rule.on_evaluated(event, self.cluster)) if self.rule is not None else []
 
     def on_switchrequested(self, event: ev.SwitchRequested) -> list[Action]:
-        """Pass a request on to the rule, or say why there is no switch."""
+        """Pass a request to the rule, or note why there is no switch."""
         if self.switches is None:
             return [act.Note("asked to switch, but this strategy has nothing to switch to")]
         decisions, self.switch = self.switches.request(event, self.cluster, self.switch)
@@ -257,14 +256,14 @@ class Interpreter(Account):
         return [*self.first_model(worker), *self.consistency.on_join(worker, self.cluster)]
 
     def first_model(self, worker: int) -> list[Action]:
-        """Return where a newcomer has its model from, if there is no server."""
+        """Return the source of a newcomer's model, if there is no server."""
         have = self.cluster.in_status(Status.COMPUTING, Status.PUSHED, Status.VOTED)
         if not (self.composition.placement.peer_to_peer and have):
             return []
         return [act.Mix({worker: {have[0]: 1.0}})]
 
     def leave(self, member: Member) -> list[Action]:
-        """Remove a worker and ask the parts again; if no worker is left, readmit those that were dropped."""
+        """Remove a worker and call the parts; if no worker is left, readmit the dropped ones."""
         c = self.cluster
         if member.status is Status.COMPUTING and not self.is_kept_back(member.id):
             c.cancelled += 1
@@ -297,7 +296,7 @@ class Interpreter(Account):
         yield from self.perform_all(self.admit(readmit.worker))
 
     def drain(self) -> tuple[list[Action], bool]:
-        """Return what ends the work under way, and whether there is none left."""
+        """Return the actions that end the work in progress, and whether none is left."""
         assert self.switch is not None
         c = self.cluster
         if not self.swept:
@@ -314,7 +313,7 @@ class Interpreter(Account):
         return [], True
 
     def hand_over(self) -> Reaction:
-        """Hand over: all begin as at the start, at one clock, with nothing and with their first batches."""
+        """Hand over: all workers restart with equal clocks, without state and with their initial batches."""
         assert self.switch is not None
         assert isinstance(self.strategy, SwitchingStrategy)
         c, switch, before = self.cluster, self.switch, self.composition

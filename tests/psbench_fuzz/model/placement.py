@@ -1,4 +1,4 @@
-"""When parameters move between servers; the rule is ours (docstrings of `by_load` and `ParameterServer`)."""
+"""Moves of parameters between servers; the rule is ours (docstrings of `by_load` and `ParameterServer`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ rule("placement", "all_reduce", "gossip", "map_reduce", "sharded", "summing_serv
 
 @rule("placement", "parameter_server")
 class _ParameterServer(Rule):
-    """Look at the servers' loads every so many versions; take back a move that was of no use."""
+    """Measure the servers' loads at intervals; undo a move that did not help."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
@@ -55,5 +55,5 @@ class _ParameterServer(Rule):
 
 
 def ranges(c: ModelCluster) -> list[list[tuple[int, ...]]]:
-    """Return what each server holds."""
+    """Return the entries of each server."""
     return [[tuple(one) for one in own] for own in c.ranges]

@@ -1,4 +1,4 @@
-"""What the rules of the model have in common: hooks that decide nothing unless a rule says otherwise."""
+"""Base of the model's rules: hooks that decide nothing by default."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ class Rule:
         self.own = own
 
     def nothing(self, *given: Any, **named: Any) -> Decisions:
-        """Decide nothing."""
         return []
 
     start = on_push = on_report = on_leave = on_timer = on_applied = on_measured = on_evaluated = nothing
@@ -39,11 +38,11 @@ class Rule:
         return [Release(worker)]
 
     def on_drained(self, c: ModelCluster) -> Decisions:
-        """Commit what is left before a switch."""
+        """Commit the pending pushes before a switch."""
         return [Commit(c.buffered())] if c.pending else []
 
     def on_commit(self, pushes: list[ev.Push], c: ModelCluster) -> Decisions:
-        """Say how pushes become the next version."""
+        """Return the update from these pushes."""
         raise NotImplementedError
 
     def on_switch_requested(self, event: ev.SwitchRequested, c: ModelCluster) -> Decisions:
@@ -51,15 +50,13 @@ class Rule:
         raise NotImplementedError
 
     def on_release(self, worker: int, c: ModelCluster) -> Orders:
-        """Return the orders that go with a worker's release."""
         return {}
 
     def rate_epoch(self, c: ModelCluster) -> float:
-        """Return the epoch at which the rate is read."""
         return c.epoch
 
     def rate_epochs_per_step(self, c: ModelCluster) -> float:
-        """Return by how much a worker's own step advances that epoch: by a global batch, if all are there."""
+        """Return the epochs per local step: a global batch if all workers are active."""
         return c.global_batch * len(c.active) / c.num_workers / c.dataset_size
 
 
@@ -68,7 +65,7 @@ RULES: dict[tuple[str, str], type[Rule]] = {}
 
 
 def rule(domain: str, *names: str) -> Callable[[type[Rule]], type[Rule]]:
-    """Enter a rule for the parts of these names."""
+    """Register a rule for the parts of these names."""
 
     def enter(kind: type[Rule]) -> type[Rule]:
         RULES.update({(domain, name): kind for name in names})
@@ -78,7 +75,7 @@ def rule(domain: str, *names: str) -> Callable[[type[Rule]], type[Rule]]:
 
 
 def rule_of(part: Part) -> Any:
-    """Return the model's rule for a part, or the part itself, in its initial state, if there is none."""
+    """Return the model's rule for a part, or a fresh copy of the part if there is none."""
     kind = RULES.get((part.domain, part.name))
     known = kind is not None and type(part).__module__.startswith("psbench.")
     return kind(part) if kind is not None and known else part.fresh()

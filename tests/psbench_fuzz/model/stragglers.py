@@ -1,4 +1,4 @@
-"""How much work each worker gets, as the sources state it."""
+"""The amount of work for each worker, as in the sources."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from psbench_fuzz.model.view import ModelCluster
 
 
 def compute_s(message: Push | Report) -> float:
-    """Return the seconds that a message says its worker computed."""
+    """Return the computing seconds in a message."""
     assert message.stats is not None
     return float(message.stats["compute_s"])
 
@@ -25,7 +25,7 @@ rule("stragglers", "fixed")(Rule)
 
 @rule("stragglers", "dbs_sgd")
 class _DBS(Rule):
-    """A batch times S, sum of worker 0's last times over its own, if that is far enough from 1."""
+    """The batch times S, the ratio of worker 0's last times to its own, if S is far enough from 1."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
@@ -95,7 +95,7 @@ class _LBBSP(Rule):
         return mean
 
     def on_applied(self, c: ModelCluster) -> Decisions:
-        """Divide the global batch; a worker without a push is taken to have the mean speed of the others."""
+        """Divide the global batch; a worker without a push counts with the others' mean speed."""
         known = {one: speed for one in c.active if (speed := self.predicted(one)) is not None}
         if not known:
             return []
@@ -185,7 +185,7 @@ class _FlexRR(Rule):
 
 @rule("stragglers", "drop_stragglers")
 class _DropStragglers(Rule):
-    """Ours: a worker whose step time is above factor times the median so many pushes in a row is dropped."""
+    """Ours: drop a worker whose step time exceeds factor times the median for several pushes in a row."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
@@ -220,7 +220,7 @@ class _DropStragglers(Rule):
 
 @rule("stragglers", "dual_binary_search")
 class _DualBinarySearch(Rule):
-    """Hermes: a worker whose time is outside of the fences gets the chunk that takes the median time."""
+    """Hermes: a worker whose time is outside of the fences gets a chunk that takes the median time."""
 
     def __init__(self, own: Any) -> None:
         super().__init__(own)
@@ -282,7 +282,7 @@ class _DualBinarySearch(Rule):
         self.sizes[worker] = self.chunk(seconds / steps, self.size(worker, c)[1], self.most(worker, c))
 
     def chunk(self, k: float, batch: int, most: int) -> tuple[int, int]:
-        """Return the chunk of which E passes take the target, by looking at all."""
+        """Return the chunk for which E passes take the target time, by exhaustive search."""
         e = self.own.passes
 
         def fitting(mbs: int) -> int:

@@ -1,4 +1,4 @@
-"""The switches of a run, in a row: which rule decides, and what a request leads to."""
+"""The switches of a run in order: the active rule, and the answer to a request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Switches:
 
     @property
     def number(self) -> int:
-        """The rule that decides: of the switch to come, if it has one, else of the one that led here."""
+        """The number of the active rule: of the next switch, if it has one, else of the last."""
         following = self.reached
         if following == 0:
             return 0
@@ -39,7 +39,7 @@ class Switches:
         return self.rules[self.number]
 
     def show(self, c: ModelCluster) -> None:
-        """Show the rule where the run is."""
+        """Show the rule the run's position."""
         c.composition = 1 if c.in_force > self.number else 0
 
     def start(self, c: ModelCluster) -> list[Action]:
@@ -52,7 +52,7 @@ class Switches:
     def request(
         self, event: SwitchRequested, c: ModelCluster, draining: SwitchTo | None
     ) -> tuple[list[Action], SwitchTo | None]:
-        """Return what a request leads to, and the switch that drains from then on."""
+        """Return the actions after a request, and the switch that drains from then on."""
         last, to = len(self.strategy.compositions) - 1, event.to
         if to is not None and (to < 0 or to > last):
             return [Note(f"asked to switch to {to}, but there are only 0 to {last}")], draining

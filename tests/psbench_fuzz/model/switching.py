@@ -1,4 +1,4 @@
-"""When the composition changes, as the sources state it."""
+"""Changes of the composition, as in the sources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _After(_Manual):
     """After alpha % of the epochs, rounded to the nearest whole one, or to the sample."""
 
     def start(self, c: ModelCluster) -> Decisions:
-        """Switch before the first step, if nothing is to come before."""
+        """Switch before the first step, if the first strategy gets no share."""
         return self.on_applied(c)
 
     def on_applied(self, c: ModelCluster) -> Decisions:
@@ -72,7 +72,7 @@ class _OfLosses(_Manual):
         return [note, SwitchTo(1, reason)]
 
     def judge(self, losses: list[float], epochs: int) -> tuple[float, float, bool, str]:
-        """Return the value, what it is compared with, whether to switch, and why."""
+        """Return the value, its threshold, whether to switch, and the reason."""
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""The model's account of a run: what each worker does and holds; everything else is counted anew."""
+"""The model's record of a run: each worker's activity and version; everything else is recounted."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class ModelCluster:
 
     @property
     def present(self) -> list[Member]:
-        """The workers that have not left, in the order in which they first came."""
+        """The workers that have not left, in order of their first join."""
         return [each for each in self.workers.values() if each.status is not Status.GONE]
 
     def in_status(self, *statuses: Status) -> list[int]:
-        """Return the workers in one of these statuses, in order."""
+        """Return the workers with one of these statuses, in order."""
         return sorted(each.id for each in self.present if each.status in statuses)
 
     @property
@@ -80,7 +80,7 @@ class ModelCluster:
 
     @property
     def voted(self) -> list[int]:
-        """The workers whose vote is open, in order."""
+        """The workers with an open vote, in order."""
         return self.in_status(Status.VOTED)
 
     @property
@@ -90,41 +90,39 @@ class ModelCluster:
 
     @property
     def num_computing(self) -> int:
-        """Workers that compute."""
         return len(self.computing)
 
     @property
     def num_voted(self) -> int:
-        """Workers whose vote is open."""
+        """Number of workers with an open vote."""
         return len(self.voted)
 
     @property
     def num_under_way(self) -> int:
-        """Workers that compute or whose vote is open."""
+        """Number of workers that compute or have an open vote."""
         return len(self.computing) + len(self.voted)
 
     @property
     def epoch(self) -> float:
-        """Samples trained on over those of the training set."""
+        """Samples trained on divided by the size of the training set."""
         return self.samples / self.dataset_size
 
     @property
     def clock_counts(self) -> dict[int, int]:
-        """Workers at each clock."""
         clocks = [each.clock for each in self.present]
         return {clock: clocks.count(clock) for clock in clocks}
 
     def buffered(self) -> list[Push]:
-        """Return the pending pushes by worker, each worker's as they came."""
+        """Return the pending pushes by worker, each worker's in order of arrival."""
         order = {number: i for i, number in enumerate(self.pending)}
         return sorted(self.pending.values(), key=lambda push: (push.worker, order[push.id]))
 
     def clock_lead(self, worker: int) -> int:
-        """Return by how much a worker is ahead of the slowest that is there."""
+        """Return the lead of a worker over the slowest active worker."""
         return self.workers[worker].clock - min(each.clock for each in self.present)
 
     def look_at_clocks(self) -> None:
-        """Find the slowest clock; while no worker is there it stays what it was."""
+        """Update the slowest clock; it stays unchanged while no worker is active."""
         slowest = min((each.clock for each in self.present), default=self.min_clock)
         self.min_clock_rose = self.min_clock_rose or slowest > self.min_clock
         self.min_clock = slowest

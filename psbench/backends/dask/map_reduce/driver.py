@@ -84,7 +84,7 @@ def run_map_reduce(
 
 
 def check(experiment: Experiment) -> None:
-    """Refuse what a driver cannot do."""
+    """Reject an experiment that the MapReduce driver cannot run."""
     if len(experiment.strategy.compositions) > 1:
         raise ParameterError(
             f"strategy {experiment.strategy.name!r}: the dask backend cannot switch to or from 'map_reduce', "
@@ -113,7 +113,7 @@ _Model: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 
 class _StoppedInJob(Exception):
-    """The run is to stop, and a job is under way."""
+    """Raised when the run is stopped during a job."""
 
 
 class MapReduceDriver(PromptDriver):
@@ -195,7 +195,7 @@ class MapReduceDriver(PromptDriver):
             start_progress().reach(role, "data read")
 
     def _load_partition(self, role: str) -> None:
-        """Have a role's Dask worker load its partition; the evaluator's is the last worker's."""
+        """Load a role's partition on its Dask worker; the evaluator uses the last worker's."""
         worker = worker_number(role)
         of = self.workload.profile.num_workers - 1 if worker is None else worker
         self._partitions[role] = self._submit(
@@ -203,7 +203,7 @@ class MapReduceDriver(PromptDriver):
         )
 
     def _submit(self, task: Any, *arguments: Any, on: Collection[str]) -> Future:
-        """Submit a task to one of these Dask workers: another could be frozen, or lost."""
+        """Submit a task to one of these Dask workers only: others may be frozen or lost."""
         key = f"{TASKS}{self._title}-{task.__name__}-{next(self._tasks)}"
         where = {"workers": [*on], "allow_other_workers": False}
         return self.client.submit(task, *arguments, key=key, pure=False, **where)
@@ -212,14 +212,14 @@ class MapReduceDriver(PromptDriver):
         return self._places.result(future, what, within_s)
 
     def _heed(self) -> None:
-        """Give up what is waited for if the run is to stop, but for what belongs to its end."""
+        """Stop waiting if the run is being stopped, except for tasks of its end."""
         if not self._training:
             self.control.check()
         elif self.control.stopping and not self.ending:
             raise _StoppedInJob
 
     def _let_go(self) -> None:
-        """Have the cluster forget the partitions, unless it is gone."""
+        """Release the partitions on the cluster, unless it is lost."""
         partitions = list(self._partitions.values())
         try:
             self._ask("cancel", partitions, force=True, is_needed=False)
@@ -233,7 +233,7 @@ class MapReduceDriver(PromptDriver):
     # ---------------------------------------------------------------- a job
 
     def _job(self) -> None:
-        """Have one mini-batch computed, and tell the engine that its shares have arrived."""
+        """Compute one mini-batch, and report the arrival of its shares to the engine."""
         released, self._released = self._released, {}
         if not released:
             raise ProtocolError(f"no worker is released at {self._now:.3f} s; {self.engine.view.waits()}")
@@ -250,7 +250,7 @@ class MapReduceDriver(PromptDriver):
             self._arrive(pushes)
 
     def _compute(self, job: int, pushes: list[ev.Push], model: _Model) -> tasks.PartialSum:
-        """Have the shares of a mini-batch computed and added up."""
+        """Compute the shares of a mini-batch and their sum."""
         self._weights = self._planned_weights(pushes)
         roles = [worker_name(push.worker) for push in pushes]
         places = sorted({self.placed[role] for role in roles})
@@ -283,7 +283,7 @@ class MapReduceDriver(PromptDriver):
         return found
 
     def _do_without(self, roles: Iterable[str]) -> None:
-        """Have other Dask workers load the partitions that are lost, or go on without their workers.
+        """Load lost partitions on other Dask workers, or continue without their workers.
 
         A worker that is replaced does its share of the job again, which is the same: between two jobs it
         keeps nothing but its partition.
@@ -343,7 +343,7 @@ class MapReduceDriver(PromptDriver):
         return ev.Push(next(self._ids), release.worker, release.ticket, release.load, samples, bytes=size)
 
     def _planned_weights(self, pushes: list[ev.Push]) -> list[float]:
-        """Ask beforehand how the job's shares will be weighted, as the job itself adds them up."""
+        """Return the weights of the job's shares in advance: the job computes the weighted sum itself."""
         actions = self.engine.composition.aggregation.fresh().on_commit(pushes, self.engine.view)
         if len(actions) != 1 or not isinstance(actions[0], act.Apply):
             raise ParameterError(
@@ -368,7 +368,7 @@ class MapReduceDriver(PromptDriver):
     # ---------------------------------------------------------------- actions
 
     def release(self, release: act.Release, now: float) -> None:
-        """Let a worker have a share of the next job."""
+        """Give a worker a share of the next job."""
         self._released[release.worker] = release
 
     def apply(self, apply: act.Apply, now: float) -> None:

@@ -1,4 +1,4 @@
-"""The Dask workers of a MapReduce run: waits for what they compute, and finds out which of them are lost."""
+"""The Dask workers of a MapReduce run: awaits their results, and detects lost ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Awaited(Protocol[_T]):
 
 
 class RolesLost(PsbenchError):
-    """Dask workers of the run are gone or frozen; `roles` are those that they had."""
+    """Dask workers of the run are lost or frozen; `roles` are their roles."""
 
     def __init__(self, roles: Collection[str]) -> None:
         self.roles = sorted(roles)
@@ -106,7 +106,7 @@ class Places:
             self._search.end_asking()
 
     def answering(self, room: Room, role: str) -> str:
-        """Return a Dask worker of a room for a role, of those that answer: all are asked at once.
+        """Return a responding Dask worker for a role; all free ones are asked at once.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What runs inside the tasks of a MapReduce run."""
+"""The functions that run inside the tasks of a MapReduce run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from psbench.training.server import all_finite
 
 @dataclass
 class DataPartition:
-    """A worker's samples, and what computes on them."""
+    """A worker's samples, with the model that computes on them."""
 
     workload: Workload
     worker: int
@@ -36,7 +36,7 @@ class DataPartition:
 
 @dataclass
 class PartialSum:
-    """What a part of the tree has added up: weighted gradients and buffers, and what each task reports."""
+    """Partial sum of a reduction tree: weighted gradients and buffers, and each task's report."""
 
     gradient: np.ndarray
     buffers: np.ndarray
@@ -45,7 +45,6 @@ class PartialSum:
 
 
 def load(experiment: Experiment, sent: Shipment | None, worker: int) -> DataPartition:
-    """Load a partition; done once."""
     torch.set_num_threads(experiment.threads)
     return DataPartition(Workload.build(experiment, sent, whole_run=False), worker)
 
@@ -80,11 +79,9 @@ def add(left: PartialSum, right: PartialSum) -> PartialSum:
 
 
 def used(partition: DataPartition) -> dict[str, float]:
-    """Return what the partition's tasks used, from the first job on."""
     return partition.usage.facts()
 
 
 def evaluate(partition: DataPartition, model: tuple[np.ndarray, np.ndarray]) -> dict[str, float]:
-    """Evaluate a model."""
     evaluator = partition.workload.evaluator()
     return evaluator.evaluate(*(torch.from_numpy(vector) for vector in model))

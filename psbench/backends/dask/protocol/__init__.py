@@ -1,1 +1,1 @@
-"""What the processes of a live run say to each other, and how it travels."""
+"""Messages between the processes of a live run, and their transport."""

@@ -114,21 +114,20 @@ class Connection:
 
     @property
     def has_bytes(self) -> bool:
-        """Whether there are bytes that were received and not taken yet."""
         return self._stop > self._start
 
     @property
     def has_unseen_bytes(self) -> bool:
-        """Whether there are bytes that no poller sees and that are not in the buffer."""
+        """Return whether received bytes are waiting outside the buffer, where no poller sees them."""
         return False
 
     @property
     def is_silent(self) -> bool:
-        """Whether the peer gave no sign of life for long; ask only when there is nothing to read."""
+        """Return whether the peer has been silent for too long; call this only when nothing can be read."""
         return time.monotonic() - self._heard_s > self._silence_s
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until there is something to read, at most that long; returns whether there is."""
+        """Wait until data can be read, at most `timeout_s`; return whether it can."""
         if timeout_s > 0 and self._comes_soon():
             return True
         return bool(self._poller.poll(max(0, round(timeout_s * 1000))))
@@ -146,7 +145,7 @@ class Connection:
         return False
 
     def next_frame(self) -> Frame | None:
-        """Return the next frame, or None until all of it has come.
+        """Return the next frame, or None if it is incomplete.
 
         A call reads one buffer, or a payload as far as it is there: no peer keeps the reader from the others.
 
@@ -164,13 +163,13 @@ class Connection:
         return frame
 
     def _take_message(self) -> Frame | None:
-        """Return the next frame that was read and is no heartbeat; before the greeting none is skipped."""
+        """Return the next frame, skipping heartbeats after the greeting."""
         while (frame := self._take()) is not None and frame.kind == _HEARTBEAT and self.is_met:
             pass
         return frame
 
     def _take(self) -> Frame | None:
-        """Return a frame from what has been read, if it is whole."""
+        """Return the next frame if it has been read completely."""
         if self._head is None:
             have = self._stop - self._start
             if have < HEAD.size:
@@ -210,7 +209,7 @@ class Connection:
             raise MessageRefused(f"its head says {entries} entries, more than any message has")
 
     def _make_room(self, size: int) -> None:
-        """Have the buffer take a frame's head and body of that size."""
+        """Enlarge the buffer for a frame with head and body of that size."""
         if size > len(self._buffer):
             rest = bytes(self._view[self._start : self._stop])
             self._buffer = bytearray(size)
@@ -219,7 +218,7 @@ class Connection:
             self._start, self._stop = 0, len(rest)
 
     def _fill(self) -> bool:
-        """Read what is there into the payload that is arriving, or else into the buffer."""
+        """Read available bytes into the current payload, or else into the buffer."""
         if self.gone:
             return False
         if self._head is None:
@@ -243,7 +242,7 @@ class Connection:
         return bool(count)
 
     def _shift(self) -> None:
-        """Move what has been read to the buffer's beginning."""
+        """Move the unread bytes to the beginning of the buffer."""
         if self._start:
             left = self._stop - self._start
             if left:
@@ -251,7 +250,7 @@ class Connection:
             self._start, self._stop = 0, left
 
     def look(self) -> None:
-        """Find out whether the peer has closed the connection; what it sent before may still be read."""
+        """Check whether the peer has closed the connection; earlier messages can still be read."""
         if self._head is None and self._stop - self._start < len(self._buffer):
             while self._fill():
                 if self._stop == len(self._buffer):
@@ -261,7 +260,7 @@ class Connection:
     # ---------------------------------------------------------------- writing
 
     def send(self, frame: Frame) -> bool:
-        """Send a frame, or queue what the system does not take; False if the connection is closed.
+        """Send a frame, or queue the part that the socket does not accept; False if the connection is closed.
 
         A payload of `ZERO_COPY_BYTES` or more must not change afterwards.
         """
@@ -281,7 +280,7 @@ class Connection:
             return not self._closed
 
     def _write(self, parts: list[memoryview | bytes]) -> list[memoryview | bytes]:
-        """Write what the system takes now, and return the rest."""
+        """Write as much as the socket accepts, and return the rest."""
         try:
             sent = self._transmit(parts)
         except BlockingIOError:
@@ -298,16 +297,15 @@ class Connection:
 
     @property
     def has_queue(self) -> bool:
-        """Whether something waits to be sent."""
         return bool(self._queue)
 
     @property
     def waits_for(self) -> int:
-        """What a poller has to wait for before something more can be sent."""
+        """The poll event to wait for before more can be sent."""
         return select.POLLOUT
 
     def flush(self) -> None:
-        """Write what the system takes of the queue."""
+        """Write as much of the queue as the socket accepts."""
         with self._lock:
             if self._closed:
                 self._queue.clear()
@@ -315,12 +313,12 @@ class Connection:
                 self._queue = deque(self._write(list(self._queue)[:16]) + list(self._queue)[16:])
 
     def beat(self, now_s: float) -> None:
-        """Give a sign of life if nothing was sent for a while."""
+        """Send a heartbeat if nothing was sent for a while."""
         if now_s - self._sent_s > HEARTBEAT_S and not self._queue:
             self.send(Frame(_HEARTBEAT, b"", None))
 
     def close(self, linger_s: float) -> None:
-        """Close the connection, after sending what is queued or that time."""
+        """Close the connection after the queue is sent, or after `linger_s`."""
         deadline = time.monotonic() + linger_s
         poller = select.poll()
         while self._queue and not self._closed and (left := deadline - time.monotonic()) > 0:

@@ -54,7 +54,7 @@ class _Numbered(msgspec.StructMeta):
 
 
 class Message(msgspec.Struct, metaclass=_Numbered):
-    """What one process sends to another; the entries of its tensors are copied one after another."""
+    """Message from one process to another; the entries of its tensors are concatenated."""
 
     kind: ClassVar[int]
 
@@ -88,7 +88,7 @@ class Message(msgspec.Struct, metaclass=_Numbered):
 
 
 class VectorMessage(Message):
-    """A message of every step: its field `payload` is a vector that is sent from where it lies."""
+    """A message of every step: its field `payload` is a vector that is sent without a copy."""
 
     def encode(self) -> tuple[bytes, Tensor | None]:
         """Return body and payload."""
@@ -110,7 +110,7 @@ class VectorMessage(Message):
 
 
 def _plain(value: Any) -> Any:
-    """Return what a body has in the place of a vector, of JSON, or of a float of another library."""
+    """Return the placeholder for a vector, for JSON, or for a float of another library."""
     if isinstance(value, Tensor):
         return True
     if isinstance(value, Json):
@@ -135,7 +135,7 @@ class _Entries:
 
     @property
     def left(self) -> int:
-        """How many entries no tensor has taken."""
+        """Number of entries that no tensor has taken yet."""
         return self._flat.numel() - self._start
 
     def typed(self, kind: type, value: Any) -> Any:

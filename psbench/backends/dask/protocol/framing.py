@@ -14,7 +14,7 @@ StateDict: TypeAlias = dict[str, Tensor]
 
 
 def is_bare(composition: Strategy) -> bool:
-    """Return whether vectors travel as 32-bit floats both ways."""
+    """Return whether vectors are sent as 32-bit floats both ways."""
     communication = composition.communication
     return communication.codec.name == communication.codec_down.name == "none"
 

@@ -1,4 +1,4 @@
-"""What goes into a live run, and what comes out: inputs, and instructions for the process that it is in.
+"""Inputs and outputs of a live run's coordinator: events, and instructions for its process.
 
 Both are plain data, so a test can write the ones and compare the others, with `==`.
 """
@@ -19,13 +19,13 @@ FIRST_SERVER = server_name(0)
 
 # -------------------------------------------------------------------- inputs
 class Refused(NamedTuple):
-    """A peer has sent what cannot be decoded; its connection is closed."""
+    """A peer has sent a message that cannot be decoded; its connection is closed."""
 
     sender: str
 
 
 class Looked(NamedTuple):
-    """The answer to `Look`: the peers that are gone, and how many connections of strangers were refused."""
+    """The answer to `Look`: the lost peers, and the number of rejected strangers."""
 
     dead: tuple[str, ...]
     strangers: int = 0
@@ -41,7 +41,7 @@ Input: TypeAlias = Received | Refused | Looked | Tick
 # -------------------------------------------------------------------- instructions
 @dataclass(slots=True)
 class Send:
-    """Send a message to a peer; nothing happens if it is gone."""
+    """Send a message to a peer; ignored if the peer is lost."""
 
     to: str
     message: Message
@@ -49,7 +49,7 @@ class Send:
 
 @dataclass(slots=True)
 class Answer:
-    """Send a worker its release, with the first server's slice of what it is sent."""
+    """Send a worker its release, with the first server's slice of the answer."""
 
     to: str
     message: ReleaseMessage
@@ -64,14 +64,14 @@ class Forget:
 
 @dataclass(slots=True)
 class Look:
-    """Find out which of these peers are gone, and say so with `Looked`."""
+    """Check which of these peers are lost, and answer with `Looked`."""
 
     names: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class End:
-    """The run is over; `error` is what the coordinator's task raises."""
+    """The run is over; the coordinator's task raises `error`, if any."""
 
     error: BaseException | None = None
 
@@ -86,7 +86,6 @@ class Outbox:
         self._instructions: list[Instruction] = []
 
     def send(self, name: str, message: Message) -> None:
-        """Send a message to a peer."""
         self._instructions.append(Send(name, message))
 
     def answer(self, name: str, message: ReleaseMessage) -> None:

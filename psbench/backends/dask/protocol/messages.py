@@ -30,7 +30,7 @@ EntryRanges: TypeAlias = list[list[tuple[int, int]]]
 
 
 class Update(Struct, array_like=True, forbid_unknown_fields=True):
-    """How a version is made, its pushes aside; part of messages, see `Server.apply`."""
+    """Settings of an update, except its pushes; part of messages, see `Server.apply`."""
 
     lr_scale: float
     epoch: float
@@ -40,7 +40,7 @@ class Update(Struct, array_like=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, apply: Apply) -> Update:
-        """Return how the engine wants a version to be made."""
+        """Return the settings of an update."""
         return cls(apply.lr_scale, apply.epoch, apply.momentum_scale, apply.numbers, apply.fragment)
 
 
@@ -52,11 +52,11 @@ class Hello(Message, kind=0):
 
 
 class Ping(Message, kind=5):
-    """Carries nothing; a failure to send it shows that the peer is gone."""
+    """An empty message; a failure to send it shows that the peer is lost."""
 
 
 class Ready(Message, kind=10):
-    """A role has loaded what it needs; a worker says where it listens for pieces of rings."""
+    """A role is ready; a worker adds the address on which it listens for pieces of rings."""
 
     ring: Address | None = None
 
@@ -68,14 +68,14 @@ class Failed(Message, kind=11):
 
 
 class PeerRefused(Message, kind=12):
-    """A server or worker cannot decode what that peer sent, and has dropped the connection."""
+    """A server or worker could not decode a message of that peer, and has closed the connection."""
 
     name: str
     reason: str
 
 
 class ClosedStrangers(Message, kind=16):
-    """How many unknown connections a server, a worker or the replica has closed so far."""
+    """Number of unknown connections that a server, a worker or the replica has closed so far."""
 
     count: int
 
@@ -96,19 +96,19 @@ class Clock(Message, kind=15):
 
 # -------------------------------------------------------------------- client
 class RequestStop(Message, kind=20):
-    """The user wants the run to end, with a checkpoint from which it can go on or without."""
+    """The user's request to end the run, with or without a checkpoint to resume from."""
 
     checkpoint: bool
 
 
 class RequestSwitch(Message, kind=21):
-    """The user wants a switch to that composition, or to the other one."""
+    """The user's request to switch to that composition, or to the other one."""
 
     to: int | None
 
 
 class PressWorker(Message, kind=18):
-    """The user has a worker lost, back, or so many times as fast as it was; see `control.Press`."""
+    """A fault that the user injects into a worker; see `control.Press`."""
 
     worker: int
     what: Literal["lost", "back", "speed"]
@@ -124,7 +124,7 @@ class StoreCheckpoint(Message, kind=22):
 
 
 class RoleLost(Message, kind=25):
-    """To the client: find another Dask worker for a role. From it: there is none."""
+    """To the client: find another Dask worker for a role. From the client: there is none."""
 
     name: str
 
@@ -136,31 +136,31 @@ class RoleLeaves(Message, kind=26):
 
 
 class RoleGone(Message, kind=29):
-    """The Dask worker of a role is gone, as its scheduler says, perhaps before the role could connect."""
+    """The Dask worker of a role is lost, according to its scheduler."""
 
     name: str
 
 
 class Incident(Message, kind=28):
-    """What has gone wrong, in words; sent at once, as the coordinator may be lost too."""
+    """Description of a fault; sent at once, because the coordinator may be lost too."""
 
     text: str
 
 
 class Waiting(Message, kind=19):
-    """Whom the run has been waiting for, for some time, in words."""
+    """Description of the peers for which the run has been waiting for some time."""
 
     text: str
 
 
 class RunMoves(Message, kind=27):
-    """A server's Dask worker is being retired: the run has written a checkpoint, to go on elsewhere."""
+    """A server's Dask worker is being retired: the run has written a checkpoint, and will move."""
 
     name: str
 
 
 class RunOutcome(Message, kind=23):
-    """What the run leaves beside its log; see `base.Outcome`."""
+    """The run's results besides its log; see `base.Outcome`."""
 
     status: str
     reason: str
@@ -174,7 +174,7 @@ class OutcomeReceived(Message, kind=24):
 
 # -------------------------------------------------------------------- workers
 class StartTraining(Message, kind=30):
-    """Training begins at that time of the coordinator's clock; where each member of rings listens."""
+    """Training begins at that time of the coordinator's clock; with the addresses of ring members."""
 
     begin_s: float
     rings: dict[int, Address | None]
@@ -197,7 +197,7 @@ class ReportMessage(Message, kind=32):
 
 
 class ChangeSpeed(Message, kind=43):
-    """The worker is so many times as fast as its profile says, as the user wants."""
+    """Sets the worker's speed as a multiple of the profile's, as the user requested."""
 
     factor: float
 
@@ -209,7 +209,7 @@ class NewOrders(Message, kind=33):
 
 
 class Halt(Message, kind=34):
-    """What the worker computes is void, and so is its state under this composition."""
+    """Discard the worker's computation and its state under this composition."""
 
 
 class ChangeComposition(Message, kind=35):
@@ -219,7 +219,7 @@ class ChangeComposition(Message, kind=35):
 
 
 class ChangeRanges(Message, kind=36):
-    """The servers hold other entries from now on."""
+    """The servers' partition changes."""
 
     ranges: EntryRanges
 
@@ -239,7 +239,7 @@ class WorkerModel(Message, kind=42):
 
 
 class SendWorkerState(Message, kind=38):
-    """Asks for the worker's part of a checkpoint: as it is now if it waits, else as of its last release."""
+    """Asks for the worker's part of a checkpoint: its current state if it waits, else at its last release."""
 
     tag: int
     waits: bool
@@ -254,7 +254,7 @@ class WorkerState(Message, kind=39):
 
 
 class ResumeWorker(Message, kind=40):
-    """Where a worker goes on from a checkpoint; without a `state` it begins with the composition."""
+    """State from which a worker resumes; without a `state` it starts with the composition."""
 
     composition: int
     ranges: EntryRanges | None
@@ -263,7 +263,7 @@ class ResumeWorker(Message, kind=40):
 
 
 class UsageReport(Message, kind=41):
-    """What a worker's time went into; see `Usage`."""
+    """Use of a worker's time; see `Usage`."""
 
     worker: int
     steps: int
@@ -274,7 +274,7 @@ class UsageReport(Message, kind=41):
 
 
 class StampsReport(Message, kind=49):
-    """When a worker's messages were received, created and sent, and its clock's differences; see `stamps`."""
+    """Times of a worker's messages, and the offsets of its clock; see `stamps`."""
 
     rows: str
     said: str
@@ -285,7 +285,7 @@ class StampsReport(Message, kind=49):
 
 # -------------------------------------------------------------------- All-Reduce
 class StartRing(Message, kind=50):
-    """The members add up their payloads in this order, and each says when it has the sum.
+    """The members add up their payloads in this order, and report when they have the sum.
 
     `samples` and `steps` went into each, and `numbers` are those of the update that the sum is for.
     """
@@ -308,13 +308,13 @@ class ContributeZeros(Message, kind=47):
 
 
 class AbortRing(Message, kind=51):
-    """The ring has lost a member; asks whether the receiver finished it."""
+    """The ring has lost a member; asks whether the receiver finished the ring."""
 
     ring: int
 
 
 class RingVerdict(Message, kind=52):
-    """Whether a member has the sum: sent when it has, and by survivors of a loss when they are asked."""
+    """Whether a member has the sum: sent on completion, and by the survivors of a loss on request."""
 
     ring: int
     finished: bool
@@ -327,13 +327,13 @@ class LoadReplica(Message, kind=53):
 
 
 class KeepShare(Message, kind=44):
-    """The receiver keeps its share of the model alone; every ring is of these members, in this order."""
+    """The receiver keeps only its share of the model; every ring has these members, in this order."""
 
     members: list[int]
 
 
 class SendSum(Message, kind=54):
-    """Asks a member for the sum of the last ring, which others did not finish."""
+    """Asks a member for the sum of the last ring, which other members did not finish."""
 
     tag: int
 
@@ -361,7 +361,7 @@ class MixModels(Message, kind=57):
 
 
 class GiveModel(Message, kind=58):
-    """Send the own model to another worker, which joins.
+    """Send the receiver's model to a joining worker.
 
     With `at_once` also while the receiver waits for a model itself: perhaps for one of that worker.
     """
@@ -372,14 +372,14 @@ class GiveModel(Message, kind=58):
 
 
 class NeighbourLost(Message, kind=46):
-    """Do not wait for what orders of before this one have a worker send: it is dead."""
+    """Stop waiting for the messages of that worker that earlier orders announced: it is dead."""
 
     worker: int
     number: int
 
 
 class SendAgain(Message, kind=45):
-    """Send another worker, which joins, the models that were sent last: it may have them no more.
+    """Send the latest models again to a joining worker, which may have lost them.
 
     They are for that release of it and those that follow.
     """
@@ -389,7 +389,7 @@ class SendAgain(Message, kind=45):
 
 
 class PeerModel(Message, kind=59):
-    """A worker's model, for another worker; for that release of it or a later one."""
+    """A worker's model for another worker, for that release or a later one."""
 
     worker: int
     key: int
@@ -407,14 +407,14 @@ class MakeVersion(Message, kind=56):
 
 # -------------------------------------------------------------------- requests to servers and replicas
 class SendState(Message, kind=60):
-    """Asks for the current version, with the states that updates go on from if wanted."""
+    """Asks for the current version, with the optimizer's states if `states`."""
 
     tag: int
     states: bool
 
 
 class SendPayload(Message, kind=61):
-    """Asks for what a push carries; a worker is asked for what it adds to the next ring."""
+    """Request for the payload of a push; a worker sends its contribution to the next ring."""
 
     tag: int
     key: PushKey
@@ -435,7 +435,7 @@ class MeasureDistance(Message, kind=63):
 
 
 class MeasureMovement(Message, kind=79):
-    """Asks the only server how far the last update moved the model; it measures that of all that follow."""
+    """Request to the only server for the distance of the last update, and of all updates that follow."""
 
     tag: int
 
@@ -455,7 +455,7 @@ class MeasureLoad(Message, kind=64):
 
 
 class AskServed(Message, kind=68):
-    """Asks a server for what it noted of its service."""
+    """Request to a server for its recorded service times."""
 
 
 class ServedReport(Message, kind=69):
@@ -469,7 +469,7 @@ class ServedReport(Message, kind=69):
 
 
 class StateReply(Message, kind=65):
-    """Tensors that were asked for; of a checkpoint the first server says its codecs' counters too."""
+    """Requested tensors; for a checkpoint the first server adds its codecs' counters."""
 
     tag: int
     tensors: StateDict
@@ -505,7 +505,7 @@ class ApplyUpdate(Message, kind=71):
 
 
 class AnswerWorker(Message, kind=72):
-    """Send a worker the slice, a fragment of it, or the last commit's aggregate, with its release."""
+    """Send a worker the slice, a fragment, or the last commit's aggregate, with its release."""
 
     worker: int
     ticket: int
@@ -527,7 +527,7 @@ class ForgetWorker(Message, kind=74):
 
 
 class WorkerGone(Message, kind=75):
-    """Do not wait for payloads of a worker that is dead, or another process has taken its place.
+    """Stop waiting for payloads of a dead worker, or accept the process that replaces it.
 
     `ticket` is the last that the dead process had.
     """
@@ -538,14 +538,14 @@ class WorkerGone(Message, kind=75):
 
 
 class HoldVersion(Message, kind=76):
-    """Keep the current version for distances from it, and drop those not in use."""
+    """Keep the current version for distances, and drop unused versions."""
 
     version: int
     in_use: list[int]
 
 
 class GiveEntries(Message, kind=77):
-    """Asks for the entries that other servers are to hold; these pushes must have arrived."""
+    """Asks for the entries that move to other servers; the listed pushes must have arrived."""
 
     tag: int
     keys: list[PushKey]
@@ -553,7 +553,7 @@ class GiveEntries(Message, kind=77):
 
 
 class TakeEntries(Message, kind=78):
-    """Entries that other servers gave; is answered, as pushes for them must find them there."""
+    """Entries from other servers; answered, because pushes for them must arrive afterwards."""
 
     tag: int
     tensors: StateDict
@@ -575,7 +575,7 @@ class EvaluationDone(Message, kind=81):
 
 
 class MeasureLoss(Message, kind=82):
-    """Asks for the loss of a model on so many fixed samples of a part of the data."""
+    """Asks for the loss of a model on a number of fixed samples of a part of the data."""
 
     name: str
     which: Literal["train", "test"]
@@ -592,7 +592,7 @@ class LossMeasured(Message, kind=83):
 
 # -------------------------------------------------------------------- replica
 class KeepState(Message, kind=90):
-    """All that the run goes on from; the log after so many rows and texts came before it."""
+    """The complete state of the run; `rows` and `texts` of the log precede it."""
 
     tag: int
     rows_before: int
@@ -602,13 +602,13 @@ class KeepState(Message, kind=90):
 
 
 class StateKept(Message, kind=91):
-    """The replica has that state: what it rests on may be answered."""
+    """The replica has stored that state: answers that depend on it may be sent."""
 
     tag: int
 
 
 class GiveStateBack(Message, kind=92):
-    """The client takes the state, as a server is lost; it has so many rows and texts of the log."""
+    """The client requests the state after the loss of a server; it has `rows` and `texts` of the log."""
 
     rows: int
     texts: int

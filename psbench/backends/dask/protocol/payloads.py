@@ -44,7 +44,7 @@ def new_payload(type_number: int, entries: int) -> Tensor:
 
 
 def largest_message(model_bytes: int, num_workers: int) -> int:
-    """Return how many bytes a message of a run may have: a server's part of a checkpoint has the most.
+    """Return the maximum bytes of a run's messages: a server's part of a checkpoint is the largest.
 
     That is the model, an optimizer's and a codec's vectors, and at most two for each worker: a push that
     waits, and a version that it started from; the texts beside are small.
@@ -63,7 +63,7 @@ class _Blocks:
         self._blocks: list[npt.NDArray[np.uint8]] = []
 
     def take(self, size: int) -> Tensor:
-        """Return a tensor of so many bytes."""
+        """Return a tensor of `size` bytes."""
         with self._lock:
             for place in range(len(self._blocks)):
                 # referred to by this list and the argument, and by each tensor that lies in it
@@ -78,6 +78,5 @@ _LARGE_BLOCKS = _Blocks()
 
 
 def bytes_of(payload: Tensor) -> memoryview:
-    """Return the memory of a tensor, byte by byte."""
     array: Any = payload.numpy()
     return memoryview(array).cast("B")

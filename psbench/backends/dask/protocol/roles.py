@@ -18,7 +18,7 @@ _LISTED = 6
 
 
 class Address(NamedTuple):
-    """Where a server socket listens, and whether it encrypts."""
+    """Address of a server socket, and whether it encrypts."""
 
     url: str
 
@@ -43,7 +43,7 @@ def worker_name(worker: int) -> str:
 
 
 def names_or_count(names: Sequence[str], total: int, kind: str) -> str:
-    """Return names for a sentence: all of them, or their number and the first one if they are many.
+    """Return names for a sentence: all of them, or the number and the first one if there are many.
 
     >>> names_or_count(["worker 3", "worker 5"], 130, "workers")
     'worker 3, worker 5'
@@ -76,7 +76,7 @@ def worker_number(name: str) -> int | None:
 
 
 def servers_of(composition: Strategy) -> int:
-    """Return how many servers a composition has, with parameters or to add up; none if workers do that."""
+    """Return the number of servers of a composition, including summing servers; 0 if it has none."""
     placement = composition.placement
     serverless = placement.collective or placement.peer_to_peer
     return placement.adding_servers if serverless else placement.num_servers
@@ -93,7 +93,7 @@ def roles_of(experiment: Experiment) -> list[str]:
 
 
 def first_roles(experiment: Experiment) -> tuple[list[str], int]:
-    """Return the tasks of a run, and how many of them it cannot begin without: the first ones."""
+    """Return the tasks of a run, and how many of the first ones it needs to start."""
     roles, fewest = roles_of(experiment), experiment.recovery.min_workers
     later = [] if fewest is None else [worker_name(w) for w in range(fewest, experiment.num_workers)]
     return [role for role in roles if role not in later] + later, len(roles) - len(later)

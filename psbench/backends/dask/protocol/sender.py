@@ -1,4 +1,4 @@
-"""The thread that sends, for all stream connections of a process, what could not be sent at once.
+"""The thread that sends queued frames, for all stream connections of a process.
 
 A sender never waits: a worker goes on computing while its push is under way, and two processes that send
 each other more than the system buffers do not block each other. The thread gives signs of life too. It ends
@@ -35,7 +35,7 @@ class Sender:
                 threading.Thread(target=self._run, name="psbench-sender", daemon=True).start()
 
     def remove(self, connection: Connection) -> None:
-        """Send no more for a connection."""
+        """Remove a connection."""
         with self._lock:
             self._connections.discard(connection)
             last = not self._connections
@@ -43,7 +43,7 @@ class Sender:
             self.wake()
 
     def wake(self) -> None:
-        """Have the thread look at the queues now."""
+        """Wake the thread to send the queues now."""
         with self._lock:
             if self._waking is not None:
                 with suppress(BlockingIOError):  # it has been woken already
@@ -57,7 +57,7 @@ class Sender:
                 connection.beat(now)
 
     def _under_way(self) -> list[Connection] | None:
-        """Return the connections; None, and the thread ends, if there is none."""
+        """Return the connections; None if there are none, which ends the thread."""
         with self._lock:
             if self._connections:
                 return list(self._connections)

@@ -1,4 +1,4 @@
-"""The messages that are sent in every step; all others are in `messages`."""
+"""The messages of every step; all others are in `messages`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from psbench.core.log import ROW
 
 
 class PushMessage(VectorMessage, kind=1):
-    """A worker's push: what the engine needs to know of it, and one server's slice as payload.
+    """A worker's push: metadata for the engine, and one server's slice as payload.
 
     `sent_s` is when it was sent, on the coordinator's clock; `is_finite` whether loss and payload are free
     of NaN and infinity; `stats` the declared statistics that only the worker knows. The first server's
@@ -34,13 +34,12 @@ class PushMessage(VectorMessage, kind=1):
 
     @classmethod
     def of(cls, push: Push, sent_s: float, is_finite: bool, payload: Tensor | None = None) -> PushMessage:
-        """Return the message of a push."""
         step = push.ticket, push.base_version, push.samples, push.steps, push.compute_s
         return cls(*step, sent_s, push.loss, is_finite, push.overlapping, push.stats, payload)
 
 
 class ReleaseMessage(VectorMessage, kind=2):
-    """Tells a worker to take steps of so many samples from a version, or to push.
+    """Orders a worker to take steps of a number of samples from a version, or to push.
 
     `sent` says that something comes with it: the model, a `fragment` of it, or the last commit's
     `aggregate`; `epoch` and `epochs_per_step` give the rates of the worker's own steps; `allowance` limits
@@ -66,7 +65,7 @@ class ReleaseMessage(VectorMessage, kind=2):
 
     @classmethod
     def of(cls, release: Release, samples: int, payload: Tensor | None = None) -> ReleaseMessage:
-        """Return the message of a release, under which the worker takes steps of so many samples."""
+        """Return the message of a release, for steps of `samples` samples."""
         what = release.ticket, release.load, samples, release.send, release.aggregate, release.then
         own = release.epoch, release.epochs_per_step, release.fragment, release.allowance
         return cls(*what, *own, release.orders, payload)
@@ -81,7 +80,7 @@ class RingPiece(VectorMessage, kind=3):
 
 
 class Summand(VectorMessage, kind=6):
-    """What one of `size` members gives to a sum that a server makes; it is answered with a `RingPiece`.
+    """Contribution of one of `size` members to a server's sum; the answer is a `RingPiece`.
 
     `ring` is the number of the order, and the answer's `step` that of the server. `place` is the member's.
     The vector counts by `weight`, and the last entries, so many as `behind`, by `share`. Bytes are not added
@@ -99,12 +98,12 @@ class Summand(VectorMessage, kind=6):
 
 
 class LogRows(Message, kind=4):
-    """What the log has grown by, for the client: packed rows, and the texts that they name."""
+    """New rows of the log for the client: packed rows, and their new texts."""
 
     texts: list[str]
     rows: bytes
 
     def __post_init__(self) -> None:
-        """Refuse what is not rows, sent or received."""
+        """Raise unless the bytes are whole rows."""
         if len(self.rows) % ROW.itemsize:
             raise ValueError(f"{len(self.rows)} bytes are no whole rows of {ROW.itemsize}")

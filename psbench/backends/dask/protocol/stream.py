@@ -74,12 +74,12 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 def _local_name(number: bytes) -> str:
-    """Return the name of a server's Unix socket; it is no file, so nothing is left behind."""
+    """Return the name of a server's Unix socket, in the abstract namespace, which leaves no file."""
     return f"\0psbench-{number.hex()}"
 
 
 def _listen_locally(number: bytes) -> list[socket.socket]:
-    """Return a listening Unix socket, if this system has those without a file, and lets us have one."""
+    """Return a listening Unix socket in the abstract namespace, if the system supports it."""
     if sys.platform != "linux":
         return []
     end = socket.socket(socket.AF_UNIX)
@@ -135,7 +135,7 @@ def _most_unknown() -> int:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address can be reached from this machine only.
+    """Return whether an address is reachable from this machine only.
 
     >>> is_loopback("127.0.0.1"), is_loopback("192.168.1.2")
     (True, False)
@@ -147,7 +147,7 @@ def is_loopback(host: str) -> bool:
 
 
 class StreamServer(Closing):
-    """The connections of those who connect to one address.
+    """The connections of the clients of one address.
 
     Parameters
     ----------
@@ -207,17 +207,17 @@ class StreamServer(Closing):
 
     @property
     def handle(self) -> int:
-        """What a poller waits on."""
+        """The file descriptor for a poller."""
         number: int = self._selector.fileno()
         return number
 
     @property
     def waiting(self) -> int:
-        """How many connections are known to have something to read."""
+        """Number of connections that have data to read."""
         return len(self._ready)
 
     def next_frame(self, timeout_s: float) -> tuple[str, Frame] | None:
-        """Return a peer's name and its next frame; None if none came in time (or only a stranger's).
+        """Return a peer's name and its next frame; None on a timeout, or after a stranger's frame.
 
         Raises
         ------
@@ -239,7 +239,7 @@ class StreamServer(Closing):
             has_looked, now = True, self._read_s
 
     def _look(self, timeout_s: float) -> None:
-        """Wait at most that long for something to read; accept connections, and drop those that are late."""
+        """Wait for data at most `timeout_s`; accept connections, and drop late ones."""
         for each, _ in self._selector.select(timeout_s):
             if each.data is None:
                 self._accept(each.fileobj)
@@ -259,7 +259,7 @@ class StreamServer(Closing):
 
     @property
     def _oldest_unknown_s(self) -> float:
-        """How long the oldest unknown connection could have greeted; below 0 if there is none."""
+        """Age of the oldest unknown connection that has not greeted yet; below 0 if there is none."""
         return self._reading_s - next(iter(self._unknown.values()), math.inf)
 
     def _accept(self, listening: socket.socket) -> None:
@@ -287,7 +287,7 @@ class StreamServer(Closing):
         self._ready[connection] = None  # its greeting is here, more often than not
 
     def _make_do(self, error: OSError) -> None:
-        """Close an unknown connection, or accept none for a while: there is no descriptor left."""
+        """Close an unknown connection, or pause accepting: no file descriptor is left."""
         if self._unknown:
             self._refuse(next(iter(self._unknown)))
         else:
@@ -354,7 +354,7 @@ class StreamServer(Closing):
         return name, Frame(Hello.kind, body, None)
 
     def _name_in(self, kind: int, number: bytes, body: bytes) -> str | None:
-        """Return the name in a greeting; None if it is none, or of one that came before."""
+        """Return the name in a greeting; None if it is invalid or repeated."""
         if kind != Hello.kind or number in self._used:
             return None
         try:
@@ -368,7 +368,7 @@ class StreamServer(Closing):
         return connection is not None and _send(connection, frame)
 
     def forget(self, name: str) -> None:
-        """Receive nothing more from a peer, and send it nothing."""
+        """Stop communicating with a peer."""
         connection = self._routes.get(name)
         if connection is not None:
             self._drop(connection)
@@ -399,7 +399,7 @@ class StreamServer(Closing):
                 self._drop(connection)
 
     def close(self, linger_s: float = LINGER_S) -> None:
-        """Close all connections, after sending what is left or that time."""
+        """Close all connections after their queues are sent, or after `linger_s`."""
         for connection in [*self._connections]:
             self._drop(connection, 0.0 if connection.name is None else linger_s)
         self._selector.close()
@@ -452,23 +452,22 @@ class StreamClient(Closing):
 
     @property
     def lost(self) -> bool:
-        """Whether the connection is gone; frames that came before may still be read."""
+        """Whether the connection is closed; earlier frames can still be read."""
         self._connection.look()
         return self._connection.gone
 
     @property
     def has_message(self) -> bool:
-        """Whether a message may be there to read."""
         connection = self._connection
         return connection.has_bytes or (not connection.gone and connection.wait(0))
 
     @property
     def handle(self) -> int:
-        """What a poller waits on."""
+        """The file descriptor for a poller."""
         return self._connection.fileno()
 
     def next_frame(self, timeout_s: float) -> Frame | None:
-        """Return the next frame, or None if none came in time.
+        """Return the next frame, or None on a timeout.
 
         Raises
         ------
@@ -490,7 +489,7 @@ class StreamClient(Closing):
         return None
 
     def _check_welcome(self, frame: Frame) -> None:
-        """Take nothing from a server before it has shown that it has the key."""
+        """Close the connection unless the server proves that it has the key."""
         if frame.kind != _WELCOME or not hmac.compare_digest(frame.body, self._welcome):
             self.close(0)
             raise MessageRefused("the server does not know the run's key")
@@ -501,7 +500,7 @@ class StreamClient(Closing):
         _send(self._connection, frame)
 
     def close(self, linger_s: float = LINGER_S) -> None:
-        """Close the connection, after sending what is left or that time."""
+        """Close the connection after its queue is sent, or after `linger_s`."""
         SENDER.remove(self._connection)
         self._connection.close(linger_s)
 
@@ -519,7 +518,7 @@ def _parted(greeting: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def _place(address: Address) -> tuple[bool, str, int, bytes]:
-    """Return whether a server encrypts, and host, port and number of its address."""
+    """Return whether a server encrypts, and the host, port and number of its address."""
     scheme, _, rest = address.url.partition("://")
     place, _, number = rest.partition("/")
     host, _, port = place.rpartition(":")

@@ -1,4 +1,4 @@
-"""Encrypted connections: frames inside TLS 1.3, with a certificate that only a run's processes can know.
+"""Encrypted connections: frames inside TLS 1.3, with a certificate derived from the run's key.
 
 Certificate and secret key are computed from the run's key, the same in every process that has it. So nothing
 more has to be handed to tasks, and an address says nothing but where. A client trusts this one certificate
@@ -50,7 +50,7 @@ def _certified(key: bytes, password: bytes) -> tuple[bytes, bytes]:
 
 
 def server_context(key: bytes) -> ssl.SSLContext:
-    """Return what encrypts a server's connections.
+    """Return the TLS context of a server.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def server_context(key: bytes) -> ssl.SSLContext:
 
 
 def client_context(key: bytes) -> ssl.SSLContext:
-    """Return what encrypts a client's connection, and trusts the run's certificate alone.
+    """Return the TLS context of a client, which trusts only the run's certificate.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def _of_this_version(protocol: int) -> ssl.SSLContext:
 
 
 class SecureConnection(Connection):
-    """One end of an encrypted connection. The handshake does not block: reading and sending go on with it.
+    """One end of an encrypted connection. The handshake is non-blocking, during reads and sends.
 
     Parameters
     ----------
@@ -122,17 +122,15 @@ class SecureConnection(Connection):
 
     @property
     def has_bytes(self) -> bool:
-        """See `Connection`."""
         return self._stop > self._start or self.has_unseen_bytes
 
     @property
     def has_unseen_bytes(self) -> bool:
-        """See `Connection`: what has been decrypted no poller sees."""
+        """Return whether decrypted bytes are waiting, which a poller does not see."""
         return bool(self._refused or self._tls.pending())
 
     @property
     def waits_for(self) -> int:
-        """See `Connection`."""
         return select.POLLOUT if self._established else select.POLLIN
 
     def next_frame(self) -> Frame | None:
@@ -144,7 +142,7 @@ class SecureConnection(Connection):
         return frame
 
     def _shake_hands(self) -> None:
-        """Go on with the handshake.
+        """Continue the handshake.
 
         Raises
         ------
@@ -187,7 +185,7 @@ class SecureConnection(Connection):
             raise BlockingIOError from None
 
     def _write_records(self, parts: Sequence[memoryview | bytes]) -> int:
-        """Write what the system takes now, and return how many bytes of these parts that is.
+        """Write as much as the socket accepts, and return the number of bytes of `parts` that were written.
 
         A record that was not taken whole has to be tried again with the same bytes. It is, as what is written
         comes from the same queue, in records of the same size.
@@ -213,7 +211,7 @@ class SecureConnection(Connection):
 
 
 def _records(parts: Sequence[memoryview | bytes]) -> Iterator[memoryview | bytes]:
-    """Give the bytes of these parts in pieces of `_RECORD`, without copying those that lie in one part."""
+    """Yield the bytes of the parts in pieces of `_RECORD`, copying only across parts."""
     short: list[memoryview | bytes] = []  # of less than a record, together
     missing = _RECORD
     for part in parts:

@@ -40,7 +40,7 @@ class Received(NamedTuple):
 
 
 class ServerSocket(StreamServer):
-    """Listens on one address, and receives messages of peers that know the run's key.
+    """Listens on one address, and receives messages of peers that hold the run's key.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class ServerSocket(StreamServer):
     keep_payload: Callable[[PushKey, Tensor], None] | None = None
 
     def receive(self, timeout_s: float) -> Received | None:
-        """Return the next message, or None if none came in time (or only a stranger's).
+        """Return the next message, or None on a timeout or after a stranger's message.
 
         Raises
         ------
@@ -85,7 +85,7 @@ class ClientSocket(StreamClient):
     """One connection to a server socket; it is not made again once it is lost."""
 
     def receive(self, timeout_s: float) -> Message | None:
-        """Return the next message, or None if none came in time.
+        """Return the next message, or None on a timeout.
 
         Raises
         ------

@@ -27,7 +27,7 @@ class Closing:
     """Closes itself at the end of a `with` block."""
 
     def close(self, linger_s: float = LINGER_S) -> None:
-        """Close, after sending what is left or that time."""
+        """Close after the remaining messages are sent, or after `linger_s`."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -49,12 +49,12 @@ class PeerPatience(NamedTuple):
 
 
 def patience_of(limits: ConnectionSettings) -> PeerPatience:
-    """Return how long the processes of a run wait for each other."""
+    """Return the timeouts between the processes of a run."""
     return PeerPatience(limits.silence_s, limits.start_within_s)
 
 
 class Listening(NamedTuple):
-    """Where a server is reached and listens, and what it takes.
+    """Addresses at which a server listens and is reached, and the frames it accepts.
 
     `contact` is the host by which others reach it, if that is another; `ports` the first and the last port
     to listen on, None for any; `largest` the bytes of the largest payload, beyond which senders are dropped;
@@ -71,6 +71,5 @@ class Listening(NamedTuple):
         return range(1) if self.ports is None else range(self.ports[0], self.ports[1] + 1)
 
     def none_free(self, host: str) -> BackendError:
-        """Return the error if no port is free."""
         first, last = self.ports or (0, 0)
         return BackendError(f"connection.ports: none of {first} to {last} is free on {host}")

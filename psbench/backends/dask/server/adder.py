@@ -1,4 +1,4 @@
-"""A server's half of the sums that workers make among themselves: it adds up what they send, and no more."""
+"""A server's part of All-Reduce through servers: it sums the workers' contributions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from psbench.strategies.codecs import decode
 
 
 class Adder:
-    """Adds up the summands of one sum after another in the members' order, and answers all of them alike.
+    """Sums contributions in the members' order, one sum after another, and sends all members the result.
 
     No member begins the next sum without the answer to this one. What is there of a sum that was broken off,
     as a member was lost, is dropped with the first summand of a later order.
@@ -45,7 +45,7 @@ class Adder:
 
 
 def _total(summands: list[Summand]) -> Tensor:
-    """Return the weighted sum of vectors, with that of what is behind them, or messages end to end."""
+    """Return the weighted sum of vectors and of their trailing entries; encoded messages are concatenated."""
     first = summands[0].payload
     if first.dtype == torch.uint8:
         return torch.cat([each.payload for each in summands])

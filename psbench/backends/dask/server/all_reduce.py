@@ -44,7 +44,7 @@ Addend: TypeAlias = tuple[int, float, int, int]
 
 @dataclass
 class _Ring:
-    """The ring whose sum the next version is made from; `holders` are the members who have it."""
+    """The ring whose sum becomes the next version; `holders` are the members that have the sum."""
 
     order: StartRing
     of: Weighted
@@ -56,7 +56,7 @@ class _Ring:
 
 @dataclass
 class Request:
-    """A state, or what a push carries, that a worker was asked for."""
+    """A request to a worker for its state or for the payload of a push."""
 
     message: Callable[[int], Message]
     then: Then
@@ -104,15 +104,14 @@ class AllReduceStore(ParameterStore):
 
     @property
     def awaits_replies(self) -> bool:
-        """See `ParameterStore`."""
         return bool(self._requests)
 
     def arrived(self, push: Push) -> None:
-        """Note that a worker has something to add; its payload stays with it."""
+        """Record a worker's contribution; the payload stays on the worker."""
         self._pushed[push.worker] = key_of(push)
 
     def reduce(self, apply: act.Apply) -> None:
-        """Have the pushers add up their payloads.
+        """Order the pushing workers to sum their payloads.
 
         A payload is lost with its worker, also if another process has taken that one's place since. If all
         are, the version is made by one that has the model, which stays as it is.
@@ -137,11 +136,11 @@ class AllReduceStore(ParameterStore):
         return able
 
     def _has(self, push: Push) -> bool:
-        """Whether the worker still has what it adds to the next ring."""
+        """Whether the worker still has its contribution to the next ring."""
         return self._pushed.get(push.worker) == key_of(push)
 
     def _start(self, of: Weighted, members: list[Addend], total: float, numbers: dict[str, float]) -> None:
-        """Order these to add up, with weights of this sum."""
+        """Order these members to sum, with their weights."""
         workers, weights, samples, steps = map(list, zip(*members, strict=True))
         scale = total / sum(weights) if len(members) < len(of[0]) else 1.0
         weights = [weight * scale for weight in weights]
@@ -152,16 +151,16 @@ class AllReduceStore(ParameterStore):
 
     @property
     def adding_up(self) -> list[int]:
-        """The workers that are in a ring and have not said that they have its sum."""
+        """The workers in a ring that have not reported its sum yet."""
         return [] if self._ring is None else sorted(self._ring.unfinished)
 
     def has_sum_for(self, apply: act.Apply) -> bool:
-        """Whether workers that are there have added up, or are about to, what this update is made from."""
+        """Whether the members of a ring have, or are computing, the sum for this update."""
         ring = self._ring
         return ring is not None and ring.of == _weighted(apply) and bool(ring.holders or ring.unfinished)
 
     def apply(self, apply: act.Apply) -> None:
-        """Have the workers make the version from the sum that they have; see `reduce`.
+        """Order the workers to make the version from their sum; see `reduce`.
 
         Raises
         ------
@@ -178,7 +177,7 @@ class AllReduceStore(ParameterStore):
             self._send(worker, msg.MakeVersion(ring.order.ring, apply.version, msg.Update.of(apply)))
 
     def release(self, release: act.Release, samples: int) -> None:
-        """Let a worker go on from its own replica, which it is given first if it has missed a version."""
+        """Release a worker to continue from its replica, which it receives first if it missed a version."""
         worker, message = release.worker, ReleaseMessage.of(release, samples)
         if worker in self._current:
             self._send(worker, message)
@@ -197,7 +196,7 @@ class AllReduceStore(ParameterStore):
         self.gather(True, bring_up_to_date)
 
     def forget(self, worker: int) -> None:
-        """Send a worker no release that it still waits for, and ask others for the model: it may compute."""
+        """Cancel a worker's pending release, and request the model from others."""
         self._behind.pop(worker, None)
         if self._current.intersection(self._alive) - {worker}:
             self._current.discard(worker)
@@ -206,11 +205,11 @@ class AllReduceStore(ParameterStore):
     # ---------------------------------------------------------------- states and measurements
 
     def gather(self, states: bool, then: Then) -> None:
-        """Ask a worker for its replica."""
+        """Request a worker's replica."""
         self._request(Request(lambda tag: msg.SendState(tag, states), then))
 
     def payload(self, push: Push, then: Then) -> None:
-        """Ask the worker for what it adds to the next ring; `then` is given nothing if it is lost."""
+        """Request a worker's contribution to the next ring; `then` receives an empty state if it is lost."""
         if self._has(push):
             self._ask_payload(key_of(push), then)
         else:
@@ -220,7 +219,7 @@ class AllReduceStore(ParameterStore):
         self._request(Request(lambda tag: msg.SendPayload(tag, key), then, key[0]))
 
     def checkpoint(self, keys: Sequence[PushKey], then: ThenCheckpoint) -> None:
-        """Ask one worker for its replica, and those that are to add to the next ring for what they add."""
+        """Request a replica from one worker, and the contributions to the next ring from their workers."""
         found: StateDict = {}
         missing: set[PushKey | None] = {None, *(key for key in keys if self._pushed.get(key[0]) == key)}
 
@@ -257,7 +256,7 @@ class AllReduceStore(ParameterStore):
     # ---------------------------------------------------------------- workers that are lost
 
     def leave(self, worker: int, ticket: int) -> None:
-        """Ask others for what that worker was to send, and settle a ring that it was in."""
+        """Request a lost worker's messages from other workers, and settle a ring of which it was a member."""
         if worker not in self._alive:
             return
         self._alive.remove(worker)
@@ -274,7 +273,7 @@ class AllReduceStore(ParameterStore):
             self._requests.pop(tag).then({})
 
     def _ask_others(self, worker: int) -> None:
-        """Ask others for the model that a worker was asked for."""
+        """Redirect requests from a worker to others."""
         asked = [tag for tag, each in self._requests.items() if each.worker == worker and each.of is None]
         for request in [self._requests.pop(tag) for tag in asked]:
             self._request(request)
@@ -333,7 +332,7 @@ _OF_PUSH = ("payload", "buffers")  # how a push's tensors are named, before its 
 
 
 def _named_by_push(key: PushKey, state: StateDict) -> StateDict:
-    """Name what a worker sends of a push as a server does; nothing if it was lost."""
+    """Rename the tensors of a worker's contribution as a server does; empty if the worker is lost."""
     values = zip(_OF_PUSH, (state[name] for name in ("parameters", "buffers")), strict=True) if state else ()
     return {f"{name}/{key[0]}/{key[1]}": tensor for name, tensor in values}
 
@@ -343,7 +342,6 @@ def _is_of_push(name: str) -> bool:
 
 
 def _pushes_in(state: StateDict) -> Iterator[PushKey]:
-    """Iterate over the pushes whose payloads are in a state."""
     for name in state:
         if name.startswith("payload/"):
             worker, ticket = map(int, name.split("/")[1:])

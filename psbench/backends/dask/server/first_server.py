@@ -1,4 +1,4 @@
-"""The first parameter server, in the coordinator's process: carries out its orders at once."""
+"""The first parameter server, in the coordinator's process: executes its orders at once."""
 
 from __future__ import annotations
 

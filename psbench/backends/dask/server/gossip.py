@@ -1,4 +1,4 @@
-"""No server: the coordinator tells workers which models to mix, and they send these to each other."""
+"""Gossip store: the coordinator tells workers which models to mix; they exchange models directly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from psbench.training.build import Workload
 
 
 class GossipStore(ParameterStore):
-    """The store where every worker has a model of its own; see `ParameterStore`.
+    """The store for workers with models of their own; see `ParameterStore`.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class GossipStore(ParameterStore):
         self._with_model = {worker for worker in workers if self._is_under_way(worker)}
 
     def mix(self, mix: act.Mix) -> None:
-        """Tell the workers whose models change, and who gives one that has not sent it."""
+        """Tell the workers which models to mix, and request models that were not sent."""
         if mix.push < 0:
             for worker, row in mix.rows.items():
                 self._give(worker, next(iter(row)))
@@ -62,7 +62,7 @@ class GossipStore(ParameterStore):
             self._send(worker, msg.MixModels(first, key, row, number, lost))
 
     def release(self, release: act.Release, samples: int) -> None:
-        """Let a worker go on from its mixture, or begin as all did if there is no update yet.
+        """Release a worker to continue from its mixture, or from the initial model if there is no update.
 
         Raises
         ------
@@ -79,7 +79,7 @@ class GossipStore(ParameterStore):
         self._send(release.worker, message)
 
     def _is_dropped(self, release: act.Release) -> bool:
-        """Return whether a worker is dropped by the answer that releases it."""
+        """Return whether the releasing answer also drops the worker."""
         known = self._view.workers[release.worker]
         return known.dropped and known.ticket != release.ticket
 
@@ -90,17 +90,17 @@ class GossipStore(ParameterStore):
     # ---------------------------------------------------------------- workers that come and go
 
     def arrived(self, push: Push) -> None:
-        """Take note that a worker has a model, unless it sent this before it had to begin again."""
+        """Record that a worker has a model, unless its push precedes a restart."""
         if push.ticket == self._view.workers[push.worker].ticket:
             self._givers.pop(push.worker, None)
 
     def forget(self, worker: int) -> None:
-        """Take note that a worker gives up its model, or waits for none."""
+        """Record that a worker discards its model, or waits for none."""
         self._givers.pop(worker, None)
         self._with_model.discard(worker)
 
     def leave(self, worker: int, ticket: int) -> None:
-        """Have no worker wait for one that is dead; another gives what it was to give.
+        """Release workers from waiting for a dead one; another worker sends its models.
 
         Raises
         ------
@@ -117,11 +117,11 @@ class GossipStore(ParameterStore):
             self._give(joining, worker)
 
     def join(self, worker: int) -> None:
-        """Reckon with a worker: others wait for its models when it is in the run again."""
+        """Include a worker: others wait for its models once it is in the run again."""
         self._alive.add(worker)
 
     def _give(self, worker: int, giver: int) -> None:
-        """Have a worker begin with the model of another; of the next that has one if that is lost."""
+        """Give a worker another worker's model, or the next one's if that worker is lost."""
         is_lost = giver not in self._alive - self._away
         if is_lost:
             giver = self._another_giver()
@@ -138,10 +138,10 @@ class GossipStore(ParameterStore):
         raise WorkerLost("every worker that has a model is lost")
 
     def _is_under_way(self, worker: int) -> bool:
-        """Return whether a worker is in the run, and was released."""
+        """Return whether a worker is in the run and was released."""
         known = self._view.workers.get(worker)
         return known is not None and known.status not in (Status.NEW, Status.GONE)
 
     def gather(self, states: bool, then: Then) -> None:
-        """Call `then` with the model that all workers begin with; theirs are asked of them."""
+        """Call `then` with the initial model; the workers' models are requested from them."""
         then(state_of(self._workload.server(), states))

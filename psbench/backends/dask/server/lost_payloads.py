@@ -1,4 +1,4 @@
-"""Which payloads will never come: those that a process was to send which is dead."""
+"""Payloads that will never arrive, because their sender is dead."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LostPayloads:
         self._dead: dict[int, tuple[int, float]] = {}  # last ticket, and when the death was reported
 
     def read(self, message: WorkerGone, now: float) -> None:
-        """Take note of a death, or that another process has taken a worker's place."""
+        """Record a death, or the replacement of a worker's process."""
         if message.is_back:
             self.absent.discard(message.worker)
         else:
@@ -28,7 +28,7 @@ class LostPayloads:
             self._dead[message.worker] = message.ticket, now
 
     def has(self, key: PushKey, now: float) -> bool:
-        """Whether the payload of a push, which is not here, will never come."""
+        """Return whether the payload of a push is lost."""
         worker, ticket = key
         last, since_s = self._dead.get(worker, (-1, now))
         return ticket <= last and now - since_s > _GRACE_S

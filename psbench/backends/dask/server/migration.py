@@ -11,7 +11,7 @@ from psbench.backends.partition import Partition
 
 
 class SliceMigration:
-    """One server's part in a re-assignment: it gives some entries, takes others, and keeps the rest.
+    """One server's part in a reassignment: it sends some entries, receives others, and keeps the rest.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class SliceMigration:
         return {name: goes.of(self._before.scatter(vector)) for name, vector in self._kept.items()}
 
     def take(self, received: StateDict) -> None:
-        """Hold the entries that stay and those received."""
+        """Hold the remaining and the received entries."""
         comes = self._after.without(self._before)
         end = self._after.end
         vectors = {}
@@ -49,7 +49,7 @@ class SliceMigration:
 def exchange(
     given: Sequence[StateDict], before: Sequence[Partition], after: Sequence[Partition]
 ) -> list[StateDict]:
-    """Return what each server receives of what all give.
+    """Return the entries that each server receives in an exchange of all servers' entries.
 
     >>> import torch
     >>> from psbench.backends.partition import partitions_of

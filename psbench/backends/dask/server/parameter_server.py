@@ -1,4 +1,4 @@
-"""Parameter servers: the orders to them, and what they answer."""
+"""Requests to parameter servers, and their answers."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _Reply: TypeAlias = StateReply | NumberReply
 
 @dataclass
 class _Request:
-    """What every server is asked for: their answers by name, and what to do when all are there."""
+    """A request to all servers: their answers by name, and the function to call with all of them."""
 
     then: Callable[[list[_Reply]], None]
     answers: dict[str, _Reply] = field(default_factory=dict)
 
 
 class ParameterServerStore(ParameterStore):
-    """The orders to one or more parameter servers; the first is in this process, and answers like the others.
+    """The orders to one or more parameter servers; the first runs in this process.
 
     Parameters
     ----------
@@ -92,15 +92,15 @@ class ParameterServerStore(ParameterStore):
 
     @property
     def waiting(self) -> Collection[PushKey]:
-        """The pushes whose payloads are kept; every server keeps its slice of the same."""
+        """The pushes with stored payloads; every server stores its slice of the same pushes."""
         return self._waiting.keys()
 
     def arrived(self, push: Push) -> None:
-        """Take note of a push; every server's socket gives its slice of it to `ParameterSlice.receive`."""
+        """Record a push; every server's socket passes its slice to `ParameterSlice.receive`."""
         self._waiting[key_of(push)] = None
 
     def apply(self, apply: act.Apply) -> None:
-        """Have the servers make the next version."""
+        """Order the servers to make the next version."""
         pushes = apply.pushes
         keys = [key_of(push) for push in pushes]
         for key in keys:
@@ -133,15 +133,14 @@ class ParameterServerStore(ParameterStore):
             self._out.send(other, msg.AnswerWorker(*stamp, release.load, release.aggregate, release.fragment))
 
     def forget(self, worker: int) -> None:
-        """Forget which model a worker holds."""
         self._order(msg.ForgetWorker(worker))
 
     def leave(self, worker: int, ticket: int) -> None:
-        """Tell the servers not to wait for ever for a dead worker's slices."""
+        """Order the servers to stop waiting for a dead worker's slices."""
         self._order(msg.WorkerGone(worker, is_back=False, ticket=ticket))
 
     def join(self, worker: int) -> None:
-        """Tell the servers that another process has taken a worker's place."""
+        """Tell the servers that another process has replaced a worker."""
         self._order(msg.WorkerGone(worker, is_back=True))
 
     # ---------------------------------------------------------------- states and measurements
@@ -151,7 +150,7 @@ class ParameterServerStore(ParameterStore):
         self._ask(lambda tag: msg.SendState(tag, states), self._joined(then))
 
     def checkpoint(self, keys: Sequence[PushKey], then: ThenCheckpoint) -> None:
-        """Put together what the servers' checkpoints hold of the current version, and of those pushes."""
+        """Join the servers' checkpoints of the current version and of the given pushes."""
         now = self._parts
 
         def put_together(answers: list[_Reply]) -> None:
@@ -170,11 +169,9 @@ class ParameterServerStore(ParameterStore):
         return lambda answers: then(join(_states(answers), now))
 
     def hold(self, version: int, in_use: Iterable[int]) -> None:
-        """Keep the current version in every server."""
         self._order(msg.HoldVersion(version, sorted(in_use)))
 
     def distance_sq(self, push: Push, then: ThenNumber) -> None:
-        """Add up the servers' squared distances."""
         version = push.base_version
         self._ask(lambda tag: msg.MeasureDistance(tag, version), lambda answers: then(sum(_numbers(answers))))
 
@@ -202,13 +199,12 @@ class ParameterServerStore(ParameterStore):
         self._ask(msg.MeasureLoad, lambda answers: then(_numbers(answers)))
 
     def ask_movement(self, then: ThenNumber) -> None:
-        """Ask the first server, which must be the only one."""
         self._ask(msg.MeasureMovement, lambda answers: then(_numbers(answers)[0]))
 
     # ---------------------------------------------------------------- migration
 
     def reassign(self, ranges: Ranges, then: Callable[[], None]) -> None:
-        """Move entries to the servers that are to hold them; only those that change their server travel.
+        """Move entries to their new servers; only moved entries are sent.
 
         Calls `then` when all servers hold theirs: a worker may push as soon as it is released.
         """
@@ -232,7 +228,6 @@ class ParameterServerStore(ParameterStore):
         request: Callable[[int], Message],
         then: Callable[[list[_Reply]], None],
     ) -> None:
-        """Ask the servers for their parts of something."""
         tag = next(self._numbers)
         self._requests[tag] = _Request(then)
         self._order(request(tag))
@@ -272,7 +267,7 @@ def as_lists(ranges: Ranges) -> msg.EntryRanges:
 
 
 def partition_of(composition: Strategy, workload: Workload, ranges: Ranges | None) -> list[Partition]:
-    """Return each server's part of the model: as the placement says unless `ranges` are given."""
+    """Return each server's part of the model: the placement's, unless `ranges` are given."""
     return (
         partitions(composition.placement, workload.model.layout) if ranges is None else partitions_of(ranges)
     )

@@ -119,12 +119,12 @@ class ParameterSlice:
             self._resume(state, codec_counters)
 
     def take_note(self, stamps: ServerStamps) -> None:
-        """Note from now on what is served, and what codecs and updates take of it."""
+        """Record from now on the serving, decoding, encoding and updating times."""
         self.busy.each = stamps.serving
         self._decoding, self._encoding, self._updating = stamps.decoding, stamps.encoding, stamps.updating
 
     def _resume(self, state: StateDict, codec_counters: dict[str, int]) -> None:
-        """Restore what a checkpoint holds beside the server's state."""
+        """Restore a checkpoint's content other than the server's state."""
         self.server.aggregate = state.get("aggregate")
         for name, tensor in state.items():
             kind, _, which = name.partition("/")
@@ -144,18 +144,17 @@ class ParameterSlice:
 
     @property
     def _pushed(self) -> int:
-        """How many entries a push has for this slice."""
         return self._length * self._vectors_of_a_push
 
     @property
     def codec_counters(self) -> dict[str, int]:
-        """How many models (`draws`) and `aggregates` stochastic codecs have encoded."""
+        """Numbers of models (`draws`) and `aggregates` that stochastic codecs have encoded."""
         if self._codec is None:
             return dict(NO_CODEC_COUNTERS)
         return {"draws": self._codec.draws, "aggregates": self._codec.channel.num_sent}
 
     def checkpoint(self, keys: Sequence[PushKey]) -> StateDict:
-        """Return copies of all that a checkpoint holds of this slice, and of these pushes."""
+        """Return copies of this slice's state for a checkpoint, with the given pushes."""
         state = state_of(self.server, states=True)
         state |= {name: each.clone() for name, each in self.vectors(keys).items() if name not in state}
         if len(self.server.buffers):
@@ -217,7 +216,7 @@ class ParameterSlice:
         return payload[: self._pushed], payload[self._pushed :]
 
     def _part(self, payload: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """Decode what a push carries of a fragment; what cannot be decoded counts as zeros."""
+        """Decode the fragment of a payload; payloads that cannot be decoded count as zeros."""
         part, buffers = split(payload, max(1, size), self._num_buffers)
         if len(buffers) != self._num_buffers:
             return torch.zeros(size), self.server.buffers
@@ -234,7 +233,7 @@ class ParameterSlice:
         return self.payloads.pop(key, None) is not None
 
     def replace_missing(self, key: PushKey) -> None:
-        """Put a payload that does not move the model in the place of one that will never come."""
+        """Replace a payload that will never arrive by one that does not move the model."""
         own, buffers = self.server.parameters, self.server.buffers
         nowhere = torch.zeros(self._pushed)
         if self._sends_parameters:
@@ -244,7 +243,7 @@ class ParameterSlice:
     # ---------------------------------------------------------------- answers
 
     def answer(self, worker: int, ticket: int, version: int, aggregate: bool, fragment: int) -> Tensor:
-        """Return what is sent with a release, encoded.
+        """Return the encoded answer that is sent with a release.
 
         The model or a fragment of it, with the buffers, or the last aggregate.
         """
@@ -280,7 +279,6 @@ class ParameterSlice:
             return torch.from_numpy(self._codec.encode_aggregate(version, self.server.aggregate.numpy()))
 
     def forget(self, worker: int) -> None:
-        """Forget which model a worker holds."""
         if self._codec is not None:
             self._codec.forget(worker)
 
@@ -303,7 +301,7 @@ class ParameterSlice:
         return found if residual is None else found | {"residual": torch.from_numpy(residual)}
 
     def hold_vectors(self, vectors: StateDict) -> None:
-        """Hold other entries from now on, with these vectors; each worker is sent the next model whole."""
+        """Take over another partition with these vectors; each worker's next model is sent unencoded."""
         before, length = self.server, self._length
         server = Server(
             vectors["parameters"], before.buffers, before.spec, before.global_batch, before.aggregation
@@ -333,18 +331,16 @@ class ParameterSlice:
         return {str(i): share_of(each, vectors, cuts[i]) for i, each in enumerate(asked)}
 
     def payload(self, key: PushKey) -> StateDict:
-        """Return what a push carries for this slice."""
         payload = self.payloads[key]
         return {"parameters": payload[: self._length], "buffers": payload[self._length :]}
 
     def hold(self, version: int, in_use: Iterable[int]) -> None:
-        """Keep the current version, and drop those not in use."""
+        """Keep the current version, and drop unused versions."""
         if version not in self._held:
             keep = set(in_use)
             self._held = {v: tensor for v, tensor in self._held.items() if v in keep}
             self._held[version] = self.server.parameters.clone()
 
     def distance_sq(self, version: int) -> float:
-        """Return the squared distance from the current version to one that is held."""
         difference = self.server.parameters - self._held[version]
         return float(torch.dot(difference, difference))

@@ -15,7 +15,7 @@ _LOOK_S = 0.25
 
 
 class Replica:
-    """Keeps what the coordinator sends, and gives it to the client when that has lost the coordinator.
+    """Stores the coordinator's state, and returns it to a client that has lost the coordinator.
 
     That is the second place of a chain: what is acknowledged here has been applied by every server
     (primary-backup replication, as in the survey of the thesis, 3.2.6, with one replica of all slices).
@@ -66,7 +66,7 @@ class Replica:
             self._coordinator.send(msg.StateKept(message.tag))
 
     def _serve(self, timeout_s: float) -> None:
-        """Answer the client, whose coordinator is gone or cut off from it."""
+        """Answer a client that has lost the connection to the coordinator."""
         try:
             received = self._socket.receive(timeout_s)
         except MessageRefused:

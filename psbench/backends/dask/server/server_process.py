@@ -1,4 +1,4 @@
-"""A parameter server in a process of its own: carries out the coordinator's orders on its slice."""
+"""A parameter server in its own process: executes the coordinator's orders on its slice."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ServerProcess:
         self._poller.register(coordinator.handle, select.POLLIN)
 
     def run(self) -> None:
-        """Serve until the coordinator says stop.
+        """Serve until the coordinator stops the run.
 
         Raises
         ------
@@ -76,7 +76,7 @@ class ServerProcess:
                 self._orders.popleft()
 
     def _read_worker(self) -> bool:
-        """Take a message of a worker; return whether there was one."""
+        """Handle a worker's message; return whether there was one."""
         try:
             received = self.socket.receive(0)
             if received is not None and isinstance(received.message, msg.Summand):
@@ -87,7 +87,7 @@ class ServerProcess:
             return True
 
     def _read(self, message: Message) -> None:
-        """Take what the coordinator sends: most orders wait for their turn."""
+        """Handle a message of the coordinator: most orders are queued."""
         if isinstance(message, msg.StopRun):
             raise Stopped
         if isinstance(message, msg.WorkerGone):
@@ -148,7 +148,7 @@ class ServerProcess:
         return worker in self._met
 
     def _has(self, own: ParameterSlice, keys: Sequence[PushKey]) -> bool:
-        """Return whether these payloads are here, or will never come."""
+        """Return whether these payloads have arrived, or will never arrive."""
         for key in keys:
             if key not in own.payloads:
                 if not self._lost.has(key, time.monotonic()):

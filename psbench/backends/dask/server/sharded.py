@@ -1,4 +1,4 @@
-"""Placement `sharded`: All-Reduce whose workers hold a share of model and state each.
+"""Placement `sharded`: All-Reduce whose workers each hold a share of the model and of its state.
 
 A ring's first half leaves every worker with the sum of its own share, from which it makes that share of the
 next version; the second half gathers the version's parameters. A state is put together from all
@@ -39,7 +39,7 @@ class ShardedStore(AllReduceStore):
         super()._start(of, sorted(members), total, numbers)
 
     def gather(self, states: bool, then: Then) -> None:
-        """Ask every worker for its share, and put them together."""
+        """Request every worker's share, and join the shares."""
         found: dict[int, StateDict] = {}
 
         def take(worker: int, state: StateDict) -> None:
@@ -55,7 +55,7 @@ class ShardedStore(AllReduceStore):
         return join(shares, [Partition((own,)) for own in ring_shares(length, len(shares))])
 
     def leave(self, worker: int, ticket: int) -> None:
-        """Raise ServerLost: what the worker held of the model is nowhere else."""
+        """Raise ServerLost: no other process holds the lost worker's share of the model."""
         if worker in self._members:
             name = worker_name(worker)
             raise ServerLost(
@@ -63,4 +63,4 @@ class ShardedStore(AllReduceStore):
             )
 
     def join(self, worker: int) -> None:
-        """Do without a worker: the shares of all others would have to change."""
+        """Ignore a joining worker: the shares of all others would have to change."""

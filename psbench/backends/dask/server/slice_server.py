@@ -1,4 +1,4 @@
-"""What a parameter server, in whichever process, does with orders and payloads, and as entries move."""
+"""A parameter server's handling of orders, payloads and moved entries, independent of its process."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class SliceServer:
 
     @property
     def own(self) -> ParameterSlice:
-        """The slice, where the composition has one."""
+        """The slice, if the composition has servers."""
         assert self.slice is not None, "the composition has no servers"
         return self.slice
 
@@ -108,7 +108,7 @@ class SliceServer:
         return msg.NumberReply(order.tag, server.movement)
 
     def _give(self, order: msg.GiveEntries) -> Message:
-        """Send the entries that leave this server; those to come are in the next order."""
+        """Send the moved entries; new ones arrive with the next order."""
         after = partitions_of(order.ranges)[self._number]
         self._migration, self._part = SliceMigration(self.own, self._part, after, order.keys), after
         return msg.StateReply(order.tag, self._migration.given)

@@ -1,4 +1,4 @@
-"""The interface of a parameter store: how the coordinator has a placement perform the engine's actions.
+"""The interface of a parameter store: how the coordinator executes actions under a placement.
 
 A store decides nothing. It sends messages, and keeps what has arrived until an action names it. The
 stores are `parameter_server`, and without a server `all_reduce` and `gossip`.
@@ -31,12 +31,11 @@ NO_CODEC_COUNTERS = {"draws": -1, "aggregates": 0}
 
 
 def key_of(push: Push) -> PushKey:
-    """Return what names a push in every process."""
     return push.worker, push.ticket
 
 
 class ParameterStore:
-    """What the coordinator asks of a placement.
+    """The coordinator's interface to a placement.
 
     What stands here is done without servers: payloads stay with the workers, so that little is to be done for
     them, and what only servers have is refused.
@@ -46,44 +45,43 @@ class ParameterStore:
 
     @property
     def waiting(self) -> Collection[PushKey]:
-        """The pushes whose payloads the servers keep: arrived, and neither applied nor discarded."""
+        """The pushes whose payloads the servers store: arrived, and neither applied nor discarded."""
         return ()
 
     @property
     def awaits_replies(self) -> bool:
-        """Whether a reply is still to come, perhaps of another worker than was asked last."""
         return False
 
     def arrived(self, push: Push) -> None:
-        """Take note of a push; its payload is where it is to be applied."""
+        """Record a push, whose payload is on the servers or workers."""
 
     def apply(self, apply: act.Apply) -> None:
         """Make the next version."""
 
     def release(self, release: act.Release, samples: int) -> None:
-        """Let a worker go on, with steps of so many samples."""
+        """Release a worker, with steps of `samples` samples."""
         raise NotImplementedError
 
     def discard(self, key: PushKey) -> None:
         """Drop the payload of a push."""
 
     def gather(self, states: bool, then: Then) -> None:
-        """Call `then` with the current version's state, at once or when it has arrived."""
+        """Call `then` with the current version's state, at once or on arrival."""
         raise NotImplementedError
 
     def checkpoint(self, keys: Sequence[PushKey], then: ThenCheckpoint) -> None:
-        """Call `then` with all that a checkpoint holds of the current version, and of those pushes.
+        """Call `then` with a checkpoint of the current version and of the given pushes.
 
         Its other argument says how many models (`draws`) and `aggregates` stochastic codecs have encoded.
         """
         self.gather(True, lambda state: then(state, dict(NO_CODEC_COUNTERS)))
 
     def payload(self, push: Push, then: Then) -> None:
-        """Call `then` with what a push carries: parameters (or a gradient) and buffers."""
+        """Call `then` with the payload of a push: parameters (or a gradient) and buffers."""
         raise self._refusal()
 
     def hold(self, version: int, in_use: Iterable[int]) -> None:
-        """Keep the current version, for distances from it, and drop those not in use."""
+        """Keep the current version for distances, and drop unused versions."""
 
     def distance_sq(self, push: Push, then: ThenNumber) -> None:
         """Call `then` with the squared distance from the current version to the one a push started from."""
@@ -92,7 +90,6 @@ class ParameterStore:
     def products(
         self, names: Sequence[str], pending: Mapping[int, Push], then: Callable[[str, float], None]
     ) -> None:
-        """Call `then` with the name and the number of each scalar product."""
         raise self._refusal()
 
     def loads(self, then: Callable[[list[float]], None]) -> None:
@@ -100,11 +97,11 @@ class ParameterStore:
         raise self._refusal()
 
     def reassign(self, ranges: Ranges, then: Callable[[], None]) -> None:
-        """Move entries to the servers that are to hold them, and call `then`; no message is under way."""
+        """Move entries to their new servers, and call `then`; no message may be in transit."""
         raise self._refusal()
 
     def ask_movement(self, then: ThenNumber) -> None:
-        """Call `then` with how far the last update moved the model; see `Server.movement`.
+        """Call `then` with the distance of the last update; see `Server.movement`.
 
         What an update moves is measured from the first call on.
         """
@@ -114,7 +111,7 @@ class ParameterStore:
         return ProtocolError(f"{self.kind} has no servers to ask, and no common model of theirs")
 
     def reply(self, sender: str, reply: StoreReply) -> None:
-        """Take the answer to a request of this store or of one before it."""
+        """Handle the answer to a request of this store or of an earlier one."""
 
     def forget(self, worker: int) -> None:
         """Forget which model a worker holds: it has gone, or restarts."""
@@ -129,19 +126,17 @@ class ParameterStore:
 
 
 def state_of(server: Server, states: bool) -> StateDict:
-    """Return a copy of a server's model, and of what its next update goes on from if wanted."""
+    """Return a copy of a server's model, and of its optimizer's state if `states`."""
     found = server.tensors()
     kept = found if states else {name: found[name] for name in _MODEL}
     return {name: value.detach().clone() for name, value in kept.items()}
 
 
 def model_of(state: StateDict) -> StateDict:
-    """Return the model alone."""
     return {name: state[name] for name in _MODEL}
 
 
 def slice_of(state: StateDict, part: Partition, first: bool) -> StateDict:
-    """Return one server's slice of a state; buffers stay with the first."""
     length = len(state["parameters"])
     own = {n: part.of(t) if t.dim() == 1 and len(t) == length else t for n, t in state.items()}
     return own | {"buffers": state["buffers"] if first else state["buffers"][:0]}
@@ -161,7 +156,7 @@ def join(parts: list[StateDict], own: Sequence[Partition]) -> StateDict:
 
 
 def _of_one_form(parts: list[StateDict]) -> list[StateDict]:
-    """Return states whose optimizers have the same tensors, though some entries may have had fewer steps."""
+    """Return states whose optimizers have the same tensors, although some entries took fewer steps."""
     optimizers = [copies_under(OPTIMIZER, part) for part in parts]
     own = of_one_form(optimizers, [len(part["parameters"]) for part in parts])
     return [

@@ -14,7 +14,7 @@ _ROUNDS = 5
 
 
 class CoordinatorClock:
-    """The coordinator's monotonic clock, as a worker knows it.
+    """A worker's estimate of the coordinator's monotonic clock.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ def _await_clock(mailbox: Mailbox) -> float:
 
 
 class EmulatedMachine:
-    """How much longer than here a step takes on the profile's machine.
+    """Ratio between a step's time on the profile's machine and on this one.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class EmulatedMachine:
         self._is_real = self._factor <= 1.0 and not self._slowdowns and self._times is None
 
     def more_s(self, clock: CoordinatorClock, began: float, took_s: float, samples: int) -> float:
-        """Return the seconds to wait after a step that began then (`time.perf_counter`) and took so long."""
+        """Return the seconds to wait after a step; `began` is a time of `time.perf_counter`."""
         if self._is_real and self.by_hand >= 1.0:
             return 0.0
         at = began - time.perf_counter() + clock() - clock.begin_s

@@ -1,4 +1,4 @@
-"""What a worker exchanges under a composition: pushes out, models and aggregates in."""
+"""Exchanges of a worker under a composition: pushes out, models and aggregates in."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from psbench.training.server import all_finite
 
 
 class WorkerExchange:
-    """What both exchanges share: a push, and the residual of an earlier composition that goes with it.
+    """Base of both exchanges: the current push, and the residual of an earlier composition.
 
     Parameters
     ----------
@@ -63,32 +63,29 @@ class WorkerExchange:
         raise NotImplementedError
 
     def aggregate(self, release: ReleaseMessage) -> Tensor:
-        """Return the aggregate that a release brings."""
         raise NotImplementedError
 
     @property
     def residual(self) -> Tensor | None:
-        """What pushes have left out so far."""
         return self._residual
 
     def take_note(self, stamps: WorkerStamps) -> None:
-        """Note from now on what codecs take between workers and servers."""
+        """Record from now on the codecs' times."""
 
     def began(self, version: int) -> None:
-        """Take note that a step begins, from that version."""
+        """Record the start of a step from that version."""
 
     def mark_release(self) -> None:
-        """Mark the state to which a checkpoint goes back if a later push is under way."""
+        """Save the state to which a checkpoint returns if a later push is in transit."""
 
     def reassign(self, ranges: EntryRanges) -> None:
-        """Push to servers that hold other entries from now on."""
+        """Change the partition among servers."""
 
     def checkpoint(self, waits: bool) -> tuple[StateDict, dict[str, Any]]:
         """Return tensors and plain data for a checkpoint: current if it waits, else of the last release."""
         return ({} if self._residual is None else {"residual": self._residual}), {}
 
     def restore(self, tensors: StateDict, plain: dict[str, Any]) -> None:
-        """Restore what `checkpoint` returned."""
         self._residual = tensors.get("residual")
 
     def _with_residual(self, payload: Tensor) -> Tensor:
@@ -116,7 +113,7 @@ class RingExchange(WorkerExchange):
         self._residual = residual
 
     def mark_release(self) -> None:
-        """Remember the residual: the push that takes it up may be void after a checkpoint."""
+        """Save the residual: the push that includes it may be discarded by a restart."""
         self._at_release = self._residual
 
     def checkpoint(self, waits: bool) -> tuple[StateDict, dict[str, Any]]:
@@ -125,7 +122,7 @@ class RingExchange(WorkerExchange):
         return ({} if residual is None else {"residual": residual}), {}
 
     def push(self, push: Push, payload: Tensor, buffers: Tensor) -> Callable[[], Tensor | None]:
-        """Keep the payload for the next ring, and tell the coordinator."""
+        """Store the payload for the next ring, and report to the coordinator."""
         payload = self._member.contribute(self._with_residual(payload), buffers)
         is_finite = math.isfinite(push.loss) and all_finite(payload)
         self._mailbox.send(PushMessage.of(push, self._clock(), is_finite))
@@ -142,7 +139,6 @@ class RingExchange(WorkerExchange):
         ), buffers
 
     def aggregate(self, release: ReleaseMessage) -> Tensor:
-        """Return the last ring's aggregate."""
         assert self._member.replica.aggregate is not None
         return self._member.replica.aggregate
 
@@ -189,7 +185,6 @@ class ServerExchange(WorkerExchange):
         self._decoding: AbstractContextManager[None] = nullcontext()
 
     def take_note(self, stamps: WorkerStamps) -> None:
-        """Note from now on what codecs take."""
         if self._codecs is not None:
             self._encoding, self._decoding = stamps.encoding, stamps.decoding
 
@@ -209,7 +204,7 @@ class ServerExchange(WorkerExchange):
         return lambda: payload if self._codecs is None else self._codecs.pushed(slices)
 
     def _slices(self, loss: float, payload: Tensor, fragment: int) -> list[Tensor]:
-        """Return the servers' slices, encoded; none if the push ends the run."""
+        """Return the servers' encoded slices; none if the push ends the run."""
         if not (math.isfinite(loss) and (self._withstands_nan or all_finite(payload))):
             return []
         codecs = self._codecs
@@ -261,7 +256,7 @@ class ServerExchange(WorkerExchange):
         return [first, *(self._await_slice(server, ticket) for server in self._servers[1:])]
 
     def _await_slice(self, server: ClientSocket, ticket: int) -> Tensor:
-        """Wait for another server's slice of a release; older ones are of steps that became void."""
+        """Wait for another server's slice of a release; skip slices of cancelled steps."""
         while True:
             message = server.receive(LOOK_S)
             if isinstance(message, ReleaseMessage):
@@ -273,16 +268,14 @@ class ServerExchange(WorkerExchange):
 
     @property
     def residual(self) -> Tensor | None:
-        """What pushes have left out so far."""
         return self._residual if self._codecs is None else self._codecs.residual
 
     def mark_release(self) -> None:
-        """Mark the codecs' state at a release."""
         if self._codecs is not None:
             self._codecs.mark_release()
 
     def reassign(self, ranges: EntryRanges) -> None:
-        """Push to servers that hold other entries from now on."""
+        """Change the partition among servers."""
         self._parts = partitions_of(ranges)
         self._pushed_parts = pushed_to(self._composition, self._parts)
         self._answered_parts = answered_by(self._composition, self._parts)
@@ -290,7 +283,6 @@ class ServerExchange(WorkerExchange):
             self._codecs = self._codecs.repartitioned(self._parts)
 
     def checkpoint(self, waits: bool) -> tuple[StateDict, dict[str, Any]]:
-        """Return the codecs' state; see `WorkerExchange`."""
         return super().checkpoint(waits) if self._codecs is None else self._codecs.checkpoint(waits)
 
     def restore(self, tensors: StateDict, plain: dict[str, Any]) -> None:

@@ -54,12 +54,12 @@ class GossipMember(RingMember):
         self._has_begun = False
 
     def set_addresses(self, rings: Mapping[int, Address | None]) -> None:
-        """Take where the others listen, which all of these do; see `RingMember`."""
+        """Set the addresses of the other workers; see `RingMember`."""
         super().set_addresses(rings)
         self._unreachable.difference_update(rings)
 
     def compose(self, composition: Strategy, workload: Workload, model: LocalModel) -> None:
-        """Begin with a model that is still empty; what others have sent may be for what comes next."""
+        """Set the composition and its empty model; messages of other workers may already belong to it."""
         self._composition, self._workload, self._model = composition, workload, model
         self._mixer = Mixer(composition.aggregation, workload.experiment.batch_size)
         self._order: MixModels | None = None
@@ -75,7 +75,7 @@ class GossipMember(RingMember):
     # ---------------------------------------------------------------- sending
 
     def spread(self, version: int, parameters: Tensor | None = None) -> None:
-        """Send the worker's model of a version to its neighbours, or what a faulty one sends in its place."""
+        """Send the worker's model of a version to its neighbours, or the corrupted `parameters`."""
         own = {name: tensor.clone() for name, tensor in self._own().items()}
         if parameters is not None:
             own["parameters"] = parameters.clone()
@@ -117,13 +117,13 @@ class GossipMember(RingMember):
             self._model.parameters.copy_(mixed[0])
 
     def settle(self) -> None:
-        """Carry out the order that the next release is to go on from."""
+        """Execute the order that the next release depends on."""
         order, self._order = self._order, None
         if order is not None:
             self.mixed = self._mix(order)
 
     def _mix(self, order: MixModels) -> tuple[Tensor, Tensor] | None:
-        """Wait for the models of others, and return the mixture; lost ones' weights are the worker's.
+        """Wait for other workers' models, and return the mixture; lost models' weights go to this worker.
 
         None if the worker was to begin with the model of one that is lost, and is halted before another gives
         its own.
@@ -168,14 +168,14 @@ class GossipMember(RingMember):
                 self.mailbox.defer(message)
 
     def _take(self, other: int, key: int) -> StateDict | None:
-        """Return and remove a model that has come; one that was sent again for a later release stays."""
+        """Return and remove a received model; keep one that is for a later release."""
         for name in self._arrived:
             if name[:2] == (other, key) and name[2] <= self.ticket:
                 return self._arrived.pop(name)
         return None
 
     def _await_another_giver(self) -> MixModels | None:
-        """Return the order to begin with the model of another worker; None if this one is to halt before."""
+        """Return the order to start from another worker's model; None if a halt comes first."""
         while not self.mailbox.has_deferred(msg.Halt):
             message = self.mailbox.next_new(LOOK_S)
             if isinstance(message, MixModels) and _is_to_begin(message):
@@ -193,7 +193,7 @@ class GossipMember(RingMember):
     # ---------------------------------------------------------------- checkpoints
 
     def state(self) -> StateDict:
-        """Return the model, what it is to go on from, and what was sent and has arrived."""
+        """Return the model, the mixed model to continue from, and the models sent and received."""
         self.settle()
         found = named("model/", self._model.state_dict())
         if self.mixed is not None:
@@ -208,7 +208,7 @@ class GossipMember(RingMember):
         return {name: tensor.clone() for name, tensor in found.items()}
 
     def restore(self, tensors: StateDict) -> None:
-        """Restore what `state` returned, but for the model; what was sent is sent again."""
+        """Restore the state that `state` returned, except the model; repeat the sent messages."""
         if mixed := under("mixed/", tensors):
             self.mixed = mixed["parameters"], mixed["buffers"]
         for name in {name.rpartition("/")[0] for name in under("arrived/", tensors)}:
@@ -220,13 +220,13 @@ class GossipMember(RingMember):
             self._sent[version] = under(f"sent/{version}/", tensors)
 
     def begin_training(self) -> None:
-        """Send again what a checkpoint says was sent: no other process kept what was on its way."""
+        """Repeat the messages that a checkpoint lists as sent; they are stored nowhere else."""
         if not self._has_begun:
             self._has_begun = True
             self._send_again(range(self._workload.profile.num_workers))
 
     def _send_again(self, workers: Collection[int], ticket: int = -1) -> None:
-        """Send these workers what they were sent last, for that release and later ones."""
+        """Repeat the latest messages to these workers, for that release and later ones."""
         for version, model in self._sent.items():
             for other in self._receivers(version):
                 if other in workers:
@@ -234,12 +234,11 @@ class GossipMember(RingMember):
 
 
 def _is_to_begin(order: MixModels) -> bool:
-    """Return whether an order is for a worker that joins: to begin with another's model."""
     return order.key < 0 and order.worker not in order.row
 
 
 class GossipExchange(WorkerExchange):
-    """What a worker without a server exchanges: its model out to neighbours, a mixture in."""
+    """Exchanges of a worker without a server: its model to neighbours, a mixture from them."""
 
     def __init__(
         self,
@@ -257,7 +256,7 @@ class GossipExchange(WorkerExchange):
         member.compose(composition, workload, model)
 
     def push(self, push: Push, payload: Tensor, buffers: Tensor) -> Callable[[], Tensor | None]:
-        """Tell the coordinator, and send the neighbours what the step has made: the payload."""
+        """Report to the coordinator, and send the payload to the neighbours."""
         is_finite = math.isfinite(push.loss) and all_finite(payload)
         if self._by_neighbours and not self._sends_first and is_finite:
             self._member.spread(push.base_version, payload)
@@ -265,7 +264,7 @@ class GossipExchange(WorkerExchange):
         return lambda: payload
 
     def model(self, release: ReleaseMessage) -> tuple[Tensor, Tensor] | tuple[()]:
-        """Return the mixture; nothing if the worker goes on from its own model after a void step."""
+        """Return the mixture; empty if the worker continues from its own model after a cancelled step."""
         self._member.ticket = release.ticket
         self._member.settle()
         mixed, self._member.mixed = self._member.mixed, None
@@ -277,14 +276,13 @@ class GossipExchange(WorkerExchange):
         return server.parameters, server.buffers
 
     def began(self, version: int) -> None:
-        """Send the neighbours what a step begins with, if that is what is exchanged."""
+        """Send the neighbours the model from which a step starts, if the composition exchanges it."""
         if self._by_neighbours and self._sends_first:
             self._member.spread(version)
 
     def checkpoint(self, waits: bool) -> tuple[StateDict, dict[str, Any]]:
-        """Return the worker's model, whatever it does, and what its neighbours may still ask for."""
+        """Return the worker's model, and the models that neighbours may still request."""
         return self._member.state(), {"ready_s": None}
 
     def restore(self, tensors: StateDict, plain: dict[str, Any]) -> None:
-        """Restore what `checkpoint` returned."""
         self._member.restore(tensors)

@@ -1,4 +1,4 @@
-"""A worker's messages from the coordinator, and those that it puts aside because they came too early."""
+"""A worker's messages from the coordinator, and messages deferred because they arrived too early."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOOK_S = 0.25
 
 
 class Mailbox:
-    """What the coordinator sends to a worker."""
+    """Messages of the coordinator to a worker."""
 
     def __init__(self, coordinator: ClientSocket) -> None:
         self._socket = coordinator
@@ -21,11 +21,10 @@ class Mailbox:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is surely nothing to read; much quicker to find out than by trying."""
         return not (self._deferred or self._socket.has_message)
 
     def next(self, timeout_s: float) -> Message | None:
-        """Return the next message, deferred ones first; None if none comes in time.
+        """Return the next message, deferred ones first; None on a timeout.
 
         Raises
         ------
@@ -47,7 +46,7 @@ class Mailbox:
             raise Abandoned("the coordinator is gone")
 
     def look(self) -> None:
-        """Defer a message that came while the worker waits for another process; obey a stop."""
+        """Defer a message that arrives while the worker waits for another process; obey a stop."""
         message = self._socket.receive(0)
         if message is not None:
             self.defer(message)
@@ -61,13 +60,10 @@ class Mailbox:
         self._deferred.append(message)
 
     def has_deferred(self, kind: type[Message]) -> bool:
-        """Whether a message of a kind was put aside."""
         return any(isinstance(message, kind) for message in self._deferred)
 
     def put_back(self, message: Message) -> None:
-        """Put a message back as the next one."""
         self._deferred.appendleft(message)
 
     def send(self, message: Message) -> None:
-        """Send a message to the coordinator."""
         self._socket.send(message)

@@ -25,7 +25,7 @@ Wired: TypeAlias = Callable[[Tensor], Tensor]
 def all_reduce(
     vector: Tensor, place: int, size: int, send: SendPiece, receive: ReceivePiece, wired: Wired | None = None
 ) -> None:
-    """Turn each member's vector into the sum of all, in place.
+    """Replace each member's vector by the sum over members, in place.
 
     Each piece is added up along the ring in the same order for all, and all get the one sum:
     the members' results are bit-identical. A piece that was sent is not written to before the next member
@@ -51,7 +51,7 @@ def all_reduce(
 
 
 def reduce_scatter(vector: Tensor, place: int, size: int, send: SendPiece, receive: ReceivePiece) -> Tensor:
-    """Add up in place, and return our share of the sum; all other entries are undefined then.
+    """Sum in place, and return this member's share of the sum; all other entries are undefined.
 
     The first half of `all_reduce`; see `ring_shares` for which entries it has.
     """
@@ -63,7 +63,7 @@ def reduce_scatter(vector: Tensor, place: int, size: int, send: SendPiece, recei
 
 
 def all_gather(vector: Tensor, place: int, size: int, send: SendPiece, receive: ReceivePiece) -> None:
-    """Have all members' shares in place of what a vector has there; the second half of `all_reduce`."""
+    """Replace a vector by the members' shares; the second half of `all_reduce`."""
     pieces = [vector[part] for part in even_ranges(len(vector), size)]
     for step in range(size - 1):
         send(step, pieces[(place + 1 - step) % size])

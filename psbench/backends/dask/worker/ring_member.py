@@ -1,4 +1,4 @@
-"""A worker in the rings of All-Reduce: its replica, and what it sends to and awaits of neighbours or servers.
+"""A worker in the rings of All-Reduce: its replica, and its messages to neighbours or servers.
 
 Servers that add up (`Adder`) take the place of the neighbours, and of nothing else. A ring leaves a sum
 with every member. The next version is made from it when the coordinator says so, which first hears that all
@@ -105,7 +105,7 @@ class RingMember:
     def begin(
         self, replica: Server, codec: str, servers: Sequence[ClientSocket] = (), gathers: int = 0
     ) -> None:
-        """Begin with a replica, under a composition with that codec; these servers add up, if any.
+        """Start with a replica under a composition with that codec; `servers` sum, if given.
 
         Of a share of the model the others are gathered so often for a step; see `Placement.gathers`.
         """
@@ -115,11 +115,11 @@ class RingMember:
 
     @property
     def parameters(self) -> Tensor:
-        """The model; where this worker holds a share of it, with what it has gathered of the others."""
+        """The model; a sharded worker's includes the shares it has gathered."""
         return self._whole if self._members else self.replica.parameters
 
     def _gather(self) -> None:
-        """Have the other members' shares of the version beside the own one."""
+        """Gather the other members' shares of the version."""
         place, size = self._members.index(self.worker), len(self._members)
         self._whole[ring_shares(len(self._whole), size)[place]] = self.replica.parameters
         for number in range(self._gathers):
@@ -127,14 +127,14 @@ class RingMember:
             all_gather(self._whole, place, size, *wires)
 
     def _keep_share(self, order: msg.KeepShare) -> None:
-        """Keep of the replica what is this worker's share; all of the model for a step."""
+        """Keep this worker's share of the replica, and the whole model during a step."""
         self._members = order.members
         self._whole, place = self.replica.parameters, order.members.index(self.worker)
         own = ring_shares(len(self._whole), len(order.members))[place]
         self.replica = _share_of(self.replica, Partition((own,)))
 
     def set_addresses(self, rings: Mapping[int, Address | None]) -> None:
-        """Take where the members listen; one that listens elsewhere now is another process."""
+        """Set the members' addresses; a new address means a new process."""
         addresses = {worker: address for worker, address in rings.items() if address is not None}
         for worker in list(self._neighbours):
             if addresses.get(worker, self._addresses[worker]) != self._addresses[worker]:
@@ -142,7 +142,7 @@ class RingMember:
         self._addresses |= addresses
 
     def contribute(self, payload: Tensor, buffers: Tensor) -> Tensor:
-        """Take what this worker adds to the next ring, and return what the codec leaves of the payload."""
+        """Set this worker's contribution to the next ring, and return its payload as decoded by receivers."""
         payload = over_the_wire(payload, self._codec)
         self.contribution = payload, buffers
         return payload
@@ -155,7 +155,7 @@ class RingMember:
     # ---------------------------------------------------------------- what the coordinator orders
 
     def handle(self, message: Message) -> None:
-        """Do what the coordinator orders, if it is for members of rings."""
+        """Execute the coordinator's order, if it concerns a ring."""
         handler = self._handlers.get(type(message))
         if handler is not None:
             handler(message)
@@ -171,7 +171,6 @@ class RingMember:
         self.mailbox.send(msg.StateReply(tag, state))
 
     def _add_nothing(self, order: msg.ContributeZeros) -> None:
-        """Contribute what does not move the model."""
         replica = self.replica
         own = (
             replica.parameters
@@ -187,13 +186,13 @@ class RingMember:
         self._reply(order.tag, {"buffers": self._sum.buffers} | {_SUM + name: t for name, t in found.items()})
 
     def _give_verdict(self, number: int) -> None:
-        """Report whether the sum of a ring is here."""
+        """Report whether the ring's sum is complete."""
         self.mailbox.send(msg.RingVerdict(number, self._finished >= number))
 
     # ---------------------------------------------------------------- the ring
 
     def _ring(self, order: StartRing) -> None:
-        """Add up the members' payloads; if a member is lost, do as the coordinator says."""
+        """Execute a ring; if a member is lost, follow the coordinator's orders."""
         while True:
             try:
                 found, buffers = self._add_up(order)
@@ -223,7 +222,7 @@ class RingMember:
             self.leave_out(residual)
 
     def _add_up(self, order: StartRing) -> tuple[Mapping[str, Tensor], Tensor]:
-        """Do this member's part in an exchange, one ring or round for each sum.
+        """Execute this member's part in an exchange, one ring or round per sum.
 
         Buffers go with the first; or before it, by themselves, if it is a message or encoded.
         """
@@ -255,7 +254,7 @@ class RingMember:
     def _add_up_share(
         self, order: StartRing, payload: Tensor, buffers: Tensor
     ) -> tuple[Mapping[str, Tensor], Tensor]:
-        """Return the sum of this worker's share alone, and of all buffers; the gradient is not kept."""
+        """Return the sum of this worker's share, and of all buffers; the gradient is not kept."""
         members, self.contribution = order.members, None
         place, size = members.index(self.worker), len(members)
         wires = self._wires(members, order.ring, 0)
@@ -265,7 +264,7 @@ class RingMember:
         return {"vector": own.clone()}, buffers
 
     def _hand_round(self, order: StartRing, message: Packed, sums: int) -> list[tuple[float, Packed]]:
-        """Return the messages of all members, with their weights, when so many sums are done."""
+        """Return the messages of all members with their weights, after `sums` sums."""
         members, number = order.members, order.ring
         place, size = members.index(self.worker), len(members)
         if self._servers:
@@ -295,7 +294,7 @@ class RingMember:
         return both[: len(vector)], both[len(vector) :]
 
     def _counts(self, order: StartRing) -> tuple[float, float]:
-        """Return by how much this member's vector counts, and its buffers."""
+        """Return the weights of this member's vector and of its buffers."""
         place, (samples, _) = order.members.index(self.worker), self._counted(order)
         return order.weights[place], samples[place] / sum(samples)
 
@@ -303,7 +302,7 @@ class RingMember:
         return counted(self.replica.aggregation, order.samples, order.steps)
 
     def _at_servers(self, order: StartRing, vector: Tensor, buffers: Tensor) -> list[Tensor]:
-        """Have each server add up its cut of a vector, the first with the buffers; return their answers.
+        """Let each server sum its part of a vector, the first also the buffers; return the results.
 
         Buffers alone are the first server's business.
         """
@@ -318,7 +317,7 @@ class RingMember:
         return [self._await_piece(order.ring, number, server) for number, server in enumerate(servers)]
 
     def _reduce(self, order: StartRing, vector: Tensor, sums: int, codec: str) -> None:
-        """Add up a vector over the members, in place, when so many sums of this exchange are done."""
+        """Sum a vector over the members, in place, after `sums` sums of this exchange."""
         place, size = order.members.index(self.worker), len(order.members)
         wires = self._wires(order.members, order.ring, sums * 2 * (size - 1), codec)
         wired = None if codec == "none" else lambda piece: over_the_wire(piece, codec)
@@ -327,7 +326,7 @@ class RingMember:
     def _wires(
         self, members: Sequence[int], number: int, first: int, codec: str = "none"
     ) -> tuple[SendPiece, ReceivePiece]:
-        """Return how a piece is sent on, and the one before is awaited, when so many steps are done."""
+        """Return functions that send a piece on, and receive the previous one, starting at step `first`."""
         following = members[(members.index(self.worker) + 1) % len(members)]
 
         def send(step: int, piece: Tensor) -> None:
@@ -380,7 +379,7 @@ class RingMember:
             self.mailbox.defer(message)
 
     def _await_settlement(self) -> StartRing | msg.TakeSum:
-        """Wait for the order to do the ring again with others, or for the sum of a member who finished it."""
+        """Wait for an order to repeat the ring without lost members, or for the sum of one that finished."""
         while True:
             message = self.mailbox.next_new(LOOK_S)
             if isinstance(message, StartRing | msg.TakeSum):
@@ -392,7 +391,7 @@ class RingMember:
 
 
 def _share_of(replica: Server, part: Partition) -> Server:
-    """Return a server of these entries of a replica, with their part of its states, and all buffers."""
+    """Return a server for these entries of a replica, with their states and all buffers."""
     state = slice_of(replica.tensors(), part, first=True)
     optimizer, batch = of_part(replica.spec, part), replica.global_batch
     made = Server(state["parameters"], state["buffers"], optimizer, batch, replica.aggregation)

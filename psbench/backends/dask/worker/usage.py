@@ -1,4 +1,4 @@
-"""What a training worker's time went into, from its first release to its end."""
+"""Use of a training worker's time, from its first release to its end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Usage:
-    """Seconds of reading and of computing, counted apart, and of CPU beside the clock's.
+    """Seconds of reading and of computing, and of CPU besides the clock's.
 
     CPU seconds are those of the whole process (`time.process_time`): torch's threads, the sender's and Dask's
     own included, as a monitor of the machine shows them. A worker that shares its Dask process with
@@ -26,7 +26,7 @@ class Usage:
             self._began = time.perf_counter(), time.process_time()
 
     def add(self, read_s: float, compute_s: float) -> None:
-        """Count a step, also one that became void while it was computed."""
+        """Count a step, including a cancelled one."""
         self.steps += 1
         self.read_s += read_s
         self.compute_s += compute_s

@@ -1,4 +1,4 @@
-"""A training worker: does what its worker loop decides, from one release to the next."""
+"""A training worker: executes its worker loop's decisions, from one release to the next."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Worker:
         self._compose(0)
 
     def run(self, met: Callable[[], None] = lambda: None) -> None:
-        """Work until the coordinator says stop.
+        """Work until the coordinator stops the run.
 
         Parameters
         ----------
@@ -148,14 +148,14 @@ class Worker:
                 self.member.close()
 
     def _report_stamps(self, stamps: WorkerStamps) -> None:
-        """Look at the clocks once more, and send the coordinator what was noted."""
+        """Synchronise the clocks once more, and send the recorded times to the coordinator."""
         stamps.clock(*self._clock.synchronise(self.mailbox))
         self.mailbox.send(msg.StampsReport(**stamps.facts()))
 
     # ---------------------------------------------------------------- from one release to the next
 
     def _work_from(self, release: ReleaseMessage | None) -> None:
-        """Do what the loop decides, from a release, or a checkpoint, until the next release is needed."""
+        """Execute the worker loop's directives until the next release is needed."""
         directive: Directive | None = "continue" if release is None else self._take(release)
         if release is not None and release.halts:
             return
@@ -165,7 +165,7 @@ class Worker:
             goes_on = self._obey(directive)
 
     def _take(self, release: ReleaseMessage) -> Directive:
-        """Take a release, and what comes with it from all servers."""
+        """Handle a release with the answers of all servers."""
         if self.loop is None:
             self.loop = WorkerLoop(self.composition, self.worker, release.samples)
         rate = release.epoch, release.epochs_per_step
@@ -180,7 +180,7 @@ class Worker:
         return directive
 
     def _renew(self, release: ReleaseMessage) -> None:
-        """Take the model or aggregate that comes with a release."""
+        """Use the model or aggregate of a release."""
         vectors: Sequence[Tensor] = ()  # after a vote, or if this version is here already
         if release.aggregate:
             vectors = (self.exchange.aggregate(release),)
@@ -193,7 +193,7 @@ class Worker:
             self._send_model(tag)
 
     def _step(self) -> Directive | None:
-        """Compute a step and return what to do then; None if it has become void."""
+        """Compute a step and return the next directive; None if the step was cancelled."""
         loop, model = self.loop, self.model
         assert loop is not None
         stamps = self._noting
@@ -224,7 +224,7 @@ class Worker:
         return loop.stepped(samples, compute_s, result.loss, stats)
 
     def _interrupted(self, seconds: float) -> bool:
-        """Wait so long, or until the step becomes void; obey other orders meanwhile."""
+        """Wait for that time, or until the step is cancelled; obey other orders meanwhile."""
         now = time.monotonic()
         if now >= self._next_check:  # a worker that computes for long without waiting would not know
             self._next_check = now + LOOK_S
@@ -249,7 +249,7 @@ class Worker:
                     return True
 
     def _obey(self, directive: Directive | None) -> bool:
-        """Do what the worker loop decided; return whether to compute a step then."""
+        """Execute a directive; return whether to compute a step next."""
         if self.loop is None or directive is None:
             return False
         return obey(directive, self.loop, keep=self.model.keep, send=self._send_decision, push=self._push)
@@ -281,7 +281,7 @@ class Worker:
     # ---------------------------------------------------------------- messages of the coordinator
 
     def _await_release(self) -> ReleaseMessage | None:
-        """Wait for the next release; None for training that starts in the middle of this worker's steps."""
+        """Wait for the next release; None if training starts in the middle of this worker's steps."""
         while True:
             message = self.mailbox.next(LOOK_S)
             if isinstance(message, ReleaseMessage):
@@ -334,7 +334,7 @@ class Worker:
             self._send_model(order.tag)
 
     def _send_model(self, tag: int) -> None:
-        """Send this worker's own model, for the mean of all where models diverge between averages."""
+        """Send this worker's model, for the mean of all models between averages."""
         tensors = {"parameters": self.model.parameters, "buffers": self.model.buffers}
         self.mailbox.send(msg.WorkerModel(tag, tensors))
 
@@ -352,7 +352,7 @@ class Worker:
         self.mailbox.send(msg.WorkerState(order.tag, Json(plain | part[1]), tensors))
 
     def _part(self, since: Since | None = None) -> _Part:
-        """Return what this worker holds now, as it is to be stored if it computes from now on."""
+        """Return this worker's state for a checkpoint, assuming that it computes from now on."""
         position = self.trainer.position(self.worker)
         plain: dict[str, Any] = {"position": position, "used": position.steps}
         tensors: StateDict = {}
@@ -366,12 +366,12 @@ class Worker:
     # ---------------------------------------------------------------- compositions
 
     def _hand_over(self, order: msg.ChangeComposition) -> None:
-        """Go on under another composition, with the residual unless its units differ."""
+        """Continue under another composition, with the residual unless its units differ."""
         new, residual = self._compositions[order.composition], self.exchange.residual
         self._compose(order.composition, None if new.forgets_residual(self.composition) else residual)
 
     def _compose(self, index: int, residual: Tensor | None = None) -> None:
-        """Begin under a composition: with servers, or with a replica of this worker's own."""
+        """Start a composition: with servers, or with this worker's replica."""
         self.composition = composition = self._compositions[index]
         self.trainer.unassign()
         if self._corruptions is not None:
@@ -387,7 +387,7 @@ class Worker:
             self.member.begin(replica, codec, servers, gathers)
 
     def _restart(self, residual: Tensor | None) -> None:
-        """Forget what was concluded and computed since the last push."""
+        """Discard state derived since the last push."""
         self.loop = self._overlapped = self._at_release = self._at_push = None
         self._repeats = False
         self.model = LocalModel(self.composition, self._optimizer, self._fragments())
