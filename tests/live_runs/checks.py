@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from psbench.backends.dask.coordinator.checkpointing import Start
+from psbench.backends.dask.coordinator.beginning import Start
 from psbench.backends.dask.coordinator.live_run import LiveRun
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
@@ -97,7 +97,7 @@ class Checks:
     def members(self) -> None:
         """Check that all workers are in the run, once all that has happened is handled, or are to join it."""
         live, run = self._live, self._live.run
-        if live.wait is not live.training_wait or run.events:
+        if live.run.wait is not live.training_wait or run.events:
             return
         due = [event for at, event in run.timers.entries() if at == run.now]  # the next input finds it
         joining = {event.worker for event in [*run.engine.waiting_events, *due] if isinstance(event, Join)}
@@ -280,14 +280,14 @@ class Checks:
         """
         live = self._live
         run = live.run
-        if live.wait is not live.training_wait or run.events or run.engine.measuring:
+        if live.run.wait is not live.training_wait or run.events or run.engine.measuring:
             return
         taken = self._log_of_run(Kind.PUSH) + self._log_of_run(Kind.VOID, "push")
         if taken != len(self._pushes) and not live.start:
             raise BrokenContract(f"{len(self._pushes)} pushes have come, and the run has taken {taken}")
         # a worker that computes reads what it is asked for when its step is over
         evaluates = not (dead or run.store.awaits_replies) and EVALUATOR in run.peers.present
-        if evaluates and self.is_plain and (awaited := len(live.evaluation.queue)):
+        if evaluates and self.is_plain and (awaited := len(live.run.evaluations.pending)):
             raise BrokenContract(f"{awaited} evaluations are awaited, and none is under way")
         for name, worker in workers.items():
             why = "" if dead else self._why_strayed(worker)
