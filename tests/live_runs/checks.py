@@ -32,6 +32,36 @@ _PATIENCE_S = 1.0
 _CHANGES = (Kind.JOIN, Kind.LEAVE, Kind.DROP, Kind.READMIT)
 
 
+def broken_invariants(live: LiveRun) -> list[str]:
+    """Return the invariants of `RunState` that do not hold after an input, as its comments state them."""
+    run = live.run
+    replica, evaluations = run.replica, run.evaluations
+    between_answers = run.wait is live.training_wait and not run.ending
+    found = {
+        "training has started without a store": run.training and not run.has_store,
+        "the time is before the start": run.now < run.start_s,
+        "there is no wait after the first input": run.wait is None and not run.ending,
+        "a model is with the evaluator that is not pending": not (
+            evaluations.sent.keys() <= evaluations.pending.keys()
+        ),
+        "an evaluation is pending without an evaluator": evaluations.is_off and bool(evaluations.pending),
+        "models are requested between two answers": between_answers and evaluations.asked is not None,
+        "a checkpoint without missing parts is unfinished": not all(
+            checkpoint.missing for checkpoint in run.unfinished.values()
+        ),
+        "the log is held although the replica has the state": (
+            run.log_stream.held != (replica.awaited is not None)
+        ),
+        "a replica is awaited that is not there": replica.awaited is not None and not replica.is_there,
+        "the preview is another engine than the spare one": run.preview not in (None, run.spare_engine),
+        "an event is in a ring between two answers": between_answers and run.in_ring is not None,
+        "a number is missing that no engine waits for": (
+            bool(run.measurement.missing) and not (run.engine.measuring or run.ending)
+        ),
+    }
+    return [sentence for sentence, holds in found.items() if holds]
+
+
 class Checks:
     """Follows one run, and says at the first input after which something does not hold.
 
@@ -88,7 +118,9 @@ class Checks:
     # ---------------------------------------------------------------- messages
 
     def after_input(self) -> None:
-        """Check the log as far as it has grown."""
+        """Check the state of the run, and the log as far as it has grown."""
+        if broken := broken_invariants(self._live):
+            raise BrokenContract(f"the state of the run: {'; '.join(broken)}")
         rows = len(self._live.run.log)
         if self._invariants is not None and rows > self._rows:
             self._rows = rows
