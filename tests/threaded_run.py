@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from psbench.backends.dask.coordinator.checkpointing import Start
+from psbench.backends.dask.coordinator.beginning import Start
 from psbench.backends.dask.coordinator.coordinator import Coordinator
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message

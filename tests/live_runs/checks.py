@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from psbench.backends.dask.coordinator.checkpointing import Start
+from psbench.backends.dask.coordinator.beginning import Start
 from psbench.backends.dask.coordinator.live_run import LiveRun
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
@@ -30,6 +30,36 @@ _ROUNDING_S = 1e-3
 #: servers wait for a while for what may have been lost
 _PATIENCE_S = 1.0
 _CHANGES = (Kind.JOIN, Kind.LEAVE, Kind.DROP, Kind.READMIT)
+
+
+def broken_invariants(live: LiveRun) -> list[str]:
+    """Return the invariants of `RunState` that do not hold after an input, as its comments state them."""
+    run = live.run
+    replica, evaluations = run.replica, run.evaluations
+    between_answers = run.wait is live.training_wait and not run.ending
+    found = {
+        "training has started without a store": run.training and not run.has_store,
+        "the time is before the start": run.now < run.start_s,
+        "there is no wait after the first input": run.wait is None and not run.ending,
+        "a model is with the evaluator that is not pending": not (
+            evaluations.sent.keys() <= evaluations.pending.keys()
+        ),
+        "an evaluation is pending without an evaluator": evaluations.is_off and bool(evaluations.pending),
+        "models are requested between two answers": between_answers and evaluations.asked is not None,
+        "a checkpoint without missing parts is unfinished": not all(
+            checkpoint.missing for checkpoint in run.unfinished.values()
+        ),
+        "the log is held although the replica has the state": (
+            run.log_stream.held != (replica.awaited is not None)
+        ),
+        "a replica is awaited that is not there": replica.awaited is not None and not replica.is_there,
+        "the preview is another engine than the spare one": run.preview not in (None, run.spare_engine),
+        "an event is in a ring between two answers": between_answers and run.in_ring is not None,
+        "a number is missing that no engine waits for": (
+            bool(run.measurement.missing) and not (run.engine.measuring or run.ending)
+        ),
+    }
+    return [sentence for sentence, holds in found.items() if holds]
 
 
 class Checks:
@@ -88,7 +118,9 @@ class Checks:
     # ---------------------------------------------------------------- messages
 
     def after_input(self) -> None:
-        """Check the log as far as it has grown."""
+        """Check the state of the run, and the log as far as it has grown."""
+        if broken := broken_invariants(self._live):
+            raise BrokenContract(f"the state of the run: {'; '.join(broken)}")
         rows = len(self._live.run.log)
         if self._invariants is not None and rows > self._rows:
             self._rows = rows
@@ -97,7 +129,7 @@ class Checks:
     def members(self) -> None:
         """Check that all workers are in the run, once all that has happened is handled, or are to join it."""
         live, run = self._live, self._live.run
-        if live.wait is not live.training_wait or run.events:
+        if live.run.wait is not live.training_wait or run.events:
             return
         due = [event for at, event in run.timers.entries() if at == run.now]  # the next input finds it
         joining = {event.worker for event in [*run.engine.waiting_events, *due] if isinstance(event, Join)}
@@ -280,14 +312,14 @@ class Checks:
         """
         live = self._live
         run = live.run
-        if live.wait is not live.training_wait or run.events or run.engine.measuring:
+        if live.run.wait is not live.training_wait or run.events or run.engine.measuring:
             return
         taken = self._log_of_run(Kind.PUSH) + self._log_of_run(Kind.VOID, "push")
         if taken != len(self._pushes) and not live.start:
             raise BrokenContract(f"{len(self._pushes)} pushes have come, and the run has taken {taken}")
         # a worker that computes reads what it is asked for when its step is over
         evaluates = not (dead or run.store.awaits_replies) and EVALUATOR in run.peers.present
-        if evaluates and self.is_plain and (awaited := len(live.evaluation.queue)):
+        if evaluates and self.is_plain and (awaited := len(live.run.evaluations.pending)):
             raise BrokenContract(f"{awaited} evaluations are awaited, and none is under way")
         for name, worker in workers.items():
             why = "" if dead else self._why_strayed(worker)

@@ -502,7 +502,7 @@ class World:
             self.let_all_happen()
             if self.end is not None:
                 return
-        wait = self.live.wait
+        wait = self.live.run.wait
         raise BrokenContract(f"the run does not end: it waits for {wait.whom() if wait else 'nothing'}")
 
     def settle(self) -> None:

@@ -287,8 +287,8 @@ class LiveLeavesOutPushes(LiveRun):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        make = self.actions.apply
-        self.actions.performers[act.Apply] = lambda action, now: make(
+        make = self.driver.apply
+        self.driver.performers[act.Apply] = lambda action, now: make(
             replace(action, pushes=action.pushes[:1], weights=action.weights[:1]), now
         )
 
@@ -298,7 +298,7 @@ class LiveLosesRelease(LiveRun):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        performers, release = self.actions.performers, self.actions.release
+        performers, release = self.driver.performers, self.driver.release
 
         def lose(action: act.Release, now: float) -> None:
             if (action.worker, action.ticket) != (1, 3):
@@ -313,7 +313,7 @@ class LiveMeasuresNothing(LiveRun):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         events = self.run.events
-        self.actions.performers[act.Measure] = lambda action, now: events.append(ev.Measured({}))
+        self.driver.performers[act.Measure] = lambda action, now: events.append(ev.Measured({}))
 
 
 class LiveReleasesFirst(LiveRun):
@@ -321,8 +321,8 @@ class LiveReleasesFirst(LiveRun):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        perform = self.answers.perform
-        self.answers.perform = lambda actions: perform(sorted(actions, key=lambda a: type(a) is act.Apply))
+        perform = self.driver.perform
+        self.driver.perform = lambda actions: perform(sorted(actions, key=lambda a: type(a) is act.Apply))
 
 
 LIVE_FAULTS: dict[type[LiveRun], str] = {

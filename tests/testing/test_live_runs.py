@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import pytest
 
-from psbench.backends.dask.coordinator.live_run import LiveRun
-from psbench.backends.dask.coordinator.log_stream import LogStream
-from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.coordinator import (
+    beginning,
+    checkpointing,
+    evaluation,
+    live_run,
+    membership,
+    pushes,
+    run_state,
+)
+from psbench.backends.dask.coordinator.driver import LiveDriver
+from psbench.backends.dask.coordinator.model_requests import ModelRequests
+from psbench.backends.dask.coordinator.peers import LogStream
+from psbench.backends.dask.coordinator.run_state import RunState, Script
 from psbench.core import events as ev
 from psbench.testing.invariants import BrokenContract
 from tests.live_runs import run_live_campaign
+
+#: plants itself in the coordinator
+Fault: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 
 
 def test_schedules_of_live_runs_keep_the_contract() -> None:
@@ -28,169 +41,144 @@ def test_100_000_schedules_of_live_runs_keep_the_contract() -> None:
     assert run_live_campaign(100_000, seed=1).findings == []
 
 
-class ForgetsWhoLeft(LiveRun):
+def forgets_who_left(patch: pytest.MonkeyPatch) -> None:
     """The store is not told that a worker is dead."""
+    use = LiveDriver.use
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.actions_use, self.actions.use = self.actions.use, self._use  # type: ignore[method-assign]
+    def use_forgetful(driver: LiveDriver, *given: Any) -> None:
+        use(driver, *given)
+        driver._run.store.leave = lambda *_: None  # type: ignore[method-assign]
 
-    def _use(self, *given: Any) -> None:
-        self.actions_use(*given)
-        self.run.store.leave = lambda *_: None  # type: ignore[method-assign]
+    patch.setattr(LiveDriver, "use", use_forgetful)
 
 
-class AsksTheDead(LiveRun):
+def asks_the_dead(patch: pytest.MonkeyPatch) -> None:
     """Models and checkpoints wait for workers that are gone."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.checkpoints.leave = self.run.averaging.leave = lambda *_: None  # type: ignore[method-assign]
+    patch.setattr(checkpointing, "leave", lambda *_: None)
+    patch.setattr(ModelRequests, "leave", lambda *_: None)
 
 
-class DropsEvaluations(LiveRun):
+def drops_evaluations(patch: pytest.MonkeyPatch) -> None:
     """Another evaluator is not sent what the one before has not answered."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.evaluation.queue.begin_again = lambda: None  # type: ignore[method-assign]
+    patch.setattr(evaluation, "begin_again", lambda run: None)
 
 
-class ReleasesInMidMove(LiveRun):
+def releases_in_mid_move(patch: pytest.MonkeyPatch) -> None:
     """Workers go on before every server holds its entries."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        reassign = self.actions._reassign
-
-        def at_once(change: Any) -> None:
-            next(reassign(change))
-
-        from psbench.core import actions as act
-
-        self.actions._performers[act.Reassign] = at_once
+    reassign = LiveDriver.reassign
+    patch.setattr(LiveDriver, "reassign", lambda *given: next(reassign(*given)) and None)
 
 
-class KeepsVoidPushes(LiveRun):
+def keeps_void_pushes(patch: pytest.MonkeyPatch) -> None:
     """The event of a push is lost, as if its message had not come."""
+    take = pushes.take
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        take, seen = self.pushes.take, []
+    def lose_the_fourth(run: RunState, worker: int, message: Any) -> None:
+        seen: list[int] = vars(run).setdefault("seen", [])
+        seen.append(worker)
+        if len(seen) != 4:
+            take(run, worker, message)
 
-        def lose_the_fourth(worker: int, message: Any) -> None:
-            seen.append(worker)
-            if len(seen) != 4:
-                take(worker, message)
-
-        self._of_workers[msg.PushMessage] = lose_the_fourth
+    patch.setattr(pushes, "take", lose_the_fourth)
 
 
-class EndsWithoutLeaves(LiveRun):
+def ends_without_leaves(patch: pytest.MonkeyPatch) -> None:
     """A lost worker is not reported to the engine."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.membership._lose_worker = lambda *given: None  # type: ignore[method-assign]
+    patch.setattr(membership, "_lose_worker", lambda *_: None)
 
 
-class LosesNumbers(LiveRun):
+def loses_numbers(patch: pytest.MonkeyPatch) -> None:
     """What was measured does not reach the engine; drawn by tests.mutation.live."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.measurements._events = deque()
+    patch.setattr(evaluation, "take_number", lambda *_: None)
 
 
-class NeverLooks(LiveRun):
-    """It is not asked who is dead; drawn by tests.mutation.live."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self._next_look = math.inf
+def never_looks(patch: pytest.MonkeyPatch) -> None:
+    """It is not asked who is dead, once all have connected; drawn by tests.mutation.live."""
+    patch.setattr(live_run, "_LOOK_S", math.inf)
 
 
-class NeverHeld(LogStream):
-    """A log that is sent whatever the replica has."""
-
-    held = property(lambda self: False, lambda self, value: None)  # type: ignore[assignment]
-
-
-class HoldsNoLog(LiveRun):
+def holds_no_log(patch: pytest.MonkeyPatch) -> None:
     """The client is sent rows while the replica takes the state that they led to."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.run.log_stream.__class__ = NeverHeld
+    patch.setattr(LogStream, "held", property(lambda _: False, lambda _, held: None), raising=False)
 
 
-class AcceptsAnyReceipt(LiveRun):
+def accepts_any_receipt(patch: pytest.MonkeyPatch) -> None:
     """A receipt of an earlier state counts for the one that the replica is taking."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.replication.take_receipt = lambda _: self.replication._take_off()  # type: ignore[method-assign]
+    patch.setattr(checkpointing, "take_receipt", lambda run, tag: checkpointing._confirm(run))
 
 
-class PlansNoFailure(LiveRun):
+def plans_no_failure(patch: pytest.MonkeyPatch) -> None:
     """The failures that a cluster plans do not happen."""
+    planned = run_state.membership_events
+    patch.setattr(
+        run_state,
+        "membership_events",
+        lambda profile: [entry for entry in planned(profile) if type(entry[1]) is not ev.Leave],
+    )
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        timers = self.run.timers
-        timers._heap = [entry for entry in timers._heap if type(entry[2]) is not ev.Leave]
 
-
-class ResumesWithoutNewcomers(LiveRun):
+def resumes_without_newcomers(patch: pytest.MonkeyPatch) -> None:
     """Who is here when a run goes on, and was not in it at the checkpoint, does not join."""
+    changes = membership.changes_since_checkpoint
+    patch.setattr(
+        membership,
+        "changes_since_checkpoint",
+        lambda run, *given: [
+            event
+            for event in changes(run, *given)
+            if type(event) is ev.Leave or event.worker in run.view.workers
+        ],
+    )
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        members, known = self.membership, self.run.view.workers
-        changes = members.changes_since_checkpoint
-        members.changes_since_checkpoint = lambda *given: [  # type: ignore[method-assign]
-            event for event in changes(*given) if type(event) is ev.Leave or event.worker in known
-        ]
 
-
-class ResumesWithTheLost(LiveRun):
+def resumes_with_the_lost(patch: pytest.MonkeyPatch) -> None:
     """Who was in a run at a checkpoint, and is not here when it goes on, does not leave it."""
+    changes = membership.changes_since_checkpoint
+    patch.setattr(
+        membership,
+        "changes_since_checkpoint",
+        lambda *given: [event for event in changes(*given) if type(event) is ev.Join],
+    )
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        changes = self.membership.changes_since_checkpoint
-        self.membership.changes_since_checkpoint = lambda *given: [  # type: ignore[method-assign]
-            event for event in changes(*given) if type(event) is ev.Join
-        ]
 
-
-class ResumesWithoutEvaluations(LiveRun):
+def resumes_without_evaluations(patch: pytest.MonkeyPatch) -> None:
     """An evaluation under way at a checkpoint is not made by the run that goes on."""
+    resume = beginning.resume
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        if self.start is not None:
-            self.start.checkpoint.state.pop("awaited", None)
+    def resume_without(run: RunState, driver: LiveDriver, start: beginning.Start) -> Script[None]:
+        start.checkpoint.state.pop("awaited", None)
+        return resume(run, driver, start)
+
+    patch.setattr(beginning, "resume", resume_without)
 
 
-SOON = KeepsVoidPushes, EndsWithoutLeaves, NeverLooks, ResumesWithoutNewcomers, AsksTheDead, DropsEvaluations
+SOON = (
+    keeps_void_pushes,
+    ends_without_leaves,
+    never_looks,
+    resumes_without_newcomers,
+    asks_the_dead,
+    drops_evaluations,
+)
 #: found after a hundred schedules and more
 LATE = [
-    *(ForgetsWhoLeft, ReleasesInMidMove, LosesNumbers, HoldsNoLog, AcceptsAnyReceipt),
-    *(ResumesWithTheLost, PlansNoFailure, ResumesWithoutEvaluations),
+    *(forgets_who_left, releases_in_mid_move, loses_numbers, holds_no_log, accepts_any_receipt),
+    *(resumes_with_the_lost, plans_no_failure, resumes_without_evaluations),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("canary", [*SOON, *(pytest.param(each, marks=pytest.mark.nightly) for each in LATE)])
-def test_planted_faults_are_found(canary: type[LiveRun]) -> None:
-    done = run_live_campaign(3000, run_class=canary, most_failures=1, shrinks=False)
+@pytest.mark.parametrize("fault", [*SOON, *(pytest.param(each, marks=pytest.mark.nightly) for each in LATE)])
+def test_planted_faults_are_found(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault(monkeypatch)
+    done = run_live_campaign(3000, most_failures=1, shrinks=False)
     assert done.failures == 1
-    assert "TypeError" not in done.findings[0][3]  # the canary itself fits no more
+    assert "TypeError" not in done.findings[0][3]  # the fault itself fits no more
 
 
-def test_a_fault_is_played_again_with_fewer_choices() -> None:
-    done = run_live_campaign(200, run_class=KeepsVoidPushes, most_failures=1)
+def test_a_fault_is_played_again_with_fewer_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    keeps_void_pushes(monkeypatch)
+    done = run_live_campaign(200, most_failures=1)
     ((block, number, choices, error),) = done.findings
     assert choices < 150
     assert error.startswith(BrokenContract.__name__) or "Error" in error or "lost" in error

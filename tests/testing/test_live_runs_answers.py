@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from psbench import strategies
-from psbench.backends.dask.coordinator.evaluation_queue import EvaluationQueue
+from psbench.backends.dask.coordinator import membership
 from psbench.backends.dask.coordinator.live_run import LiveRun
+from psbench.backends.dask.coordinator.run_state import EvaluationState, PendingEvaluation
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.instructions import (
     Answer,
@@ -151,14 +152,14 @@ def test_a_void_push_that_is_not_finite_ends_nothing() -> None:
 
 def test_orders_of_the_engine_are_sent_to_their_worker() -> None:
     live = connected_and_begun()
-    live.actions.perform_one(Tell(1, {"batch_size": 3}), 0.0)
+    live.driver.perform_one(Tell(1, {"batch_size": 3}), 0.0)
     assert live.run.out.take() == [Send("worker 1", msg.NewOrders({"batch_size": 3}))]
 
 
 def test_releases_that_are_not_sent_leave_workers_unanswered() -> None:
     live = connected_and_begun()
     live.run.ending.stop()
-    assert [*live.answers.perform([SetTimer(1.0, "a"), Release(0)])] == []
+    assert [*live.driver.perform([SetTimer(1.0, "a"), Release(0)])] == []
     assert live.run.ending.unanswered
 
 
@@ -166,14 +167,14 @@ def test_releases_that_are_not_sent_leave_workers_unanswered() -> None:
 def test_a_mean_is_without_the_model_of_a_worker_that_is_away(how: str) -> None:
     """Before the engine hears of a loss, too: what it is told first may wait for that evaluation."""
     live = connected_and_begun()
-    averaging, found = live.run.averaging, list[Any]()
+    averaging, found = live.run.models, list[Any]()
     averaging.ask_more(tag := averaging.ask(), [0, 1])
     averaging.mean(tag, lambda *mean: found.append(mean))
     model = {"parameters": torch.ones(2), "buffers": torch.zeros(0)}
     averaging.answer(0, tag, model)
     averaging.answer(1, tag - 1, model)  # for another mean, which is there
     assert not found
-    live.actions.void(1) if how == "halted" else live.membership.lose("worker 1")
+    live.driver.void(1) if how == "halted" else membership.lose(live.run, "worker 1")
     ((mean, _),) = found
     assert mean["parameters"].tolist() == [1.0, 1.0]
 
@@ -223,13 +224,13 @@ def test_a_receipt_of_an_earlier_state_is_not_that_of_the_last() -> None:
     settle(run)
     run.end_step("worker 0")
     settle(run, without="replica")
-    wait = run.live.wait
+    wait = run.live.run.wait
     assert wait is not None
     assert wait.whom() == "replica (to keep the state)"
     run.live.handle(Received("replica", msg.StateKept(-1)), run.now)
-    assert run.live.wait is wait
+    assert run.live.run.wait is wait
     settle(run)
-    assert run.live.wait is run.live.training_wait
+    assert run.live.run.wait is run.live.training_wait
 
 
 def test_an_answer_that_waits_is_not_for_the_next_in_a_place() -> None:
@@ -252,13 +253,12 @@ def test_an_answer_that_waits_is_not_for_the_next_in_a_place() -> None:
 
 @pytest.mark.parametrize(("model_bytes", "room"), [(1 << 26, 4), (1 << 25, 8), (1 << 30, 4)])
 def test_training_waits_once_a_quarter_of_a_gigabyte_is_to_be_evaluated(model_bytes: int, room: int) -> None:
-    queue = EvaluationQueue(Outbox(), model_bytes)
-    view = ClusterView(2)
-    for number in range(room):
-        queue.expect(number, view)
-    assert not queue.is_full
-    queue.expect(room, view)
-    assert queue.is_full
+    state = EvaluationState(model_bytes)
+    for key in range(room):
+        state.pending[key] = PendingEvaluation(key, 0, 0.0)
+    assert not state.is_full
+    state.pending[room] = PendingEvaluation(room, 0, 0.0)
+    assert state.is_full
 
 
 def without_an_evaluator(strategy: Any, **changes: Any) -> World:
@@ -334,8 +334,8 @@ def test_a_replica_lost_while_a_switch_waits_is_done_without() -> None:
 
 def let_push(run: World, worker: int, without: str = "") -> None:
     """Let a worker compute until it has pushed, and that be answered."""
-    before = run.live.pushes.next_number
-    while run.live.pushes.next_number == before:
+    before = run.live.run.pushes.next_number
+    while run.live.run.pushes.next_number == before:
         settle(run, without)
         run.end_step(f"worker {worker}")
     settle(run, without)
@@ -383,10 +383,10 @@ def test_a_part_for_a_replica_that_is_lost_is_not_for_the_next() -> None:
 def test_a_mean_is_without_a_model_that_comes_when_it_is_not_awaited() -> None:
     """Its worker was halted meanwhile, and sent it before it heard of that."""
     live = connected_and_begun(3)
-    averaging, found = live.run.averaging, list[Any]()
+    averaging, found = live.run.models, list[Any]()
     averaging.ask_more(tag := averaging.ask(), [0, 1, 2])
     averaging.mean(tag, lambda *mean: found.append(mean))
-    live.actions.void(1)
+    live.driver.void(1)
     for worker in (0, 1, 2):
         averaging.answer(
             worker, tag, {"parameters": torch.tensor([1.0 + worker**2]), "buffers": torch.zeros(0)}
@@ -412,7 +412,7 @@ def test_a_version_is_held_while_a_push_that_waits_started_from_it() -> None:
     live, view = run.live, run.live.run.view
     push = Push(7, 1, 1, 5, 4, 1, 0, 0.1, 0.0, 1.0, None, False)
     view.pending[push.id] = push
-    live.actions.perform_one(Release(0, ticket=view.workers[0].ticket, load=9), 0.0)
+    live.driver.perform_one(Release(0, ticket=view.workers[0].ticket, load=9), 0.0)
     ((_, order),) = [
         (each.to, each.message) for each in live.run.out.take() if isinstance(each.message, msg.HoldVersion)
     ]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from functools import reduce
+from pathlib import Path
+
 import pytest
 
 from psbench.backends.dask.coordinator.live_run import LiveRun
+from psbench.backends.dask.protocol import instructions as ins
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.instructions import (
     End,
@@ -13,9 +18,30 @@ from psbench.backends.dask.protocol.instructions import (
     Tick,
 )
 from psbench.backends.dask.protocol.transport import Received
+from psbench.core import actions as act
+from psbench.core import events as ev
+from psbench.core.view import Status
 from psbench.errors import WorkerLost
 from psbench.metrics.traffic import total_bytes
 from tests.live_runs.scenes import settle, workload, world
+
+#: the page on the states of a live run
+PAGE = Path(__file__).parents[2] / "notebooks/site/explanations/live_run.md"
+#: names on it that are neither attributes nor messages
+OTHERS = {"RunState", "LiveRun.training_wait"}
+
+
+def test_the_page_on_states_names_attributes_and_messages_that_exist() -> None:
+    """A name in small letters is an attribute of `RunState`, one with a capital a message or a status."""
+    names = set(re.findall(r"`([\w.]+)`", PAGE.read_text())) - OTHERS
+    words = {name for name in names if name.endswith(".py")} | {"finished", "stopped", "diverged"}
+    attributes = {name for name in names - words if name[0].islower()}
+    settle(run := world(workload("asp")))
+    for name in attributes:
+        reduce(getattr, name.split("."), run.live.run)
+    there = {*vars(msg), *vars(ins), *vars(ev), *vars(act), *Status.__members__}
+    assert names - words - attributes - there == set()
+    assert len(attributes) > 20
 
 
 def test_the_same_inputs_give_the_same_instructions() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from psbench.backends.dask.coordinator import checkpointing
 from psbench.backends.dask.coordinator.live_run import LiveRun
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.instructions import (
@@ -25,10 +26,10 @@ def test_a_switch_in_which_a_run_is_stopped_is_in_no_checkpoint() -> None:
     run = world(workload(switch))
     settle(run)
     run.ask(msg.RequestSwitch(None))
-    while run.live.wait is run.live.training_wait:
+    while run.live.run.wait is run.live.training_wait:
         run.let_all_happen()
-    assert run.live.wait is not None
-    assert run.live.wait.whom() == "the time that a switch takes"
+    assert run.live.run.wait is not None
+    assert run.live.run.wait.whom() == "the time that a switch takes"
     run.ask(msg.RequestStop(False))
     run.heal()
     assert run.outcome is not None
@@ -84,7 +85,7 @@ def test_a_checkpoint_of_a_stop_without_version_comes_after_its_log() -> None:
     run = world(workload("bsp"))
     settle(run)
     run.live.run.log.add(Kind.NOTE, 1.0)
-    run.live.answers.write("now")
+    checkpointing.write(run.live.run, "now")
     sends = [each for each in run.live.run.out.take() if isinstance(each, Send)]
     assert isinstance(sends[0].message, msg.LogRows)
 
@@ -92,17 +93,17 @@ def test_a_checkpoint_of_a_stop_without_version_comes_after_its_log() -> None:
 def test_whose_parts_of_a_checkpoint_are_missing_is_said() -> None:
     run = world(workload("bsp"))
     settle(run)
-    run.live.answers.write("now")
-    assert run.live.checkpoints._whom() == "the servers, worker 0, worker 1 (a checkpoint)"
+    checkpointing.write(run.live.run, "now")
+    assert checkpointing._missing(run.live.run) == "the servers, worker 0, worker 1 (a checkpoint)"
 
 
 def test_a_checkpoint_does_not_wait_for_a_worker_that_is_gone() -> None:
     """Its part was waited for until the end of the run, and so were all later checkpoints."""
     run = world(workload("asp", checkpoint_every=1.0))
     settle(run)
-    run.live.answers.write("now")
+    checkpointing.write(run.live.run, "now")
     run.perform(run.live.run.out.take())
-    assert len(run.live.checkpoints) == 1
+    assert len(run.live.run.unfinished) == 1
     run.kill("worker 1")
     run.is_healing = True
     for _ in range(4):
@@ -110,7 +111,7 @@ def test_a_checkpoint_does_not_wait_for_a_worker_that_is_gone() -> None:
         settle(run)
     run.end_step("worker 0")  # it reads what it is asked between two steps
     settle(run)
-    assert len(run.live.checkpoints) == 0
+    assert len(run.live.run.unfinished) == 0
     assert run.record.start is not None
 
 
@@ -132,7 +133,7 @@ def test_a_run_goes_on_without_a_worker_lost_as_the_replica_asked() -> None:
     """What the replica kept of it from then on lacked its place in the data, and the run did not begin."""
     of = workload("local_sgd", 3, recovery={"replicas": 1}, evaluate_every=100, stop={"updates": 4})
     run = world(of)
-    while not len(run.live.checkpoints):
+    while not len(run.live.run.unfinished):
         run.arrive(run.waiting()[0])
     run.is_healing = True  # it is noticed at once who is dead
     run.kill("worker 0")
@@ -148,7 +149,7 @@ def test_a_run_goes_on_without_a_worker_lost_as_the_replica_asked() -> None:
 
 def resumed_from_now(run: World, of: Workload) -> World:
     """Return a run that goes on from a checkpoint of this moment of another."""
-    run.live.answers.write("now")
+    checkpointing.write(run.live.run, "now")
     run.perform(run.live.run.out.take())
     run.pass_time(0.0)
     while run.record.start is None:
@@ -211,7 +212,7 @@ def test_events_that_waited_are_in_a_checkpoint() -> None:
     settle(run)
     waiting = [ev.SwitchRequested(None), ev.Timer("a", 0), ev.Evaluated(1, 1, {"val_loss": 1.0})]
     run.live.run.events.extend(waiting)
-    kept = run.live.answers.state()["events"]
+    kept = checkpointing._coordinator_state(run.live.run)["events"]
     assert [each[1:4] for each in kept] == [
         [TIMER, 0, name] for name in ("SwitchRequested", "Timer", "Evaluated")
     ]

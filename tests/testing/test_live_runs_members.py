@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from psbench.backends.dask.coordinator import membership
 from psbench.backends.dask.coordinator.peers import Peers
-from psbench.backends.dask.coordinator.timers import Timers
+from psbench.backends.dask.coordinator.run_state import Timers
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.instructions import (
     FIRST_SERVER,
@@ -79,7 +80,7 @@ def test_who_is_retired_and_found_dead_is_lost_once_and_stops_nothing() -> None:
     assert [each.message.text for each in said if type(getattr(each, "message", None)) is msg.Incident] == [
         "worker 1 was lost at 1.1 s"
     ]
-    assert (live.stopping.retired, bool(live.run.ending)) == ("", False)
+    assert (live.run.retired, bool(live.run.ending)) == ("", False)
     assert live.run.view.num_active == 1
 
 
@@ -89,8 +90,8 @@ def test_a_run_moves_when_its_last_worker_is_retired() -> None:
     for name in ("worker 1", "worker 0"):
         live.handle(Received("client", msg.RoleLeaves(name)), 1.0)
         live.handle(Looked(()), 1.1)
-    assert (live.run.view.num_active, live.stopping.retired) == (1, "worker 0")
-    assert live.checkpoints.stopping
+    assert (live.run.view.num_active, live.run.retired) == (1, "worker 0")
+    assert live.run.checkpoint_schedule.stopping
 
 
 def test_a_push_is_lost_with_its_worker_even_if_that_is_replaced() -> None:
@@ -141,10 +142,10 @@ def test_a_worker_joins_once_whoever_says_so() -> None:
     live = all_connected(workload("asp", evaluate_every=100))
     live.handle(Received(FIRST_SERVER, msg.StateReply(1, {})), 0.0)
     live.handle(Received("evaluator", msg.EvaluationDone(0, {"val_loss": 1.0})), 0.0)
-    assert not live.membership.is_possible(ev.Join(1))
+    assert not membership.is_possible(live.run, ev.Join(1))
     live.run.view.workers[1].status = Status.GONE
     live.run.events.append(ev.Join(1))
-    assert live.membership.awaits_worker  # others may be gone meanwhile
+    assert membership.awaits_worker(live.run)  # others may be gone meanwhile
 
 
 def test_who_is_lost_when_its_join_waits_for_a_measurement_leaves() -> None:
@@ -335,7 +336,7 @@ def test_who_has_left_since_a_release_was_decided_is_sent_none(why: str) -> None
         live.run.events.append(ev.Leave(0, "failed"))
     live.run.events.append(ev.Leave(1, "failed"))
     ticket = worker.ticket - (why == "released again")
-    live.actions.perform_one(Release(0, ticket=ticket, load=worker.base_version), live.run.now)
+    live.driver.perform_one(Release(0, ticket=ticket, load=worker.base_version), live.run.now)
     assert bool(live.run.out.take()) == (why == "none")
 
 

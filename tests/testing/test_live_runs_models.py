@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psbench.backends.dask.coordinator import evaluation_queue
+from psbench.backends.dask.coordinator import run_state
 from psbench.backends.dask.coordinator.live_run import LiveRun
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.instructions import Outbox, Send
@@ -229,8 +229,8 @@ def test_who_is_lost_by_hand_while_shares_are_dealt_out_has_none() -> None:
         for worker in run.busy():
             run.end_step(worker)
         run.pass_time(0.01)
-    assert run.live.wait is not None
-    assert run.live.wait.whom() == "the holders of the model"
+    assert run.live.run.wait is not None
+    assert run.live.run.wait.whom() == "the holders of the model"
     press = Received("client", msg.PressWorker(2, "lost", 1.0))
     run.perform(run.live.handle(press, run.now))
     ends(run)
@@ -238,11 +238,11 @@ def test_who_is_lost_by_hand_while_shares_are_dealt_out_has_none() -> None:
 
 def test_a_new_process_is_not_told_to_mix_what_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     """A push waited for the evaluator while the worker that was to exchange models with it was replaced."""
-    monkeypatch.setattr(evaluation_queue, "_WAITING_BYTES", 0)
+    monkeypatch.setattr(run_state, "_WAITING_BYTES", 0)
     run = world(workload("ad_psgd", 3, **LONG | {"evaluate_every": 0.001}))
     run.is_healing = True
     settle(run)
-    while run.live.wait is None or run.live.wait.whom() != "evaluator":
+    while run.live.run.wait is None or run.live.run.wait.whom() != "evaluator":
         run.end_step(run.busy()[0])
         settle(run, without="evaluator")
     run.end_step(run.busy()[0])

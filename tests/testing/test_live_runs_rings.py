@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from psbench import strategies
+from psbench.backends.dask.coordinator import checkpointing
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.framing import StateDict
@@ -135,7 +136,7 @@ def test_a_version_that_nobody_foresaw_waits_for_its_ring() -> None:
     settle(run)
     run.workers["worker 0"].live()  # the ring is full now
     for worker in (0, 1):
-        assert run.live.wait is not run.live.training_wait
+        assert run.live.run.wait is not run.live.training_wait
         run.now += 1.0
         run.end_step(f"worker {worker}")
         settle(run)
@@ -179,8 +180,8 @@ def test_a_switch_waits_for_what_was_asked_for_under_all_reduce() -> None:
     settle(run)
     run.end_step("worker 1")
     settle(run)
-    run.live.answers.write("now")
-    switch = run.live.actions.perform_one(Handover(0, 1, "by hand"), run.live.run.now)
+    checkpointing.write(run.live.run, "now")
+    switch = run.live.driver.perform_one(Handover(0, 1, "by hand"), run.live.run.now)
     assert switch is not None
     model = next(switch)
     run.perform(run.live.run.out.take())

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from psbench.backends.control import Observer
-from psbench.backends.dask.coordinator.checkpointing import Start
+from psbench.backends.dask.coordinator.beginning import Start
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.outcome import Outcome
 from psbench.checkpoints.file import Checkpoint

@@ -12,7 +12,7 @@ import torch
 from distributed import get_worker
 from distributed.comm import get_address_host
 
-from psbench.backends.dask.coordinator.checkpointing import Start
+from psbench.backends.dask.coordinator.beginning import Start
 from psbench.backends.dask.coordinator.coordinator import Coordinator
 from psbench.backends.dask.keys import take_key
 from psbench.backends.dask.lifetime import outliving_scheduler

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from psbench.backends.dask.coordinator.replica_averaging import ReplicaAveraging
+from psbench.backends.dask.coordinator.model_requests import ModelRequests
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.instructions import Outbox, Send
 from psbench.backends.dask.protocol.messages import ReleaseMessage
@@ -177,7 +177,7 @@ def test_a_new_process_has_no_part_in_an_exchange_of_before(store: Store) -> Non
 
 def test_a_worker_without_a_model_is_in_no_mean() -> None:
     """Its model was lost with it; how far the others are from their mean could not be told."""
-    averaging, found = ReplicaAveraging(Outbox(), count()), list[Any]()
+    averaging, found = ModelRequests(Outbox(), count()), list[Any]()
     averaging.ask_more(tag := averaging.ask(), [0, 1, 2])
     averaging.mean(tag, lambda mean, spread: found.extend([mean["parameters"].tolist(), spread]))
     for worker, model in enumerate(([1.0, 0.0], [], [3.0, 0.0])):

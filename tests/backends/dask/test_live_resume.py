@@ -14,7 +14,7 @@ from test_live_workers import HALFWAY, SERVERS, experiment, simulated
 from threaded_run import Killed, ThreadedRun
 
 from psbench import Control, Run, replay, resume
-from psbench.backends.dask.coordinator.checkpointing import Start
+from psbench.backends.dask.coordinator.beginning import Start
 from psbench.backends.dask.protocol.messages import RequestStop
 from psbench.backends.dask.worker.worker import Worker
 from psbench.backends.simulated.simulation import run_simulated
@@ -185,7 +185,7 @@ OFTEN = {"name": "hermes", "chunk_samples": 48, "passes": 1, "alpha": -0.1, "pat
 @pytest.mark.parametrize("strategy", ["bsp", {"name": "selsync", "delta": 1e9}, OFTEN], ids=json.dumps)
 def test_a_stop_leaves_a_checkpoint(strategy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the next version, where under a barrier nothing is void; or, if none comes, of the moment."""
-    monkeypatch.setattr("psbench.backends.dask.coordinator.stopping._STOP_S", 0.2)
+    monkeypatch.setattr("psbench.backends.dask.coordinator.finishing._STOP_S", 0.2)
     asked: list[bool] = []
 
     def on_rows(done: ThreadedRun, client: Any) -> None:
@@ -213,7 +213,7 @@ def test_a_stop_leaves_a_checkpoint(strategy: Any, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("strategy", ["all_reduce", "fsdp"])
 def test_what_waits_for_a_ring_goes_on_bit_by_bit(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop found a worker in a long step; the others' payloads were in no checkpoint."""
-    monkeypatch.setattr("psbench.backends.dask.coordinator.stopping._STOP_S", 0.05)
+    monkeypatch.setattr("psbench.backends.dask.coordinator.finishing._STOP_S", 0.05)
     stopped = threading.Event()
 
     class StepsLong(Worker):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from msgspec import msgpack
 
-from psbench.backends.dask.coordinator.timers import Timers
+from psbench.backends.dask.coordinator.run_state import Timers
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import (
     _KINDS,

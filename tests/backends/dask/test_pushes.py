@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from psbench import strategies
-from psbench.backends.dask.coordinator.pushes import PushIntake
+from psbench.backends.dask.coordinator import pushes
+from psbench.backends.dask.coordinator.run_state import PushState
 from psbench.backends.dask.protocol.messages import PushMessage, WorkerGone
 from psbench.backends.dask.server.lost_payloads import LostPayloads
 from psbench.backends.dask.server.parameter_slice import ParameterSlice
@@ -29,7 +30,9 @@ def run() -> Any:
     """Give the state of a run whose store takes whatever it hears of."""
     engine = Engine(strategies.asp(), ClusterView(num_workers=2, dataset_size=64, global_batch=8))
     engine.begin([0, 1])
-    return Mock(engine=engine, view=engine.view, events=deque(), ending=Ending(), clock_s=NOW_S)
+    state = PushState(bytes_up=lambda fragment, version: 40)
+    parts = {"view": engine.view, "events": deque(), "ending": Ending(), "pushes": state}
+    return Mock(engine=engine, clock_s=NOW_S, **parts)
 
 
 @pytest.fixture
@@ -37,42 +40,35 @@ def events(run: Any) -> deque[ev.Event]:
     return run.events  # type: ignore[no-any-return]
 
 
-@pytest.fixture
-def pushes(run: Any) -> PushIntake:
-    intake = PushIntake(run)
-    intake.compose(lambda fragment, version: 40, ())
-    return intake
-
-
 def message(samples: int, steps: int, sent_s: float = 0.0) -> PushMessage:
     return PushMessage(1, 0, samples, steps, 0.1, sent_s, 0.5)
 
 
 def test_a_worker_continues_in_its_data_after_its_last_handled_push(
-    pushes: PushIntake, events: deque[ev.Event]
+    run: Any, events: deque[ev.Event]
 ) -> None:
-    pushes.set_position(1, 100, 10)
-    pushes.take(1, message(8, 2))
-    pushes.take(1, message(12, 3))
-    pushes.take(0, message(4, 1))
+    run.pushes.done[1] = 100, 10
+    pushes.take(run, 1, message(8, 2))
+    pushes.take(run, 1, message(12, 3))
+    pushes.take(run, 0, message(4, 1))
     assert [event.id for event in events if isinstance(event, ev.Push)] == [0, 1, 2]
-    assert pushes.position_after(1)[:2] == (120, 15)
-    assert pushes.handled_position(1)[:2] == (100, 10)
+    assert pushes.position_after(run, 1)[:2] == (120, 15)
+    assert pushes.handled_position(run, 1)[:2] == (100, 10)
     events.popleft()
-    assert pushes.handled_position(1)[:2] == (108, 12)
-    assert pushes.handled_position(0)[:2] == (0, 0)
+    assert pushes.handled_position(run, 1)[:2] == (108, 12)
+    assert pushes.handled_position(run, 0)[:2] == (0, 0)
 
 
 def test_a_message_is_under_way_since_it_was_sent_and_not_negatively(
-    pushes: PushIntake, events: deque[ev.Event]
+    run: Any, events: deque[ev.Event]
 ) -> None:
     """The worker gives the time on the coordinator's clock, as far as it knows that."""
-    pushes.take(1, message(8, 2, NOW_S - 20.0))
-    pushes.take(1, message(8, 2, NOW_S + 3600.0))
+    pushes.take(run, 1, message(8, 2, NOW_S - 20.0))
+    pushes.take(run, 1, message(8, 2, NOW_S + 3600.0))
     past, future = (event for event in events if isinstance(event, ev.Push))
     assert past.send_s == 20.0
     assert (future.send_s, past.bytes) == (0.0, 40)
-    assert [past.id, future.id, pushes.next_number] == [0, 1, 2]
+    assert [past.id, future.id, run.pushes.next_number] == [0, 1, 2]
 
 
 def test_a_payload_of_another_length_moves_the_model_nowhere() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from psbench.backends.dask.coordinator.replacements import Replacements
+from psbench.backends.dask.coordinator.peers import Replacements
 from psbench.backends.dask.protocol.messages import Incident, RoleLost
 from psbench.backends.dask.protocol.roles import EVALUATOR, roles_of
 from psbench.errors import BackendError

@@ -12,7 +12,7 @@ from test_live_workers import SERVERS, experiment, simulated
 from threaded_run import HOST, KEY, Killed, ThreadedRun
 from toybox import at_night
 
-from psbench.backends.dask.coordinator.checkpointing import Start
+from psbench.backends.dask.coordinator.beginning import Start
 from psbench.backends.dask.placement import check_replica
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Json, Message

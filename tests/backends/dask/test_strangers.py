@@ -21,7 +21,7 @@ from test_threaded_runs import experiment
 from test_tls import Bare
 from test_transport import KEY, await_message, await_true, next_of
 
-from psbench.backends.dask.coordinator.strangers import Strangers
+from psbench.backends.dask.coordinator.peers import Strangers
 from psbench.backends.dask.protocol import stream
 from psbench.backends.dask.protocol.decoder import MessageRefused
 from psbench.backends.dask.protocol.instructions import Outbox, Send

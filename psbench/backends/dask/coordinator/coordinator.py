@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from psbench.backends.dask.coordinator.checkpointing import Start
+from psbench.backends.dask.coordinator.beginning import Start
 from psbench.backends.dask.coordinator.live_run import LiveRun
 from psbench.backends.dask.protocol import instructions as ins
 from psbench.backends.dask.protocol.decoder import MessageRefused

@@ -1,12 +1,16 @@
-"""Evaluation of a live run's model, while training goes on."""
+"""Evaluation of a live run's model while training goes on, and the numbers that parts request.
+
+The model is the run's result: the store's, or, where the workers' own models diverge between averages, their
+mean. The evaluator computes losses and metrics; the servers compute the numbers that need their tensors.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from functools import partial
+from typing import Literal
 
-from psbench.backends.dask.coordinator.evaluation_queue import EvaluationQueue
-from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait, answered
+from psbench.backends.dask.coordinator.run_state import PendingEvaluation, RunState, Script, Wait, answered
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.roles import EVALUATOR
@@ -16,178 +20,254 @@ from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.log import Kind, plain_json
-from psbench.core.strategy import Strategy
 from psbench.core.view import Status
 
-#: whom it waits for who gathers a model
+#: the processes that a script waits for while it gathers a model
 HOLDERS = "the holders of the model"
 
 
-class Evaluation:
-    """Has the model evaluated when that is due, and ends the run when a rule says so.
+def update_schedule(run: RunState) -> UpdateSchedule:
+    """Return the schedule that evaluates, and ends the run, when a version makes that due."""
+    return UpdateSchedule(
+        run.rules,
+        run.view,
+        evaluate=partial(evaluate, run),
+        movement=lambda: run.evaluations.movement,
+        end=run.ending.finish,
+    )
 
-    The model is the run's result: the store's, or, where the workers' own models
-    diverge between averages, their mean.
 
-    Attributes
-    ----------
-    queue : EvaluationQueue
-        The evaluations under way.
-    movement : float
-        How far the last update moved the model, if a rule reads that.
+# -------------------------------------------------------------------- in an answer of the engine
+
+
+def before_answer(run: RunState, actions: Sequence[Action]) -> None:
+    """Request the models of the workers that an answer releases, if an evaluation may be due with it.
+
+    They send them as they go on. The others are asked when the answer is performed, which may order them to
+    mix.
     """
+    if run.averages and run.update_schedule.may_be_due:
+        here = run.peers.workers()
+        going = {a.worker for a in actions if type(a) is act.Release and a.then == "step"} & {*here}
+        run.evaluations.asked = run.models.ask(released=going), going
 
-    def __init__(self, run: RunState) -> None:
-        self._run, self._view, self._averaging = run, run.view, run.averaging
-        self.queue = EvaluationQueue(run.out, run.workload.model_bytes)
-        self.movement = math.inf
-        self._schedule = UpdateSchedule(
-            run.rules,
-            run.view,
-            evaluate=self.evaluate,
-            movement=lambda: self.movement,
-            end=run.ending.finish,
-        )
-        self._no_server = False
-        self._spread: dict[str, float] = {}  # of the models whose mean was taken last
-        self._measured: dict[int, dict[str, float]] = {}  # by evaluations that are under way
-        self._averages = False  # whether the model is the mean of the workers' models
-        # waited for, so that the version after an evaluation has the rate that follows from it, as simulated
-        self._next_rate_depends = run.workload.experiment.plateau is not None
-        # for the models of the answer being performed: the request, and who sends its own with its release
-        self._asked: tuple[int, set[int]] | None = None
-        self._evaluated = -1, -1  # the last version, and its samples, that were sent to the evaluator
 
-    def compose(self, composition: Strategy) -> None:
-        """Evaluate under another composition."""
-        self._no_server = composition.placement.peer_to_peer
-        self._averages = self._no_server or composition.communication.pushes == "together"
+def do_without_model(run: RunState, worker: int) -> None:
+    """Wait for no model of a worker whose release, with which it was asked for, is not sent."""
+    if run.evaluations.asked is not None:
+        run.models.leave(worker, run.evaluations.asked[0])
 
-    # ---------------------------------------------------------------- an answer of the engine
 
-    def before_answer(self, actions: Sequence[Action]) -> None:
-        """Ask those that it releases for their own models as they go on, if an evaluation may be due.
+def after_answer(run: RunState) -> None:
+    """Forget the models that were asked for an answer that is performed."""
+    run.evaluations.asked = None
 
-        The others are asked when the answer is performed, which may order them to mix.
-        """
-        if self._averages and self._schedule.may_be_due:
-            here = self._run.peers.workers()
-            going = {a.worker for a in actions if type(a) is act.Release and a.then == "step"} & {*here}
-            self._asked = self._averaging.ask(released=going), going
 
-    def do_without_model(self, worker: int) -> None:
-        """Wait for no model of a worker whose release, with which it was asked for, is not sent."""
-        if self._asked is not None:
-            self._averaging.leave(worker, self._asked[0])
+def after_update(run: RunState) -> Script[None]:
+    """Evaluate or end the run if the current version makes that due; wait if the evaluator is late."""
+    state = run.evaluations
+    if run.rules.sees_movement and run.update_schedule.may_be_due:
+        state.movement = yield from answered(run.store.ask_movement, "the parameter server")
+    run.update_schedule.after_update()
+    if state.awaits_all:
+        yield from _await_all(run)
+    if state.is_full:
+        yield Wait(lambda: not state.is_full, lambda: EVALUATOR)
 
-    def after_answer(self) -> None:
-        """Forget the models that were asked for an answer that is performed."""
-        self._asked = None
 
-    @property
-    def may_be_due(self) -> bool:
-        """Whether an evaluation or the end of the run may be due at this version."""
-        return self._schedule.may_be_due
+# -------------------------------------------------------------------- evaluations
 
-    def after_update(self) -> Script[None]:
-        """Evaluate or end the run if the current version makes that due; wait if the evaluator is late."""
-        if self._run.rules.sees_movement and self._schedule.may_be_due:
-            self.movement = yield from answered(self._run.store.ask_movement, "the parameter server")
-        self._schedule.after_update()
-        if self._next_rate_depends:
-            yield from self._await_all()
-        if self.queue.is_full:
-            yield Wait(lambda: not self.queue.is_full, lambda: EVALUATOR)
 
-    # ---------------------------------------------------------------- evaluations
+def evaluate(run: RunState, number: int) -> None:
+    """Have the current version evaluated, while training goes on."""
+    state = run.evaluations
+    if not state.is_off:
+        state.last = _progress(run)
+    key = _expect(run, number)
+    gather(run, partial(_send, run, key))
 
-    def evaluate(self, number: int) -> None:
-        """Have the current version evaluated, while training goes on."""
-        if not self.queue.is_off:
-            self._evaluated = self._progress
-        key = self.queue.expect(number, self._view)
-        self.gather(lambda state: self._send(key, state))
 
-    def _send(self, key: int, state: StateDict) -> None:
-        self._measured[key] = self._spread
-        self.queue.send(key, state)
+def evaluate_start(run: RunState) -> Script[None]:
+    """Have the model evaluated that training starts from, and wait for that."""
+    evaluate(run, 0)
+    yield from _await_all(run)
 
-    def evaluate_start(self) -> Script[None]:
-        """Have the model evaluated that training starts from, and wait for that."""
-        self.evaluate(0)
-        yield from self._await_all()
 
-    def evaluate_last(self, state: StateDict) -> Script[None]:
-        """Have the model of the end evaluated, unless it was; wait for all evaluations."""
-        if self._evaluated != self._progress and self._run.ending.status != "diverged":
-            self._send(self.queue.expect(-1, self._view), state)
-        yield from self._await_all()
+def evaluate_last(run: RunState, model: StateDict) -> Script[None]:
+    """Have the model of the end evaluated, unless it was; wait for all evaluations."""
+    if run.evaluations.last != _progress(run) and run.ending.status != "diverged":
+        _send(run, _expect(run, -1), model)
+    yield from _await_all(run)
 
-    def _await_all(self) -> Script[None]:
-        yield Wait(lambda: not self.queue, lambda: f"{EVALUATOR} ({len(self.queue)} evaluations)")
 
-    def take(self, message: msg.EvaluationDone) -> None:
-        """Take an evaluation: an event, unless it is before the first step or after the last."""
-        found = self.queue.take(message.key)
-        if found is None:
-            return  # of an evaluator that was given up
-        number, version, epoch = found
-        values = {"epoch": epoch} | message.values | self._measured.pop(message.key, {})
-        if number > 0 and not self._run.ending:
-            self._hear(ev.Evaluated(number, version, values))
+def _progress(run: RunState) -> tuple[int, int]:
+    return run.view.version, run.view.samples
+
+
+def _expect(run: RunState, number: int) -> int:
+    """Expect an evaluation of the current version, and return its key."""
+    state = run.evaluations
+    key = next(state.keys)
+    if not state.is_off:
+        state.pending[key] = PendingEvaluation(number, run.view.version, run.view.epoch)
+    return key
+
+
+def _send(run: RunState, key: int, model: StateDict) -> None:
+    """Send the evaluator a model, unless it was given up meanwhile."""
+    state = run.evaluations
+    if key in state.pending:
+        state.spreads[key] = state.spread
+        state.sent[key] = model
+        run.out.send(EVALUATOR, msg.EvaluateModel(key, model))
+
+
+def _await_all(run: RunState) -> Script[None]:
+    pending = run.evaluations.pending
+    yield Wait(lambda: not pending, lambda: f"{EVALUATOR} ({len(pending)} evaluations)")
+
+
+def take(run: RunState, message: msg.EvaluationDone) -> None:
+    """Take an evaluation: an event, unless it is before the first step or after the last."""
+    state = run.evaluations
+    state.sent.pop(message.key, None)
+    found = state.pending.pop(message.key, None)
+    if found is None:
+        return  # of an evaluator that was given up
+    number, version, epoch = found
+    values = {"epoch": epoch} | message.values | state.spreads.pop(message.key, {})
+    if number > 0 and not run.ending:
+        _add_event(run, ev.Evaluated(number, version, values))
+    else:
+        _log(run, -1 if number else 0, version, values)
+
+
+def _add_event(run: RunState, event: ev.Evaluated) -> None:
+    """Add an evaluation to the events: where the next rate depends on it, before any later push."""
+    if not run.evaluations.awaits_all:
+        run.events.append(event)
+        return
+    earlier = [place for place, each in enumerate(run.events) if type(each) is ev.Evaluated]
+    run.events.insert(max(earlier, default=-1) + 1, event)
+
+
+def take_late(run: RunState, event: ev.Evaluated) -> None:
+    """Log an evaluation that came before the run's end, but not before the answer that ended it."""
+    _log(run, -1, event.version, event.values)
+
+
+def _log(run: RunState, number: int, version: int, values: dict[str, float]) -> None:
+    at = run.now if number else 0.0
+    run.log.add(Kind.EVALUATED, at, id=number, version=version, text=plain_json(values))
+
+
+def ends_with(run: RunState, values: dict[str, float]) -> bool:
+    """End the run if a rule does so after an evaluation, and return whether one does."""
+    reason = run.rules.after_evaluation(values)
+    if reason:
+        run.ending.finish(reason)
+    return bool(reason)
+
+
+# -------------------------------------------------------------------- models
+
+
+def gather(run: RunState, then: Then) -> None:
+    """Call `then` with the run's model."""
+    state = run.evaluations
+    if not run.averages:
+        run.store.gather(False, then)
+        return
+    tag, going = state.asked or (run.models.ask(), set[int]())
+    run.models.ask_more(tag, _with_models(run) - going)
+    store = run.store
+
+    def take_mean(mean: StateDict, spread: dict[str, float]) -> None:
+        state.spread = spread if run.composition.placement.peer_to_peer else {}
+        if mean:
+            then(mean)
         else:
-            self._log(-1 if number else 0, version, values)
-
-    def _hear(self, event: ev.Evaluated) -> None:
-        """Have the engine hear of an evaluation: where the next rate depends on it, before any later push."""
-        events = self._run.events
-        if not self._next_rate_depends:
-            events.append(event)
-            return
-        earlier = [place for place, each in enumerate(events) if type(each) is ev.Evaluated]
-        events.insert(max(earlier, default=-1) + 1, event)
-
-    def take_late(self, event: ev.Evaluated) -> None:
-        """Take an evaluation that came before the run's end, but not before the answer that ended it."""
-        self._log(-1, event.version, event.values)
-
-    def _log(self, number: int, version: int, values: dict[str, float]) -> None:
-        at = self._run.now if number else 0.0
-        self._run.log.add(Kind.EVALUATED, at, id=number, version=version, text=plain_json(values))
-
-    def ends_with(self, values: dict[str, float]) -> bool:
-        """End the run if a rule says so after an evaluation, and return whether one does."""
-        reason = self._run.rules.after_evaluation(values)
-        if reason:
-            self._run.ending.finish(reason)
-        return bool(reason)
-
-    # ---------------------------------------------------------------- models
-
-    @property
-    def _progress(self) -> tuple[int, int]:
-        return self._view.version, self._view.samples
-
-    def gather(self, then: Then) -> None:
-        """Call `then` with the run's model."""
-        store = self._run.store
-        if not self._averages:
             store.gather(False, then)
-            return
-        tag, going = self._asked or (self._averaging.ask(), set[int]())
-        self._averaging.ask_more(tag, self._with_models() - going)
 
-        def take(mean: StateDict, spread: dict[str, float]) -> None:
-            self._spread = spread if self._no_server else {}
-            if mean:
-                then(mean)
-            else:
-                store.gather(False, then)
+    run.models.mean(tag, take_mean)
 
-        self._averaging.mean(tag, take)
 
-    def _with_models(self) -> set[int]:
-        """Return the workers that are here and have been released under this composition."""
-        workers = self._view.workers
-        here = [workers[w] for w in self._run.peers.workers() if w in workers]
-        return {w.id for w in here if w.status not in (Status.NEW, Status.GONE)}
+def _with_models(run: RunState) -> set[int]:
+    """Return the workers that are here and have been released under this composition."""
+    workers = run.view.workers
+    here = [workers[w] for w in run.peers.workers() if w in workers]
+    return {w.id for w in here if w.status not in (Status.NEW, Status.GONE)}
+
+
+# -------------------------------------------------------------------- numbers that parts request
+
+
+def measure(run: RunState, measure: act.Measure) -> None:
+    """Request the numbers of a `Measure` from the servers and the evaluator."""
+    state, store, pending = run.measurement, run.store, run.view.pending
+    needs, state.samples = measure.needs, measure.samples
+    state.missing, state.numbers, state.asked = set(needs), {}, {}
+    loads = [name for name in needs if name.startswith("server_load:")]
+    if loads:
+        store.loads(partial(_take_loads, run, loads))
+    if products := [name for name in needs if name.startswith("dot:")]:
+        store.products(products, pending, partial(take_number, run))
+    for name, number in needs.items():
+        kind = name.split(":")[0]
+        if kind in ("server_load", "dot"):
+            continue
+        push = pending[number] if number is not None else None
+        if kind == "train_loss":
+            store.gather(False, partial(_request_loss, run, name, "train"))
+        elif push is None:
+            store.gather(False, partial(_request_loss, run, name, "test"))
+        elif kind == "candidate_loss":
+            store.payload(push, partial(_request_loss, run, name, "test"))
+        else:
+            store.distance_sq(push, partial(take_number, run, name))
+
+
+def _take_loads(run: RunState, names: list[str], seconds: list[float]) -> None:
+    for name in names:
+        take_number(run, name, seconds[int(name.partition(":")[2])])
+
+
+def _request_loss(run: RunState, name: str, which: Literal["train", "test"], model: StateDict) -> None:
+    if not model:  # lost with the worker that had it
+        take_number(run, name, float("nan"))
+        return
+    tensors = {part: model[part] for part in ("parameters", "buffers")}
+    state = run.measurement
+    state.asked[name] = msg.MeasureLoss(name, which, state.samples, tensors)
+    run.out.send(EVALUATOR, state.asked[name])
+
+
+def take_number(run: RunState, name: str, number: float) -> None:
+    """Take one of the numbers, if it is awaited; with the last one, all go to the engine before any event."""
+    state = run.measurement
+    if name not in state.missing:
+        return  # of an evaluator that was given up
+    state.asked.pop(name, None)
+    state.numbers[name] = number
+    state.missing.discard(name)
+    if not state.missing:
+        run.events.appendleft(ev.Measured(state.numbers))
+
+
+# -------------------------------------------------------------------- the evaluator
+
+
+def begin_again(run: RunState) -> None:
+    """Send another evaluator all requests that the one before has not answered."""
+    run.evaluations.is_off = False
+    for key, model in run.evaluations.sent.items():
+        run.out.send(EVALUATOR, msg.EvaluateModel(key, model))
+    for message in run.measurement.asked.values():
+        run.out.send(EVALUATOR, message)
+
+
+def do_without(run: RunState) -> None:
+    """Evaluate nothing until there is an evaluator again."""
+    run.evaluations.is_off = True
+    run.evaluations.pending.clear()
+    run.evaluations.sent.clear()

@@ -1,14 +1,38 @@
-"""The peers of a live run: those that are expected, ready, and gone."""
+"""The members of a live run: processes, roles without one, and what two of them have of the log."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import asdict
 
-from psbench.backends.dask.protocol.messages import Ready, ServedReport, StampsReport, UsageReport
-from psbench.backends.dask.protocol.roles import Address, worker_name, worker_number
+from psbench.backends.dask.protocol.instructions import Outbox
+from psbench.backends.dask.protocol.messages import (
+    Incident,
+    LogRows,
+    Ready,
+    RoleLost,
+    ServedReport,
+    StampsReport,
+    UsageReport,
+)
+from psbench.backends.dask.protocol.roles import (
+    CLIENT,
+    EVALUATOR,
+    REPLICA,
+    Address,
+    worker_name,
+    worker_number,
+)
+from psbench.core.log import EventLog
+from psbench.errors import BackendError
+from psbench.experiment import Experiment
+
+#: losses that only the evaluator computes
+_MEASURED_BY_EVALUATOR = {"train_loss", "model_loss", "candidate_loss"}
+#: factor by which the number of strangers grows between two reports
+_FACTOR = 10
 
 
 class Peers:
@@ -21,25 +45,33 @@ class Peers:
     """
 
     def __init__(self, expected: Sequence[str]) -> None:
+        #: roles that the run counts with: it begins when each is ready
         self._expected = list(expected)
-        self.known = set(expected)  #: names of all that have taken part
+        #: all roles that have taken part; a role is never removed
+        self.known = set(expected)
+        #: what each role sent when it was ready; before training, without the roles that were lost since
         self._ready: dict[str, Ready] = {}
+        #: roles with an open connection
         self._connected: set[str] = set()
+        #: workers that were sent the end of the run: they report, and may then be dead without loss
         self._dismissed: set[str] = set()
-        self.gone: set[str] = set()  #: names of those that are dead, or were refused
-        self.usage = dict[str, dict[str, Any]]()  #: what each worker has used, by its name
-        self.stamps = dict[str, dict[str, Any]]()  #: when its messages came and went, if that is asked for
-        self.served = dict[str, dict[str, Any]]()  #: what each server's time went into, if that is
+        #: roles whose processes are dead or were refused; a new process of a worker is gone until it is ready
+        self.gone: set[str] = set()
+        #: reports at the end of the run, by the role: resources of workers; times of their messages, and of
+        #: the servers' service, if these were requested
+        self.usage = dict[str, dict[str, Any]]()
+        self.stamps = dict[str, dict[str, Any]]()
+        self.served = dict[str, dict[str, Any]]()
         self._reports = {UsageReport: self.usage, StampsReport: self.stamps, ServedReport: self.served}
 
     def connect(self, name: str) -> None:
-        """Take note of a peer's connection."""
+        """Add a connection; a new process of a worker stays gone until it is ready."""
         self._connected.add(name)
         if worker_number(name) is None:
             self.gone.discard(name)
 
     def admit(self, name: str, ready: Ready) -> None:
-        """Take note that a peer can begin, be it that it was missing or lost."""
+        """Add a peer that is ready, expected or not."""
         self._ready[name] = ready
         self.gone.discard(name)
         if name not in self._expected:
@@ -47,11 +79,11 @@ class Peers:
             self.known.add(name)
 
     def expect_again(self, name: str) -> None:
-        """Take note that a peer is gone, and another is to be ready in its place."""
+        """Expect another process of a role, whose process is gone."""
         self._ready.pop(name, None)
 
     def do_without(self, name: str) -> None:
-        """Take note that no other takes the place of a peer that is gone."""
+        """Expect a role no longer."""
         if name in self._expected:
             self._expected.remove(name)
 
@@ -60,7 +92,7 @@ class Peers:
         return name in self._connected
 
     def report(self, name: str, report: UsageReport | StampsReport | ServedReport) -> None:
-        """Take note of what a worker or server reports at the end."""
+        """Store the report of a worker or a server at the end."""
         self._reports[type(report)][name] = asdict(report)
 
     @property
@@ -105,10 +137,188 @@ class Peers:
         return [name for name in names if name not in self.usage]
 
     def dismiss(self, name: str) -> None:
-        """Note that a worker has been sent the end of the run: it reports its usage, and may then be gone."""
+        """Look for a worker's death no longer: it was sent the end of the run."""
         self._dismissed.add(name)
 
     def lose(self, name: str) -> None:
         """Remove a peer."""
         self.gone.add(name)
         self._connected.discard(name)
+
+
+class Replacements:
+    """The roles that have no process, and for which the client looks for another Dask worker.
+
+    The run continues without each of them, for a while or for good.
+
+    Parameters
+    ----------
+    experiment : Experiment
+    out : Outbox
+    expected : iterable of str
+        The roles that there is a Dask worker for at the beginning.
+    """
+
+    def __init__(self, experiment: Experiment, out: Outbox, expected: Iterable[str]) -> None:
+        self._out = out
+        self._of_workers = experiment.recovery.lets_workers_join
+        self._needs_evaluator = _evaluator_is_needed(experiment)
+        names = map(worker_name, range(experiment.num_workers))
+        #: roles without a process, until another Dask worker has taken them
+        self._missing = set(names).difference(expected) if self._of_workers else set[str]()
+        #: missing roles that may be taken soon: for the others the client has found no place so far
+        self._awaited = set(self._missing)
+
+    def _tell(self, text: str) -> None:
+        self._out.send(CLIENT, Incident(text))
+
+    def lose(self, name: str, now: float, how: str, is_replaced: bool = False) -> None:
+        """Have another Dask worker found for evaluator or replica, or for a worker if that is wanted.
+
+        It is not sought if the role `is_replaced` already.
+        """
+        meanwhile = ": until it is replaced, a lost server costs updates" if name == REPLICA else ""
+        self._tell(f"{name} {how} at {now:.1f} s{meanwhile}")
+        if self.seeks(name):
+            self._missing.add(name)
+            self._awaited.add(name)
+            if not is_replaced:
+                self._out.send(CLIENT, RoleLost(name))
+
+    def seeks(self, name: str) -> bool:
+        """Whether another Dask worker is sought for a role that is lost."""
+        return name in (EVALUATOR, REPLICA) or self._of_workers
+
+    def is_missing(self, name: str) -> bool:
+        """Whether a role is lost, or had no Dask worker at the beginning, and no other has taken it."""
+        return name in self._missing
+
+    def find(self, name: str, now: float) -> None:
+        """Remove a role that has a process; the client is informed if one was sought."""
+        if name not in self._missing:
+            return
+        self._missing.discard(name)
+        self._awaited.discard(name)
+        self._tell(f"{name} has joined on another Dask worker at {now:.1f} s")
+
+    def give_up(self, name: str) -> None:
+        """Await a role no longer; the client goes on looking.
+
+        Raises
+        ------
+        BackendError
+            If it is the evaluator, and a rule reads what it evaluates.
+        """
+        self._awaited.discard(name)
+        if name == EVALUATOR and self._needs_evaluator:
+            raise BackendError(
+                f"the evaluator was lost, {self._needs_evaluator} needs it, and there is no free Dask worker "
+                "for another (recovery.wait_for_workers)"
+            )
+
+    @property
+    def awaits_worker(self) -> bool:
+        """Whether a training worker may come soon."""
+        return any(worker_number(name) is not None for name in self._awaited)
+
+
+def _evaluator_is_needed(experiment: Experiment) -> str:
+    """Return what needs the evaluator, in words; empty if nothing does."""
+    for composition in experiment.strategy.compositions:
+        if _MEASURED_BY_EVALUATOR.intersection(composition.measures):
+            return f"strategy {composition.name!r}"
+    return experiment.reads_validation or ("optimizer.schedule" if experiment.plateau else "")
+
+
+class Strangers:
+    """Connections to the processes of a run that did not begin with its key.
+
+    Parameters
+    ----------
+    out : Outbox
+    """
+
+    def __init__(self, out: Outbox) -> None:
+        self._out = out
+        #: number of connections that each process has closed
+        self._closed: dict[str, int] = {}
+        #: the total that the client was sent last
+        self._reported = 0
+
+    @property
+    def total(self) -> int:
+        """Number of connections that all processes of the run have closed."""
+        return sum(self._closed.values())
+
+    def count(self, name: str, closed: int) -> None:
+        """Take the number of connections that a process has closed so far; report the first, and many."""
+        if closed:
+            self._closed[name] = closed
+        if self.total > self._reported and self.total >= self._reported * _FACTOR:
+            self.report()
+
+    def report(self) -> None:
+        """Send the client the numbers that it does not have yet."""
+        if self.total == self._reported:
+            return
+        self._reported = self.total
+        what = "1 unknown connection was" if self.total == 1 else f"{self.total} unknown connections were"
+        where = ", ".join(f"{name}: {closed}" for name, closed in sorted(self._closed.items()))
+        self._out.send(CLIENT, Incident(f"{what} closed, without the run's key in time ({where})"))
+
+
+class LogStream:
+    """Sends a peer the rows and texts that it does not have.
+
+    Parameters
+    ----------
+    out : Outbox
+    log : EventLog
+    to : str
+        The peer.
+
+    Attributes
+    ----------
+    held : bool
+        Whether nothing is sent, as the last rows lead to a state that the replica does not have yet.
+    """
+
+    def __init__(self, out: Outbox, log: EventLog, to: str = CLIENT) -> None:
+        self._out, self._log, self._to = out, log, to
+        #: rows of the log before those of this process, which the peer has; of texts the log has all
+        self._rows_before = 0
+        #: rows of this process, and all texts, that were sent
+        self._sent_rows = self._sent_texts = 0
+        self.held = False
+
+    def resume(self, rows: int, texts: Sequence[str]) -> None:
+        """Continue a log that the client has, which is not sent again."""
+        for text in texts:
+            self._log.number(text)
+        self._rows_before, self._sent_texts = rows, len(texts)
+
+    @property
+    def logged(self) -> tuple[int, int]:
+        """Rows and texts of the log so far."""
+        return self._rows_before + len(self._log), len(self._log.texts)
+
+    @property
+    def sent(self) -> tuple[int, int]:
+        """Rows and texts that were sent, or that the peer had."""
+        return self._rows_before + self._sent_rows, self._sent_texts
+
+    def begin_where(self, other: LogStream) -> None:
+        """Send from now on what another stream has not sent."""
+        self._rows_before = other._rows_before
+        self._sent_rows, self._sent_texts = other._sent_rows, other._sent_texts
+
+    def send(self) -> None:
+        """Send what the log has grown by."""
+        if self.held:
+            return
+        rows, texts = self._log.rows(self._sent_rows), self._log.texts[self._sent_texts :]
+        if not len(rows):
+            return
+        self._sent_rows += len(rows)
+        self._sent_texts += len(texts)
+        self._out.send(self._to, LogRows(list(texts), rows.tobytes()))

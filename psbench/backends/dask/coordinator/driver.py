@@ -1,14 +1,16 @@
-"""How the engine's actions are performed in a live run."""
+"""The driver of a live run: it performs the engine's answers with the parameter store of the composition.
+
+An answer is performed in this order: the model, then a checkpoint and the replica, then releases.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
 
-from psbench.backends.dask.coordinator.evaluation import HOLDERS, Evaluation
-from psbench.backends.dask.coordinator.measurements import Measurements
-from psbench.backends.dask.coordinator.pushes import PushIntake
-from psbench.backends.dask.coordinator.reduction import Reduction
+from psbench.backends.checkpointing import split_at_model
+from psbench.backends.dask.coordinator import checkpointing, evaluation, pushes
+from psbench.backends.dask.coordinator.evaluation import HOLDERS
 from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait, answered
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
@@ -30,27 +32,59 @@ from psbench.core.view import Status
 from psbench.core.wire_size import WireSize
 
 
-class ActionPerformer(Driver[Script[None]]):
-    """The driver of a live run, with the parameter store of the current composition.
+class LiveDriver(Driver[Script[None]]):
+    """Performs answers of the engine, one after another.
 
-    What a method returns is to be done before the next action.
+    The method of an action returns a script if something is to be waited for before the next action.
     """
 
-    def __init__(
-        self,
-        run: RunState,
-        measurements: Measurements,
-        evaluation: Evaluation,
-        pushes: PushIntake,
-        reduction: Reduction,
-    ) -> None:
+    def __init__(self, run: RunState) -> None:
         super().__init__(run.view, run.ending)
         self._run, self._out = run, run.out
-        self._measurements, self._evaluation = measurements, evaluation
-        self._pushes, self._reduction = pushes, reduction
-        self.keeps_steps = False  #: of the composition
-        self._holds_versions = False
-        self._bases = set[int]()  # of the updates of an answer
+
+    # ---------------------------------------------------------------- answers
+
+    def perform(self, actions: Sequence[Action]) -> Script[None]:
+        """Perform an answer; a checkpoint falls between the model it makes and its releases."""
+        run, ending = self._run, self.ending
+        evaluation.before_answer(run, actions)
+        if run.holds_versions:
+            run.bases = bases_of_updates(actions)
+        label, is_kept = checkpointing.due(run, actions), checkpointing.must_keep(run, actions)
+        if label or is_kept:
+            make, actions = split_at_model(actions)
+            if (yield from self._perform_each(make, completely=bool(label))) or ending.status == "finished":
+                if is_kept:
+                    yield from checkpointing.keep(run, actions)
+                if label:
+                    checkpointing.write(run, label, actions)
+        if not (yield from self._perform_each(actions)):
+            evaluation.after_answer(run)  # releases with which models were asked for are not sent
+            return
+        if run.keeps_steps:  # steps that are kept after a vote count too
+            yield from evaluation.after_update(run)
+            ending.unanswered = bool(ending)
+        if not ending.status:
+            evaluation.after_answer(run)
+
+    def _perform_each(self, actions: Sequence[Action], completely: bool = False) -> Script[bool]:
+        """Perform actions, and return whether the run goes on.
+
+        Those of the version with which it finishes are performed `completely` if a checkpoint is written.
+        """
+        run, ending = self._run, self.ending
+        if ending:
+            ending.unanswered = ending.unanswered or any(type(action) is act.Release for action in actions)
+            return False
+        for action in actions:
+            script = self.perform_one(action, run.now)
+            if script is not None:
+                yield from script
+            if ending.status and ending.cuts_answer(completely):
+                return False
+        return not ending.status
+
+    # ---------------------------------------------------------------- compositions
 
     def use(self, index: int, state: StateDict | None, codec_counters: dict[str, int] | None = None) -> None:
         """Begin under a composition with a new store; without a state it begins where the workload does.
@@ -60,9 +94,7 @@ class ActionPerformer(Driver[Script[None]]):
         run, out = self._run, self._out
         workload = run.workload
         composition = run.composition = workload.experiment.strategy.compositions[index]
-        self.keeps_steps = composition.keeps_steps or composition.placement.peer_to_peer
-        self._holds_versions = composition.holds_versions
-        self._evaluation.compose(composition)
+        run.holds_versions = composition.holds_versions
         if composition.placement.collective:
             for number in range(max(1, servers_of(composition))):  # they have none
                 out.send(server_name(number), msg.BeginSlice(index, None, None, {}))
@@ -78,7 +110,7 @@ class ActionPerformer(Driver[Script[None]]):
         for worker in run.peers.lost_workers:  # of which servers that had no part in the run have not heard
             run.store.leave(worker, run.view.last_ticket(worker))
         run.has_store = True
-        self._compose(workload.wire_size)
+        self._measure_pushes(workload.wire_size)
 
     def _members(self, composition: Strategy) -> list[int]:
         """Return who is to hold the model: all that are here; of shares none that is out of the run."""
@@ -87,19 +119,41 @@ class ActionPerformer(Driver[Script[None]]):
             return here
         return [each for each in here if each in known and known[each].status is not Status.GONE]
 
-    def _compose(self, size: WireSize) -> None:
-        """Take note of a composition that begins, or whose ranges have changed."""
+    def _measure_pushes(self, size: WireSize) -> None:
+        """Measure pushes and updates as a composition needs it, when it begins or its ranges change."""
         run = self._run
-        composition = run.composition
-        bytes_up = bytes_of_pushes(composition, size, run.workload.profile.num_workers)
-        self._pushes.compose(bytes_up, composition.reads)
+        run.pushes.bytes_up = bytes_of_pushes(run.composition, size, run.workload.profile.num_workers)
+        run.pushes.reads = run.composition.reads
         if run.rules.sees_movement:
             run.store.ask_movement(lambda _: None)  # it is measured from now on
 
-    def begin(self, actions: Sequence[Action]) -> None:
-        """Take note of an answer that is to be performed."""
-        if self._holds_versions:
-            self._bases = bases_of_updates(actions)
+    def hand_over(self, handover: act.Handover, now: float) -> Script[None]:
+        """Move the model from its old store to a new one, while every worker is idle."""
+        run = self._run
+        state = yield from answered(partial(run.store.gather, True), HOLDERS)
+        yield Wait(lambda: not run.store.awaits_replies, lambda: HOLDERS)  # for an evaluation, say
+        averaged = run.keeps_steps
+        if handover.forgets_momentum:
+            state = model_of(state)
+        self._send_workers(msg.ChangeComposition(handover.to))
+        self.use(handover.to, state)
+        if averaged and not run.keeps_steps:
+            # the end of the answer, at which a mean is evaluated, is too late
+            yield from evaluation.after_update(run)
+        end = run.now + handover.cost_s
+        yield Wait(lambda: run.now >= end or bool(run.ending), lambda: "the time that a switch takes")
+
+    def reassign(self, change: act.Reassign, now: float) -> Script[None]:
+        """Move entries while no message is under way, and tell the workers to which servers."""
+        done: list[bool] = []
+        self._run.store.reassign(change.ranges, lambda: done.append(True))
+        self._send_workers(msg.ChangeRanges(as_lists(change.ranges)))
+        self._measure_pushes(self._run.workload.wire_size._replace(ranges=change.ranges))
+        yield Wait(lambda: bool(done), lambda: "the parameter servers (entries are moving)")
+
+    def _send_workers(self, message: Message) -> None:
+        for worker in self._run.peers.workers():
+            self._out.send(worker_name(worker), message)
 
     # ---------------------------------------------------------------- workers
 
@@ -108,14 +162,14 @@ class ActionPerformer(Driver[Script[None]]):
 
         The engine has yet to hear of that.
         """
+        run = self._run
         if self._is_lost(release.worker):
-            self._evaluation.do_without_model(release.worker)
+            evaluation.do_without_model(run, release.worker)
             return
-        view = self.view
-        if self._holds_versions:
-            in_use = versions_in_use(view, release.load, self._bases)
-            self._run.store.hold(release.load, in_use)
-        self._run.store.release(release, view.workers[release.worker].batch_size)
+        if run.holds_versions:
+            in_use = versions_in_use(self.view, release.load, run.bases)
+            run.store.hold(release.load, in_use)
+        run.store.release(release, self.view.workers[release.worker].batch_size)
 
     def _is_lost(self, worker: int) -> bool:
         run = self._run
@@ -135,7 +189,7 @@ class ActionPerformer(Driver[Script[None]]):
         if is_dropped and self._run.composition.placement.peer_to_peer:
             self.release(release, self._run.now)
         else:
-            self._evaluation.do_without_model(release.worker)
+            evaluation.do_without_model(self._run, release.worker)
 
     def cancel(self, cancel: act.Cancel, now: float) -> None:
         """Do nothing: a release follows, which the worker finds between two steps."""
@@ -147,7 +201,7 @@ class ActionPerformer(Driver[Script[None]]):
         """Have a worker forget what it computes and holds; it restarts with its next release."""
         self._out.send(worker_name(worker), msg.Halt())
         self._run.store.forget(worker)
-        self._run.averaging.leave(worker)
+        self._run.models.leave(worker)
 
     def tell(self, tell: act.Tell, now: float) -> None:
         """Send orders to a worker that computes."""
@@ -163,17 +217,18 @@ class ActionPerformer(Driver[Script[None]]):
 
     def _reduce_and_apply(self, apply: act.Apply) -> Script[None]:
         store = self._run.store
-        yield from self._reduction.of(apply)
+        yield from pushes.sum_of(self._run, apply)
         # a worker that has made the next version cannot stand in for one that was asked for this and is lost
         yield Wait(lambda: not store.awaits_replies, lambda: HOLDERS)
         if (script := self._make_version(apply)) is not None:
             yield from script
 
     def _make_version(self, apply: act.Apply) -> Script[None] | None:
-        self._run.store.apply(apply)
-        if self.keeps_steps or not makes_newest(apply, self.view):
+        run = self._run
+        run.store.apply(apply)
+        if run.keeps_steps or not makes_newest(apply, self.view):
             return None
-        return self._evaluation.after_update() if self._evaluation.may_be_due else None
+        return evaluation.after_update(run) if run.update_schedule.may_be_due else None
 
     def mix(self, mix: act.Mix, now: float) -> None:
         """Have workers mix their models."""
@@ -184,39 +239,12 @@ class ActionPerformer(Driver[Script[None]]):
         """Have the servers drop a payload."""
         self._run.store.discard(key_of(discard.push))
 
-    def set_timer(self, timer: act.SetTimer, now: float) -> None:
-        """Add a timer."""
-        self._run.timers.add(timer.at, timer_of(timer))
+    # ---------------------------------------------------------------- numbers and times
 
     def measure(self, measure: act.Measure, now: float) -> None:
         """Ask servers and the evaluator."""
-        self._measurements.measure(measure, self._run.store, self.view.pending)
+        evaluation.measure(self._run, measure)
 
-    def reassign(self, change: act.Reassign, now: float) -> Script[None]:
-        """Move entries while no message is under way, and tell the workers to which servers."""
-        done: list[bool] = []
-        self._run.store.reassign(change.ranges, lambda: done.append(True))
-        self._send_workers(msg.ChangeRanges(as_lists(change.ranges)))
-        self._compose(self._run.workload.wire_size._replace(ranges=change.ranges))
-        yield Wait(lambda: bool(done), lambda: "the parameter servers (entries are moving)")
-
-    def hand_over(self, handover: act.Handover, now: float) -> Script[None]:
-        """Move the model from its old store to a new one, while every worker is idle."""
-        run = self._run
-        state = yield from answered(partial(run.store.gather, True), HOLDERS)
-        yield Wait(lambda: not run.store.awaits_replies, lambda: HOLDERS)  # for an evaluation, say
-        averaged = self.keeps_steps
-        if handover.forgets_momentum:
-            state = model_of(state)
-        self._send_workers(msg.ChangeComposition(handover.to))
-        self.use(handover.to, state)
-        if (
-            averaged and not self.keeps_steps
-        ):  # the end of the answer, at which a mean is evaluated, is too late
-            yield from self._evaluation.after_update()
-        end = run.now + handover.cost_s
-        yield Wait(lambda: run.now >= end or bool(run.ending), lambda: "the time that a switch takes")
-
-    def _send_workers(self, message: Message) -> None:
-        for worker in self._run.peers.workers():
-            self._out.send(worker_name(worker), message)
+    def set_timer(self, timer: act.SetTimer, now: float) -> None:
+        """Add a timer."""
+        self._run.timers.add(timer.at, timer_of(timer))

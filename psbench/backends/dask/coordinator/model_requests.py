@@ -1,4 +1,4 @@
-"""The mean of the workers' own models, where these diverge between averages."""
+"""Requests for the workers' own models, and their mean, where these models diverge between averages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Request:
         return consensus_distance([vector for vector in vectors if len(vector)])
 
 
-class ReplicaAveraging:
+class ModelRequests:
     """Asks workers for their models, between two steps or as they take their next release.
 
     The latter are the models of one moment: after what the release ordered each to do, and before its next
