@@ -20,14 +20,14 @@ from psbench.backends.simulated.checkpointing import (
     worker_states,
 )
 from psbench.backends.simulated.event_queue import MEMBERSHIP, TIMER, WORK, EventQueue, QueuedEvent
-from psbench.backends.simulated.gossip_workers import GossipWorkers
-from psbench.backends.simulated.local_workers import LocalWorkers, StepEnd
 from psbench.backends.simulated.measurements import SimulatedMeasurements
-from psbench.backends.simulated.plain_workers import PlainWorkers
+from psbench.backends.simulated.peer_exchange import PeerExchange
+from psbench.backends.simulated.resources import Resources
 from psbench.backends.simulated.shared_cores import SharedCores, StepBegins
 from psbench.backends.simulated.steps import Steps, steps_of
 from psbench.backends.simulated.transfers import Transfers
-from psbench.backends.simulated.workers import Resources, Workers
+from psbench.backends.simulated.worker import StepEnd
+from psbench.backends.simulated.workers import Workers
 from psbench.checkpoints.file import Checkpoint
 from psbench.clusters import StepTimes
 from psbench.clusters.link_times import LinkTimes
@@ -123,7 +123,7 @@ class SimulatedCluster(PromptDriver):
 
     def measured(self) -> dict[str, float]:
         """Return what is known of the workers' models beside their mean, at an evaluation."""
-        return self.workers.measured() if isinstance(self.workers, GossipWorkers) else {}
+        return self.workers.measured()
 
     def close(self) -> None:
         """End the processes that compute, if there are any."""
@@ -230,7 +230,7 @@ class SimulatedCluster(PromptDriver):
         """Return whether a step has not become void."""
         if isinstance(ending, Push):
             return self.under_way.get(worker) is ending
-        return ending.generation == ending.worker.generation
+        return not ending.is_void
 
     def reschedule_if_delayed(self, entry: QueuedEvent, *, arrives: bool) -> bool:
         """Reschedule an event if contention for its link or its cores has delayed it; return whether it has.
@@ -327,13 +327,13 @@ class SimulatedCluster(PromptDriver):
         for push in pushes:
             residual = self.server.left_out(push.vector, total, apply.numbers)
             if residual is not None and self._view.workers[push.worker].status is not _GONE:
-                self.workers.leave_out(push.worker, residual)
+                self.workers.exchange.leave_out(push.worker, residual)
         return total
 
     def mix(self, mix: act.Mix, now: float) -> None:
         """Mix workers' models."""
-        assert isinstance(self.workers, GossipWorkers)
-        self.workers.mix(mix, now)
+        assert isinstance(self.workers.exchange, PeerExchange)
+        self.workers.exchange.mix(mix, now)
 
     def hand_over(self, handover: act.Handover, now: float) -> None:
         """Take the workers and links of another composition."""
@@ -342,7 +342,9 @@ class SimulatedCluster(PromptDriver):
         compositions = self._workload.experiment.strategy.compositions
         before, composition = compositions[handover.origin], compositions[handover.to]
         ended, averaged = max(self.transfers.collective_ends, now), self.averages_models
-        self._compose(composition, {} if composition.forgets_residual(before) else self.workers.residuals())
+        self._compose(
+            composition, {} if composition.forgets_residual(before) else self.workers.exchange.residuals()
+        )
         self.transfers.idle_until = ended + handover.cost_s
         if not before.placement.collective:
             self.transfers.need_replica(self._view.active)
@@ -357,7 +359,7 @@ class SimulatedCluster(PromptDriver):
         self._repartition()
 
     def _repartition(self) -> None:
-        self.workers.repartition(self.transfers.ranges)
+        self.workers.reassign(self.transfers.ranges)
 
     def _compose(self, composition: Strategy, residuals: dict[int, Tensor]) -> None:
         """Take new workers and links for a composition."""
@@ -367,9 +369,7 @@ class SimulatedCluster(PromptDriver):
         self._exchanges = composition.aggregation.exchanges
         self._withstands_nan = composition.aggregation.withstands_nan
         self.reads, self._collective = composition.reads, placement.collective
-        #: whether the workers' models drift apart, and their mean is the run's
         self._peer_to_peer = placement.peer_to_peer
-        self.averages_models = composition.keeps_steps or self._peer_to_peer
         ranges = placement.ranges(self._workload.model.layout)
         transfers = self.transfers = Transfers(composition, resources, ranges)
         # a job has read its whole partition before the step
@@ -378,20 +378,16 @@ class SimulatedCluster(PromptDriver):
         if self.trainer is not None:
             self.trainer.unassign()
         self._measurements = SimulatedMeasurements(composition, resources, transfers.network.server_loads)
-        self.workers: Workers
-        if composition.pushes_raw_gradients:
-            self.workers = PlainWorkers(composition, resources, transfers, residuals)
-        else:
-            kind = GossipWorkers if self._peer_to_peer else LocalWorkers
-            self.workers = kind(
-                composition,
-                resources,
-                transfers,
-                residuals,
-                queue=self._queue,
-                send=self.send,
-                diverge=lambda reason: self.ending.end(DIVERGED, reason),
-            )
+        self.workers = Workers(
+            composition,
+            resources,
+            transfers,
+            residuals,
+            queue=self._queue,
+            send=self.send,
+            diverge=lambda reason: self.ending.end(DIVERGED, reason),
+        )
+        self.averages_models = self.workers.averages_models
 
     # ---------------------------------------------------------------- checkpoints
 
@@ -399,7 +395,7 @@ class SimulatedCluster(PromptDriver):
         """Return a checkpoint with these facts and the cluster's state; `spared` are about to be released."""
         transfers = self.transfers
         tensors, workers = worker_states(self.workers, self.resources, spared, self.under_way)
-        codec_tensors, codecs = self.workers.codec_state()
+        codec_tensors, codecs = self.workers.exchange.codec_state()
         state = {
             "workers": workers,
             "network": transfers.network.state_dict(),

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from psbench.backends.pushes import bytes_of_pushes
 from psbench.backends.simulated.peer_links import PeerLinks
-from psbench.backends.simulated.workers import Resources
+from psbench.backends.simulated.resources import Resources
 from psbench.clusters import Network
 from psbench.clusters.service import ServerQueues
 from psbench.core.migration import Ranges, lost_entries

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
@@ -23,7 +23,7 @@ from psbench.backends.dask.worker.gossip_member import GossipExchange, GossipMem
 from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
 from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.dask.worker.usage import Usage
-from psbench.backends.local_steps import obey, renew, restored_loop
+from psbench.backends.local_steps import brought, obey, push_round, renew, restored_loop
 from psbench.backends.partition import Partition, fragments_of
 from psbench.backends.stamps import WorkerStamps
 from psbench.core import events as ev
@@ -33,7 +33,7 @@ from psbench.core.worker_policy import Directive
 from psbench.training.batches import BatchPosition
 from psbench.training.build import Workload
 from psbench.training.corruption import Corruptions
-from psbench.training.local_model import LocalModel, StepStatistics, numbers_of
+from psbench.training.local_model import LocalModel, StepStatistics
 
 #: tensors and plain data
 _Part: TypeAlias = tuple[StateDict, dict[str, Any]]
@@ -181,11 +181,7 @@ class Worker:
 
     def _renew(self, release: ReleaseMessage) -> None:
         """Take the model or aggregate that comes with a release."""
-        vectors: Sequence[Tensor] = ()  # after a vote, or if this version is here already
-        if release.aggregate:
-            vectors = (self.exchange.aggregate(release),)
-        elif release.sent:
-            vectors = self.exchange.model(release)
+        vectors = brought(self.exchange, release, release.sent)
         self.model.obey(release.orders)
         renew(self.model, vectors, release.fragment)
         if self._model_tag is not None:
@@ -265,14 +261,9 @@ class Worker:
 
     def _push(self, overlapping: bool) -> None:
         assert self.loop is not None
-        payload = self.model.payload(self.loop.fragment)
-        measured = numbers_of(payload, self.loop.reads)
-        push = self.loop.push(-1, bytes=0, overlapping=overlapping, measured=measured)
-        if self._corruptions is not None:
-            payload = self._corruptions.of(self.worker, push.ticket, payload, push.fragment)
-        arrived = self.exchange.push(push, payload, self.model.buffers)
-        if self.model.notes_pushes and (decoded := arrived()) is not None:
-            self.model.sent(decoded)
+        push = push_round(
+            self.model, self.loop, self.exchange, self._corruptions, num_bytes=0, overlapping=overlapping
+        )
         if overlapping:
             self._at_push = self._part("push")
         if self._noting is not None:
