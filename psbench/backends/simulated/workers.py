@@ -33,7 +33,6 @@ from psbench.backends.simulated.worker import (
 from psbench.core import actions as act
 from psbench.core.events import Push, Report, Vote
 from psbench.core.migration import Ranges
-from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.strategy import Strategy
 from psbench.core.worker_loop import WorkerLoop
 from psbench.core.worker_policy import Directive
@@ -100,8 +99,7 @@ class Workers:
         self._sample_bytes = workload.sample_bytes
         self._prefetch = bool(getattr(composition.communication, "prefetch", False))
         self._repeats_steps = repeats_steps(composition)
-        without_server = isinstance(composition.placement, PeerToPeer)
-        self.averages_models = composition.keeps_steps or without_server
+        self.averages_models = composition.keeps_steps or transfers.peers is not None
         self._workers: dict[int, Worker] = {}
         #: gradients of steps that are pushes from their beginning; None where loops decide
         self._gradients: GradientExchange | None = None
@@ -113,8 +111,8 @@ class Workers:
             self.exchange = self._gradients = GradientExchange(resources.server, residuals)
             return
         self.without_model.update(range(workload.profile.num_workers))
-        if without_server:
-            self.exchange = PeerExchange(composition, resources, transfers.links)
+        if transfers.peers is not None:
+            self.exchange = PeerExchange(composition, resources, transfers.peers)
         else:
             self.exchange = ServerExchange(composition, resources, residuals)
 

@@ -34,6 +34,7 @@ from psbench.checkpoints.file import Checkpoint
 from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.engine import Engine
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView
 from psbench.training.batches import BatchPosition
@@ -98,7 +99,7 @@ class CheckpointWriter:
         position : callable
             Returns where a worker's last push was in its data: without its part, it goes on there.
         """
-        alone = self._run.composition.placement.peer_to_peer
+        alone = isinstance(self._run.composition.placement, PeerToPeer)
         latest = math.inf if alone else self._run.clock_s + _PARTS_S
         yield Wait(lambda: not self or self._run.clock_s > latest, self._whom)
         self._give_up(position)
@@ -278,7 +279,7 @@ def resume_workers(
 def without_part(workers: Collection[int], checkpoint: Checkpoint, composition: Strategy) -> set[int]:
     """Return the workers whose model, which only they have, was lost with their part of a checkpoint."""
     parts = checkpoint.state["workers"]
-    is_lost = composition.placement.peer_to_peer
+    is_lost = isinstance(composition.placement, PeerToPeer)
     return {worker for worker in workers if is_lost and str(worker) not in parts}
 
 

@@ -16,6 +16,7 @@ from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.log import Kind, plain_json
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.strategy import Strategy
 from psbench.core.view import Status
 
@@ -60,7 +61,7 @@ class Evaluation:
 
     def compose(self, composition: Strategy) -> None:
         """Evaluate under another composition."""
-        self._no_server = composition.placement.peer_to_peer
+        self._no_server = isinstance(composition.placement, PeerToPeer)
         self._averages = self._no_server or composition.communication.pushes == "together"
 
     # ---------------------------------------------------------------- an answer of the engine

@@ -53,6 +53,7 @@ from psbench.backends.dask.server.all_reduce import AllReduceStore
 from psbench.backends.dask.server.store import NO_CODEC_COUNTERS
 from psbench.backends.schedule import StopRules
 from psbench.core import events as ev
+from psbench.core.collective import Collective
 from psbench.core.log import EventLog
 from psbench.errors import BackendError, Cancelled, Deadlock, ServerLost, WorkerLost
 from psbench.training.build import Workload
@@ -235,7 +236,7 @@ class LiveRun:
         goes_on = resumption(start.checkpoint, view, run.engine.composition)
         checkpoint = goes_on.checkpoint
         composition = run.workload.experiment.strategy.compositions[view.in_force]
-        resume_workers(run.out, workers, checkpoint, view, composition.placement.collective)
+        resume_workers(run.out, workers, checkpoint, view, isinstance(composition.placement, Collective))
         for worker, own in state["workers"].items():
             if own["position"] is not None:
                 self.pushes.set_position(int(worker), *own["position"][:2])

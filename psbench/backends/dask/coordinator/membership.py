@@ -15,6 +15,7 @@ from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.instructions import Forget
 from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, REPLICA, worker_name, worker_number
 from psbench.core import events as ev
+from psbench.core.collective import Shares
 from psbench.core.view import Status
 from psbench.errors import Cancelled, ServerLost
 
@@ -82,7 +83,7 @@ class Membership:
         if name in self._peers.gone:
             return True
         run, worker = self._run, worker_number(name)
-        has_share = run.has_store and run.composition.placement.gathers
+        has_share = run.has_store and isinstance(run.composition.placement, Shares)
         needed = worker is None or has_share or self._peers.workers() == [worker]
         if needed and name not in _HELPERS:
             return False
@@ -250,7 +251,7 @@ class Membership:
         """Whether each worker has a share of the model, or is about to have one."""
         run = self._run
         in_force = run.workload.experiment.strategy.compositions[run.view.in_force]
-        return any(each.placement.gathers for each in (run.composition, in_force))
+        return any(isinstance(each.placement, Shares) for each in (run.composition, in_force))
 
     def gone_at_last(self) -> set[int]:
         """Return the workers that are out of the run as it ends, or have left it and not come back since."""

@@ -107,7 +107,7 @@ class RingMember:
     ) -> None:
         """Begin with a replica, under a composition with that codec; these servers add up, if any.
 
-        Of a share of the model the others are gathered so often for a step; see `Placement.gathers`.
+        Of a share of the model the others are gathered so often for a step; see `Shares.gathers`.
         """
         self.replica, self._codec, self._servers = replica, codec, servers
         self._gathers, self._members = gathers, ()

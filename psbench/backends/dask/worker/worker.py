@@ -27,6 +27,8 @@ from psbench.backends.local_steps import brought, obey, push_round, renew, resto
 from psbench.backends.partition import Partition, fragments_of
 from psbench.backends.stamps import WorkerStamps
 from psbench.core import events as ev
+from psbench.core.collective import Collective, Shares, servers_that_add
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.strategy import Strategy
 from psbench.core.worker_loop import WorkerLoop
 from psbench.core.worker_policy import Directive
@@ -70,7 +72,7 @@ class Worker:
         self.servers = [coordinator, *servers]  # the first server is in the coordinator's process
         self.mailbox = Mailbox(coordinator)
         compositions = self._compositions = workload.experiment.strategy.compositions
-        member = GossipMember if compositions[0].placement.peer_to_peer else self.member_class
+        member = GossipMember if isinstance(compositions[0].placement, PeerToPeer) else self.member_class
         patience = patience_of(workload.experiment.connection)
         self.member = None if socket is None else member(worker, self.mailbox, socket, key, patience)
         self.trainer, self.evaluator = workload.trainer(), workload.evaluator()
@@ -369,12 +371,13 @@ class Worker:
             self._corruptions.forget()
         self._ranges = None
         self._restart(residual)
-        if composition.placement.collective:
+        if isinstance(composition.placement, Collective):
             assert self.member is not None
             replica = self.workload.server()  # a later composition's is sent
             replica.use(composition.aggregation, self._fragments())
-            servers = self.servers[: composition.placement.adding_servers]
-            codec, gathers = composition.communication.codec.name, composition.placement.gathers
+            placement, codec = composition.placement, composition.communication.codec.name
+            servers = self.servers[: servers_that_add(placement)]
+            gathers = placement.gathers if isinstance(placement, Shares) else 0
             self.member.begin(replica, codec, servers, gathers)
 
     def _restart(self, residual: Tensor | None) -> None:
@@ -383,7 +386,7 @@ class Worker:
         self._repeats = False
         self.model = LocalModel(self.composition, self._optimizer, self._fragments())
         common = self.mailbox, self._clock, residual
-        if self.composition.placement.collective:
+        if isinstance(self.composition.placement, Collective):
             assert self.member is not None
             self.exchange = RingExchange(self.member, self._fragments(), *common)
         elif isinstance(self.member, GossipMember):
