@@ -14,6 +14,7 @@ from psbench.clusters import Cluster, Custom, make_cluster
 from psbench.clusters.connection import ConnectionSettings
 from psbench.clusters.recovery import Recovery
 from psbench.clusters.scheduler import check_address
+from psbench.core.collective import Collective, servers_that_add
 from psbench.core.part import make_part
 from psbench.core.parts import Switching
 from psbench.core.peer_to_peer import unfit_without_server
@@ -243,8 +244,9 @@ class Experiment(Specification):
         suitability.check_reduced_momentum(self.strategy, self.optimizer)
         for composition in self.strategy.compositions:
             placement = composition.placement
-            if placement.adding_servers or not placement.collective:
-                self.cluster.profile().server_links(placement.adding_servers or placement.num_servers)
+            adding = servers_that_add(placement)
+            if adding or not isinstance(placement, Collective):
+                self.cluster.profile().server_links(adding or placement.num_servers)
             if unknown := composition.unknown_statistics:
                 raise ParameterError(
                     f"strategy {composition.name!r}: its parts ask for {', '.join(unknown)}, but what "

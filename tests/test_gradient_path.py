@@ -114,25 +114,26 @@ def files_passed_live(strategy):
     return path.files
 
 
-def test_a_gradient_passes_four_files_in_the_plain_simulator():
-    assert files_passed("asp") == {"trainer", "plain_workers", "simulated_cluster", "server"}
+def test_a_gradient_passes_five_files_in_the_plain_simulator():
+    assert files_passed("asp") == {"trainer", "workers", "exchange", "simulated_cluster", "server"}
 
 
 @pytest.mark.parametrize(("codec", "servers"), [("top_k", 1), ("top_k", 2), ("qsgd", 2), ("fp16", 2)])
-def test_a_gradient_passes_eight_files_with_local_steps_and_a_codec(codec, servers):
+def test_a_gradient_passes_ten_files_with_local_steps_and_a_codec(codec, servers):
     strategy = strategies.local_sgd(local_steps=2, codec=codec, codec_down=codec, servers=servers)
-    worker = {"trainer", "local_workers", "local_model"}
+    worker = {"trainer", "workers", "local_model", "local_steps", "exchange"}
     others = {"compression", "codec_state", "codec", "simulated_cluster", "server", "absent", "piecewise"}
     assert files_passed(strategy) == worker | others
 
 
 @pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize("strategy", [strategies.asp, strategies.local_sgd])
-def test_a_gradient_passes_ten_files_live_with_a_codec(strategy, servers):
+def test_a_gradient_passes_eleven_files_live_with_a_codec(strategy, servers):
     found = files_passed_live(strategy(codec="top_k", codec_down="top_k", servers=servers))
-    sent = {"trainer", "worker", "local_model", "exchange", "compression", "codec_state", "codec", "protocol"}
+    sent = {"trainer", "worker", "local_model", "local_steps", "exchange", "compression", "codec_state"}
+    sent |= {"codec", "protocol"}
     sent |= {"absent", "piecewise"} if strategy is strategies.local_sgd else set()
     applied = {"protocol", "parameter_slice", "codec_state", "codec", "server"}
     assert len(found) >= 2 * (1 + servers)  # two pushes, each sent once and applied by every server
     assert {frozenset(part) for part in found} == {frozenset(sent | {"server"}), frozenset(applied)}
-    assert len((sent | applied) - {"absent", "piecewise"}) == 10  # two more where workers step by themselves
+    assert len((sent | applied) - {"absent", "piecewise"}) == 11  # two more where workers step by themselves

@@ -111,25 +111,20 @@ def mixes(composition, step_s=(1, 1, 1, 2)):
     return [a for *_, actions in cluster.history for a in actions if isinstance(a, Mix)], cluster
 
 
-def test_nobody_who_makes_a_version():
-    """Gradients are averaged, and no worker ever hears of another."""
-    alone = refused("nobody_who_makes_a_version", **GOSSIP | {"aggregation": "mean", "consistency": "asp"})
-    assert mixes(alone)[0] == []
+def test_parts_of_two_families():
+    """One sentence refuses each mixture of parts with a server and parts without, whatever would go wrong."""
+    row, server = "parts_of_two_families", {"placement": "parameter_server"}
+    mean = {"aggregation": "mean", "consistency": "asp"}
     assert mixes(unchecked(**GOSSIP))[0]
-
-
-@pytest.mark.parametrize("row", ["one_model_for_all", "no_mixture"])
-def test_a_server_has_no_graph(row):
-    changed = {"placement": "parameter_server"}
-    if row == "no_mixture":
-        changed |= {"aggregation": "mean", "consistency": "asp"}
-        assert mixes(refused(row, **GOSSIP | changed))[0] == []
-        return
-    with pytest.raises(AssertionError):
-        mixes(refused(row, **GOSSIP | changed))
-
-
-test_one_model_for_all = test_no_mixture = test_a_server_has_no_graph
+    # gradients are averaged, and no worker ever hears of another
+    assert mixes(refused(row, **GOSSIP | mean))[0] == []
+    assert mixes(refused(row, **GOSSIP | mean | server))[0] == []
+    with pytest.raises(AssertionError):  # a server has no graph
+        mixes(refused(row, **GOSSIP | server))
+    # local SGD's workers make several steps, of which the other's exchange of that number knows nothing
+    steps = {"communication": {"name": "local_sgd", "local_momentum": "cleared"}}
+    assert unchecked(**GOSSIP).communication.forgets_momentum is False
+    assert refused(row, **GOSSIP | steps).communication.forgets_momentum
 
 
 def test_neighbours_not_waited_for():
@@ -153,13 +148,6 @@ def test_pairs_that_wait_for_all():
                 "pairs_that_wait_for_all", **GOSSIP | {"aggregation": "pair_average", "consistency": "bsp"}
             )
         )
-
-
-def test_a_model_that_is_replaced():
-    """Local SGD's workers make several steps, of which the other's exchange of that number knows nothing."""
-    steps = {"communication": {"name": "local_sgd", "local_momentum": "cleared"}}
-    assert unchecked(**GOSSIP).communication.forgets_momentum is False
-    assert refused("a_model_that_is_replaced", **GOSSIP | steps).communication.forgets_momentum
 
 
 def test_parts_of_a_mixture():

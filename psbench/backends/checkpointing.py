@@ -12,6 +12,7 @@ from psbench.checkpoints.file import Checkpoint
 from psbench.core import actions as act
 from psbench.core.actions import Action
 from psbench.core.engine import Engine
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.strategy import Strategy
 from psbench.core.view import WAITING, ClusterView, Status, WorkerView
 
@@ -162,7 +163,7 @@ def repeats_steps(composition: Strategy) -> bool:
     as it is then.
     """
     waits = composition.consistency.barrier and not composition.communication.overlaps
-    return not (waits or composition.placement.peer_to_peer)
+    return not (waits or isinstance(composition.placement, PeerToPeer))
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -21,6 +21,7 @@ from psbench.backends.partition import (
     pushed_to,
     within,
 )
+from psbench.core.collective import Collective
 from psbench.core.migration import Ranges
 from psbench.core.strategy import Strategy
 from psbench.errors import CodecError
@@ -203,7 +204,7 @@ class Compression:
         self._composition, self._streams = composition, streams
         self._up, self._down = communication.codec.name, communication.codec_down.name
         # a collective's vectors, whose entries travel each by itself, or codecs that change nothing
-        self._entrywise = composition.placement.collective or self._up == self._down == "none"
+        self._entrywise = isinstance(composition.placement, Collective) or self._up == self._down == "none"
         self._fragments = fragments
         self._hold(own)
         self._servers = self._new_servers()
@@ -225,7 +226,7 @@ class Compression:
         if self._entrywise:
             if self._last_sent is None or self._last_sent[0] != version:
                 # a ring has rounded what it adds up, and leaves the model where it is
-                codec = "none" if self._composition.placement.collective else self._down
+                codec = "none" if isinstance(self._composition.placement, Collective) else self._down
                 self._last_sent = version, over_the_wire(parameters.clone(), codec)
             return self._last_sent[1]
         parts = [
@@ -246,7 +247,7 @@ class Compression:
 
     def part(self, fragment: int, parameters: Tensor) -> Tensor:
         """Return a fragment of the model as it arrives, a copy."""
-        codec = "none" if self._composition.placement.collective else self._down
+        codec = "none" if isinstance(self._composition.placement, Collective) else self._down
         return over_the_wire(self._fragments[fragment].of(parameters).clone(), codec)
 
     def push(self, worker: int, ticket: int, payload: Tensor, fragment: int = -1) -> Tensor:

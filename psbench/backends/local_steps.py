@@ -7,12 +7,24 @@ from typing import Any
 
 from torch import Tensor
 
-from psbench.core.events import Report, Vote
+from psbench.backends.exchange import Exchange
+from psbench.core.events import Push, Report, Vote
 from psbench.core.strategy import Strategy
 from psbench.core.worker_loop import WorkerLoop
 from psbench.core.worker_policy import Directive
-from psbench.training.local_model import LocalModel
+from psbench.training.corruption import Corruptions
+from psbench.training.local_model import LocalModel, numbers_of
 from psbench.training.mixing import ModelVectors
+
+
+def brought(exchange: Exchange, release: Any, sent: bool) -> tuple[Tensor, ...]:
+    """Return what comes with a release: the last commit's aggregate; parameters and buffers; or nothing.
+
+    `sent`: whether anything does; it does not after a vote, or to a worker that holds the current version.
+    """
+    if not sent:
+        return ()
+    return (exchange.aggregate(release),) if release.aggregate else exchange.model(release)
 
 
 def renew(model: LocalModel, vectors: Sequence[Tensor], fragment: int = -1) -> None:
@@ -21,8 +33,7 @@ def renew(model: LocalModel, vectors: Sequence[Tensor], fragment: int = -1) -> N
     Parameters
     ----------
     vectors : sequence of tensor
-        What the release carries: the last commit's aggregate; parameters and buffers; or nothing (after a
-        vote, or to a worker that holds the current version), and then the last step is kept.
+        What it brings; see `brought`. Without any the last step is kept.
     fragment : int
         The entries that the parameters are of; -1: all.
     """
@@ -63,6 +74,27 @@ def obey(
     elif directive != "wait":
         push(directive == "push_and_continue")
     return directive == "push_and_continue"
+
+
+def push_round(
+    model: LocalModel,
+    loop: WorkerLoop,
+    exchange: Exchange,
+    corruptions: Corruptions | None,
+    *,
+    num_bytes: int,
+    overlapping: bool,
+) -> Push:
+    """Push what a worker has made since its last push, or what a faulty one sends in its place."""
+    payload = model.payload(loop.fragment)
+    measured = numbers_of(payload, loop.reads)
+    push = loop.push(-1, bytes=num_bytes, overlapping=overlapping, measured=measured)
+    if corruptions is not None:
+        payload = corruptions.of(loop.worker, push.ticket, payload, push.fragment)
+    decoded = exchange.push(push, payload, model.buffers)
+    if model.notes_pushes and (vector := decoded()) is not None:
+        model.sent(vector)
+    return push
 
 
 def restored_loop(plain: Mapping[str, Any], composition: Strategy, worker: int) -> WorkerLoop | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from psbench.core import actions as act
 from psbench.core.actions import Action
+from psbench.core.collective import Collective
 from psbench.core.drain import Drain
 from psbench.core.events import Push
 from psbench.core.hooks import Hook, Performers, defined
@@ -115,7 +116,7 @@ class ActionProcessor:
         self._own_steps = now.own_steps
         self._computes_on_workers = now.computes_on_workers
         self._decides_own_rounds = now.decides_own_rounds
-        self._always_send = now.placement.collective or self._own_steps
+        self._always_send = isinstance(now.placement, Collective) or self._own_steps
         self._fragments = now.communication.fragments(self._wire_size.layout)
         self.view.fragment_updates = [0] * len(self._fragments)
         self._exchanges = now.aggregation.exchanges

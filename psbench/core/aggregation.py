@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from psbench.core.actions import Action
 from psbench.core.arithmetic import Pushed, Shapes, State, Step, ToAll, Vector
+from psbench.core.collective import Replicas
 from psbench.core.events import Push
 from psbench.core.needs import FLOAT_CODECS, Need
 from psbench.core.part import Part, overrides
@@ -76,12 +77,6 @@ def _needs_of_several_answered() -> tuple[Need, ...]:
             "communication",
             lambda m: not overrides(m, "fragments"),
             "which an answer of a fragment, as of {other}, leaves out",
-        ),
-        need(
-            "placement",
-            lambda p: not p.gathers,
-            "of which each worker holds a share under {other}",
-            "use placement 'all_reduce' or 'parameter_server'",
         ),
     )
 
@@ -172,7 +167,7 @@ class Aggregation(Part):
         ),
         Need(
             "placement",
-            lambda p: p.collective and not p.stateless_workers,
+            lambda p: isinstance(p, Replicas),
             "{part} has workers that hold the model and add up several times for a version, which {other} "
             "cannot do",
             when=lambda a: a.exchanges,

@@ -10,9 +10,11 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from psbench.core.collective import Collective, Jobs
 from psbench.core.own_steps import OwnSteps
 from psbench.core.part import overrides
 from psbench.core.parts import Communication, Switching
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.worker_policy import WorkerPolicy
 
 if TYPE_CHECKING:
@@ -57,8 +59,8 @@ def _has_steps_of_its_own(s: Composition) -> bool:
 def _keeps_steps(s: Composition) -> bool:
     """Return whether a worker may continue without an answer to its last step."""
     m, p = s.communication, s.placement
-    always_answered = isinstance(m, OwnSteps) or m.overlaps or p.collective
-    return _has_steps_of_its_own(s) or p.peer_to_peer or not always_answered
+    always_answered = isinstance(m, OwnSteps) or m.overlaps or isinstance(p, Collective)
+    return _has_steps_of_its_own(s) or isinstance(p, PeerToPeer) or not always_answered
 
 
 def _measures(domain: str) -> _Rule:
@@ -97,7 +99,7 @@ _RULES = (
         _Rule(
             domain,
             hooks,
-            lambda s: not s.placement.stateless_workers,
+            lambda s: not isinstance(s.placement, Jobs),
             "tasks compute plain gradients, as under placement 'map_reduce'",
             "use placement 'all_reduce' or 'parameter_server'",
         )
@@ -114,7 +116,11 @@ _RULES = (
         "communication",
         ("sent",),
         lambda s: (
-            not (s.aggregation.carries or overrides(s.communication, "fragments") or s.placement.peer_to_peer)
+            not (
+                s.aggregation.carries
+                or overrides(s.communication, "fragments")
+                or isinstance(s.placement, PeerToPeer)
+            )
         ),
         "pushes are not of one vector to servers or a ring",
         "have pushes carry one vector with an entry for each parameter",
@@ -180,20 +186,6 @@ _RULES = (
         lambda s: _may(s.placement, "moves"),
         "parameters stay on their servers",
         "declare `moves` = True",
-    ),
-    _Rule(
-        "placement",
-        ("start_s", "scan_s", "broadcast_s"),
-        lambda s: s.placement.stateless_workers,
-        "workers keep their state",
-        "declare `stateless_workers` = True",
-    ),
-    _Rule(
-        "placement",
-        ("reduce_s", "to_all_s", "to_all_bytes"),
-        lambda s: s.placement.collective,
-        "workers push to servers",
-        "declare `collective` = True",
     ),
 )
 

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 from psbench.core.needs import FLOAT_CODECS, Need
-from psbench.core.own_steps import OwnSteps
-from psbench.core.parts import Placement
+from psbench.core.placement import Placement
 
 _UNENCODED = "set both codecs to 'none', or use placement 'all_reduce'"
+
+
+class NetworkTimes(Protocol):
+    """Times of messages, in seconds, that the cost of a collective operation is made of."""
+
+    def ring(self, num_bytes: float, workers: Sequence[int]) -> float:
+        """Return the time of a ring All-Reduce among workers."""
+
+    def hop(self, num_bytes: float, workers: Sequence[int]) -> float:
+        """Return the time of one message over the slowest link among workers."""
+
+    def star(self, up: float, down: float, workers: Sequence[int]) -> float:
+        """Return the time in which every worker sends `up` bytes to servers and receives `down` bytes."""
 
 
 class Collective(Placement):
     """Pushes are added up on their way, and every pusher receives the sum."""
 
-    collective = True
     needs = (
         Need(
             "aggregation",
@@ -31,7 +45,7 @@ class Collective(Placement):
             lambda m: not (m.codec.has_memory or m.codec_down.has_memory),
             "{part} rounds sums on their way, which are no worker's residual for {other} to keep",
             "use codecs without error_feedback",
-            lambda p: not p.stateless_workers,
+            lambda p: not isinstance(p, Jobs),
         ),
         Need(
             "communication",
@@ -46,9 +60,35 @@ class Collective(Placement):
         ),
     )
 
+    def reduce_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
+        """Return the seconds in which a collective operation adds up the workers' results."""
+        return 0.0
+
+    def to_all_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
+        """Return the seconds in which a message of each worker goes to all: half of a ring for their sum."""
+        return 0.5 * self.reduce_s(network, len(workers) * num_bytes, workers)
+
+    def to_all_bytes(self, num_bytes: int, num_workers: int) -> tuple[float, float]:
+        """Return as how long a vector a message to all counts up, and down: half of all messages each."""
+        return 0.5 * num_workers * num_bytes, 0.5 * num_workers * num_bytes
+
 
 class Replicas(Collective):
     """Each worker keeps the model, or a share of it, between two operations."""
+
+
+class ServerSums(Replicas):
+    """Servers add up the pushes, and know neither the model nor an optimizer."""
+
+    @property
+    def adding_servers(self) -> int:
+        """Servers that add up."""
+        raise NotImplementedError(f"{type(self).__name__} must define adding_servers")
+
+
+def servers_that_add(placement: Placement) -> int:
+    """Return how many servers add up pushes; 0 if servers hold the model, or there are none."""
+    return placement.adding_servers if isinstance(placement, ServerSums) else 0
 
 
 class Shares(Replicas):
@@ -57,7 +97,7 @@ class Shares(Replicas):
     needs = (
         Need(
             "communication",
-            lambda m: not (isinstance(m, OwnSteps) or m.overlaps),
+            lambda m: not (m.steps_by_itself or m.overlaps),
             "{part} has a worker hold a share of the model between steps, and {other} needs all of it",
             "use placement 'all_reduce'",
         ),
@@ -79,13 +119,24 @@ class Shares(Replicas):
             "{part} gathers shares of the model as they are, and {other} encodes what is sent",
             _UNENCODED,
         ),
+        Need(
+            "aggregation",
+            lambda a: not a.sends,
+            "{other} sends vectors of its state with the model, of which each worker holds a share under "
+            "{part}",
+            "use placement 'all_reduce' or 'parameter_server'",
+        ),
     )
+
+    @property
+    def gathers(self) -> int:
+        """How often a step gathers the parameters that other workers hold."""
+        raise NotImplementedError(f"{type(self).__name__} must define gathers")
 
 
 class Jobs(Collective):
     """Each operation is a job of tasks without state."""
 
-    stateless_workers = True
     needs = (
         Need(
             "communication",
@@ -95,7 +146,7 @@ class Jobs(Collective):
         ),
         Need(
             "communication",
-            lambda m: not (isinstance(m, OwnSteps) or m.overlaps or m.accumulates),
+            lambda m: not (m.steps_by_itself or m.overlaps or m.accumulates),
             "{part} has tasks that keep nothing between steps, and workers under {other} do",
             "use placement 'all_reduce' or 'parameter_server'",
         ),
@@ -106,3 +157,15 @@ class Jobs(Collective):
             "use placement 'all_reduce' or 'parameter_server'",
         ),
     )
+
+    def start_s(self, partition: int) -> float:
+        """Return the seconds before each step on a partition of so many samples."""
+        return 0.0
+
+    def scan_s(self, partition: int) -> float:
+        """Return how much of `start_s` is reading the partition."""
+        return 0.0
+
+    def broadcast_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
+        """Return the seconds in which a collective operation sends the model to all workers."""
+        return 0.0

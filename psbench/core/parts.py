@@ -7,7 +7,7 @@ A hook that a part does not define does nothing. Class attributes declare the pr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, SerializeAsAny, field_validator
 
@@ -18,11 +18,11 @@ from psbench.core.arithmetic import State, Vector, WorkerStep
 from psbench.core.events import Evaluated, Push, Report, SwitchRequested, Vote
 from psbench.core.needs import FLOAT_CODECS, Need
 from psbench.core.part import Part, make_part, overrides
+from psbench.core.placement import Layout as Layout
+from psbench.core.placement import Placement as Placement
 from psbench.core.view import ClusterView
 from psbench.core.worker_policy import WorkerPolicy
 
-#: a model's tensors in the order of its vector: name, entries
-Layout: TypeAlias = Sequence[tuple[str, int]]
 #: entries of a vector: start included, stop excluded
 FragmentRanges: TypeAlias = Sequence[tuple[int, int]]
 
@@ -369,96 +369,6 @@ class Stragglers(Part):
     def on_release(self, worker: int, view: ClusterView) -> Orders:
         """Return orders that go with a release, such as `batch_size`."""
         return {}
-
-
-class NetworkTimes(Protocol):
-    """Times of messages, in seconds, that the cost of a collective operation is made of."""
-
-    def ring(self, num_bytes: float, workers: Sequence[int]) -> float:
-        """Return the time of a ring All-Reduce among workers."""
-
-    def hop(self, num_bytes: float, workers: Sequence[int]) -> float:
-        """Return the time of one message over the slowest link among workers."""
-
-    def star(self, up: float, down: float, workers: Sequence[int]) -> float:
-        """Return the time in which every worker sends `up` bytes to servers and receives `down` bytes."""
-
-
-class Placement(Part):
-    """Location of the parameters, and so the cost of a message; decides nothing about workers.
-
-    `collective`: a commit is a collective operation of its pushers; `stateless_workers`: a worker keeps
-    nothing between steps; `peer_to_peer`: every worker has a model of its own, and exchanges it with some.
-    """
-
-    domain = "placement"
-    #: number of servers that share the parameters
-    num_servers: ClassVar[int] = 1
-    #: how often a step gathers the parameters that other workers hold; 0 if each holds all of them
-    gathers: ClassVar[int] = 0
-    #: number of summing servers for the workers of a collective, which hold the parameters
-    adding_servers: ClassVar[int] = 0
-    #: whether parameters may move between servers during a run; only then `on_applied` is called
-    moves: ClassVar[bool] = False
-    collective: ClassVar[bool] = False
-    stateless_workers: ClassVar[bool] = False
-    peer_to_peer: ClassVar[bool] = False
-
-    def on_applied(self, view: ClusterView) -> list[Action]:
-        """React to a new version."""
-        return []
-
-    def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
-        """Answer the part's own `Measure`."""
-        return []
-
-    def ranges(self, layout: Layout) -> list[list[tuple[int, int]]]:
-        """Return the entries that each server begins with: ranges, start included, stop excluded."""
-        return [[(0, sum(size for _, size in layout))]]
-
-    def balance(self, layout: Layout) -> dict[str, Any]:
-        """Return the load of each server, and the `imbalance` of each kind of load: maximum over mean.
-
-        Keys are lists of counts by server, such as `entries`, and `imbalance` with a number for each.
-        """
-        entries = [sum(stop - start for start, stop in own) for own in self.ranges(layout)]
-        return {"entries": entries, "imbalance": {"entries": max(entries) * len(entries) / sum(entries)}}
-
-    def worker_bytes(self, num_parameters: int, kept: int, num_workers: int) -> int:
-        """Return the bytes that a worker holds: parameters, gradient and `kept` vectors of their size."""
-        return 4 * num_parameters * (2 + kept)
-
-    def start_s(self, partition: int) -> float:
-        """Return the seconds before each step on a partition of that many samples."""
-        return 0.0
-
-    def scan_s(self, partition: int) -> float:
-        """Return the part of `start_s` that reads the partition."""
-        return 0.0
-
-    def broadcast_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
-        """Return the seconds in which a collective operation sends the model to all workers."""
-        return 0.0
-
-    def reduce_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
-        """Return the seconds in which a collective operation adds up the workers' results."""
-        return 0.0
-
-    def to_all_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
-        """Return the seconds in which a message of each worker goes to all: half of a ring for their sum."""
-        return 0.5 * self.reduce_s(network, len(workers) * num_bytes, workers)
-
-    def to_all_bytes(self, num_bytes: int, num_workers: int) -> tuple[float, float]:
-        """Return the up and down bytes of an all-to-all message: half of all messages each."""
-        return 0.5 * num_workers * num_bytes, 0.5 * num_workers * num_bytes
-
-    def bytes_up(self, payload: int, num_workers: int) -> int:
-        """Return the bytes that one worker sends for a payload of `payload` bytes."""
-        return payload
-
-    def bytes_down(self, payload: int, num_workers: int) -> int:
-        """Return the bytes that one worker receives to load a model of `payload` bytes."""
-        return payload
 
 
 class Switching(Part):

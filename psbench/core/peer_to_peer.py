@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from psbench.core.aggregation import Aggregation
 from psbench.core.arithmetic import Pushed, State, Step, Vector
@@ -15,21 +15,18 @@ if TYPE_CHECKING:
     from psbench.core.compatibility import Composition
 
 
+def _same_family(domain: str, is_met: Callable[[Any], bool]) -> Need:
+    """Return the need that another part is of this family too, of which a strategy has all parts or none."""
+    why = "{part} is made for workers that mix models of their own, without a server, and {other} is not"
+    return Need(domain, is_met, why)
+
+
 class PeerToPeer(Placement):
     """Every worker has its own model and exchanges it with neighbours; there is no server."""
 
-    peer_to_peer = True
     needs = (
-        Need(
-            "aggregation",
-            lambda a: isinstance(a, Mixing),
-            "{part} has no server that could make a version from pushes, as {other} does",
-        ),
-        Need(
-            "communication",
-            lambda m: isinstance(m, MixedSteps),
-            "{part} has workers that continue from their own models, and under {other} they would not",
-        ),
+        _same_family("aggregation", lambda a: isinstance(a, Mixing)),
+        _same_family("communication", lambda m: isinstance(m, MixedSteps)),
         Need(
             "communication",
             lambda m: not m.is_encoded,
@@ -60,13 +57,7 @@ class Mixing(Aggregation):
     payload = "parameters"
     linear = True
     weighs_samples = False
-    needs = (
-        Need(
-            "placement",
-            lambda p: p.peer_to_peer,
-            "{part} mixes models of workers, and {other} has one model for all",
-        ),
-    )
+    needs = (_same_family("placement", lambda p: isinstance(p, PeerToPeer)),)
 
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
         """Take the weighted sum of the models, in the order of their workers; `x` is the worker's own."""
@@ -123,13 +114,7 @@ class MixedSteps(OwnSteps):
 
     #: whether a worker exchanges the model that its step begins with, which may travel meanwhile
     sends_first: ClassVar[bool] = False
-    needs = (
-        Need(
-            "placement",
-            lambda p: p.peer_to_peer,
-            "{part} has workers continue from a mixture of models, and {other} has none",
-        ),
-    )
+    needs = (_same_family("placement", lambda p: isinstance(p, PeerToPeer)),)
 
 
 def sends_before_step(communication: Communication) -> bool:
@@ -145,7 +130,7 @@ def unfit_without_server(
     `tolerance`: whether it ends when an update hardly moves the model; `corruptions`: whether workers send
     wrong vectors; `link_times`: whether latencies between workers and servers vary.
     """
-    if not strategy.placement.peer_to_peer:
+    if not isinstance(strategy.placement, PeerToPeer):
         return ""
     parts = (strategy.consistency, strategy.aggregation, strategy.communication, strategy.stragglers)
     if measuring := [part.name for part in parts if part.measures]:

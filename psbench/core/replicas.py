@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from psbench.core.collective import Collective, Jobs
 from psbench.core.compatibility import Composition
 from psbench.core.own_steps import OwnSteps
+from psbench.core.peer_to_peer import PeerToPeer
 
 
 def keeps_on_workers(strategy: Composition) -> bool:
@@ -11,7 +13,7 @@ def keeps_on_workers(strategy: Composition) -> bool:
     m = strategy.communication
     if strategy.aggregation.exchanges:
         return True
-    return isinstance(m, OwnSteps) or (m.is_encoded and not strategy.placement.collective)
+    return isinstance(m, OwnSteps) or (m.is_encoded and not isinstance(strategy.placement, Collective))
 
 
 def unreplicable(strategy: Composition) -> str:
@@ -21,7 +23,7 @@ def unreplicable(strategy: Composition) -> str:
     would have to be waited for.
     """
     c, m, p = strategy.consistency, strategy.communication, strategy.placement
-    if p.stateless_workers or p.peer_to_peer:
+    if isinstance(p, (Jobs, PeerToPeer)):
         return "it has no servers"
     if m.overlaps:
         return f"under {m.name} workers compute while they wait"

@@ -11,6 +11,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from psbench.core.arithmetic import ToAll
 from psbench.core.called_hooks import has_own_half, has_own_policy, never_called
+from psbench.core.collective import Collective
 from psbench.core.compatibility import doubts, misfits, usual_lr_scaling
 from psbench.core.part import Part, make_part, overrides
 from psbench.core.parts import (
@@ -227,7 +228,7 @@ class Strategy(Specification):
     @property
     def leaves_residuals(self) -> bool:
         """Whether workers keep residuals of their pushes (error feedback)."""
-        codec = self.communication.codec.has_memory and not self.placement.collective
+        codec = self.communication.codec.has_memory and not isinstance(self.placement, Collective)
         return codec or self.aggregation.exchanges
 
     def forgets_residual(self, before: Strategy) -> bool:
@@ -255,6 +256,7 @@ class Strategy(Specification):
         return [(first + size.buffer_bytes, False), *sums[1:]]
 
     def _exchanged_bytes(self, size: WireSize, version: int, num_workers: int, way: Literal[0, 1]) -> int:
+        assert isinstance(self.placement, Collective)  # no other is fit for an exchange
         of_all, sums = self.placement.to_all_bytes, self.sums(size, version)
         return round(sum(of_all(each, num_workers)[way] if to_all else each for each, to_all in sums))
 
@@ -283,7 +285,9 @@ class Strategy(Specification):
         codec = self.communication.codec_down
         bare = whole and not codec.entrywise
         # members of a collective make the state themselves
-        vectors = self.vectors_of_a_push if self.placement.collective else self.vectors_of_an_answer
+        vectors = (
+            self.vectors_of_a_push if isinstance(self.placement, Collective) else self.vectors_of_an_answer
+        )
         num_bytes = size.whole(vectors) if bare else size.of(codec, self.placement, fragment, vectors)
         return self.placement.bytes_down(num_bytes, num_workers)
 

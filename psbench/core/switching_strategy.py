@@ -10,6 +10,7 @@ from pydantic import field_validator, model_validator
 from psbench.core.called_hooks import never_asked
 from psbench.core.part import Part, make_part
 from psbench.core.parts import Switching
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.specification import Specification, parameter
 from psbench.core.strategy import MomentumScale, Strategy
 from psbench.errors import ParameterError
@@ -164,7 +165,7 @@ class SwitchingStrategy(Switch):
     @model_validator(mode="after")
     def _has_a_model_to_hand_over(self) -> Self:
         for composition in self._strategies():
-            if composition.placement.peer_to_peer:
+            if isinstance(composition.placement, PeerToPeer):
                 raise ParameterError(
                     f"strategy {self.name!r}: under {composition.name!r} each worker has its own model, "
                     "and none the one that a switch hands over; switch between others"

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from psbench.arrays import Array, Integers
+from psbench.core.collective import Collective
 from psbench.core.log import EventLog, Kind
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import AnyStrategy
 from psbench.errors import DataError, ParameterError
@@ -166,11 +168,11 @@ def computation_tree(log: EventLog, strategy: AnyStrategy) -> ComputationTree:
 def why_no_tree(composition: Strategy) -> str:
     """Say why runs of a composition have no computation tree; empty if they have one."""
     a, m = composition.aggregation, composition.communication
-    if composition.placement.peer_to_peer:
+    if isinstance(composition.placement, PeerToPeer):
         return "there is no server whose model is the main branch"
     if m.overlaps or composition.keeps_steps or isinstance(m, Elastic):
         return "workers go on from models that have gradients which no server has applied"
-    if a.reply != "model" and not composition.placement.collective:
+    if a.reply != "model" and not isinstance(composition.placement, Collective):
         return "workers are not sent the model of the server"
     return ""
 

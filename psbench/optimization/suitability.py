@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from psbench.core import AnyStrategy, Strategy, SwitchingStrategy
+from psbench.core.collective import Shares
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.errors import ParameterError
 from psbench.optimization.optimizer import Optimizer
 from psbench.optimization.schedule import Plateau
@@ -73,7 +75,9 @@ def check_shares(strategy: AnyStrategy, optimizer: Optimizer, comes_or_goes: Seq
 
     `comes_or_goes` names the settings by which a worker comes, goes or is dropped.
     """
-    placement = next((each.placement.name for each in strategy.compositions if each.placement.gathers), None)
+    placement = next(
+        (each.placement.name for each in strategy.compositions if isinstance(each.placement, Shares)), None
+    )
     if placement is None:
         return
     use = f"under placement {placement!r}; use 'all_reduce'"
@@ -106,7 +110,7 @@ def check_plateau(
     Both times are in epochs.
     """
     for each in strategy.compositions:
-        if each.own_steps or each.placement.peer_to_peer:
+        if each.own_steps or isinstance(each.placement, PeerToPeer):
             raise ParameterError(
                 f"{_PLATEAU}: workers of strategy {each.name!r} take steps of their own at the rate, and "
                 "hear of no evaluation; give a schedule by epoch, such as 'cosine'"

@@ -7,6 +7,7 @@ from typing import Any
 from psbench.core import Engine, Kind, Status
 from psbench.core.log import ROW
 from psbench.core.migration import REASSIGNMENT
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.errors import ProtocolError
 
 _TEXT = (ROW.names or ()).index("text")
@@ -117,7 +118,9 @@ class Invariants:
     def _apply(self, worker: int, push: int, version: int, row: Any) -> None:
         self._take(push, "applied")
         if not self._commit:
-            served = not self.engine.composition.placement.peer_to_peer  # else versions are the workers' own
+            served = not isinstance(
+                self.engine.composition.placement, PeerToPeer
+            )  # else versions are the workers' own
             if served and version != self._version + 1:
                 self._broken(f"version {version} was made after version {self._version}")
             self._version += 1

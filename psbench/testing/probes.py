@@ -11,7 +11,7 @@ from torch import Tensor
 
 from psbench.core import Apply, Push, Pushed, Release, Strategy
 from psbench.core.aggregation import GradientSums
-from psbench.core.peer_to_peer import Mixing
+from psbench.core.peer_to_peer import Mixing, PeerToPeer
 from psbench.optimization.optimizer import SGD
 from psbench.testing.arithmetic import (
     ENTRIES,
@@ -188,7 +188,7 @@ def check_adoption(strategy: Strategy) -> None:
     if (
         not (strategy.has_local_steps or m.overlaps)
         or strategy.sends_fragments
-        or strategy.placement.peer_to_peer
+        or isinstance(strategy.placement, PeerToPeer)
     ):
         return
     usual, other = (_models(strategy, name) for name in ("answer", "other answer"))
@@ -225,7 +225,7 @@ def check_descent(strategy: Strategy, cluster: ScriptedCluster) -> None:
     ------
     BrokenContract
     """
-    if strategy.placement.peer_to_peer or strategy.communication.pushes == "together":
+    if isinstance(strategy.placement, PeerToPeer) or strategy.communication.pushes == "together":
         return
     if _measures_vectors(strategy):
         return

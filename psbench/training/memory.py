@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from psbench.core import Aggregation, Strategy
+from psbench.core.collective import Collective, servers_that_add
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.data import Dataset
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
@@ -84,7 +86,7 @@ def _kept_by_a_worker(composition: Strategy, optimizer_tensors: int) -> int:
 
 def _sent_by_a_worker(composition: Strategy) -> int:
     sends = composition.consistency.barrier and not composition.sends_fragments
-    return composition.vectors_of_a_push * (sends or composition.placement.peer_to_peer)
+    return composition.vectors_of_a_push * (sends or isinstance(composition.placement, PeerToPeer))
 
 
 class Held(NamedTuple):
@@ -109,7 +111,7 @@ def _held(composition: Strategy, experiment: Experiment) -> Held:
     placement, workers = composition.placement, experiment.num_workers
     state = experiment.optimizer.tensors + kept_vectors(composition.aggregation)
     kept = _kept_by_a_worker(composition, experiment.worker_optimizer.tensors)
-    if placement.collective or placement.peer_to_peer:  # workers hold parameters and state
+    if isinstance(placement, (Collective, PeerToPeer)):  # workers hold parameters and state
         own = placement.worker_bytes(_ENTRIES, state, workers) / (4 * _ENTRIES)
         return Held(2.0, max(2.0, own) + kept, 1.0 + state)
     pushed = 0 if experiment.timing_only else workers * _sent_by_a_worker(composition)
@@ -125,7 +127,7 @@ def vectors_of(experiment: Experiment, counts: Mapping[str, int]) -> float:
 def _processes(experiment: Experiment) -> Counter[str]:
     """Return the number of processes of a live run on this machine, by role."""
     placements = [each.placement for each in experiment.strategy.compositions]
-    servers: int = max(each.adding_servers or each.num_servers for each in placements)
+    servers: int = max(servers_that_add(each) or each.num_servers for each in placements)
     replicas = int(bool(experiment.recovery.replicas))
     return Counter(server=servers, worker=experiment.num_workers, other=2, replica=replicas)
 

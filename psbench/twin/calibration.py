@@ -12,6 +12,8 @@ import numpy as np
 from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveInt, model_validator
 
 from psbench.clusters import make_cluster
+from psbench.core.collective import Jobs
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.typed_data import FileData, typed
 from psbench.errors import DataError, ParameterError, SpecError
 from psbench.experiment import Experiment
@@ -401,7 +403,7 @@ class Calibration:
                 f"predict: a worker's batch of {share:g} samples was not measured, {low} to {high} were"
             )
         for each in experiment.strategy.compositions:
-            if each.placement.peer_to_peer or each.placement.stateless_workers:
+            if isinstance(each.placement, (PeerToPeer, Jobs)):
                 raise ParameterError(f"predict: exchanges under {each.placement.name!r} were not measured")
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from psbench.arrays import Doubles
+from psbench.core.collective import Collective
 from psbench.core.strategy import Strategy
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
@@ -111,7 +112,7 @@ def coding_for(compositions: Sequence[Strategy], known: Mapping[str, Coding]) ->
     for each, name in zip(compositions, map(codec_of, compositions), strict=True):
         if name == NO_CODEC:
             continue
-        if each.placement.collective:
+        if isinstance(each.placement, Collective):
             raise ParameterError(
                 f"predict: what codec {name} takes in {each.placement.name} was not measured"
             )

@@ -12,6 +12,7 @@ from scipy import stats
 from psbench.arrays import Booleans, Doubles, Integers
 from psbench.backends.stamps import cost_s
 from psbench.clusters.shared_link import SharedLink
+from psbench.core.collective import Collective
 from psbench.errors import ParameterError
 from psbench.results.run import Run
 from psbench.twin.codecs import (
@@ -309,7 +310,7 @@ def _fit_service(
         (run.meta["coordinator"], int(each.bytes_up.max() + each.bytes_down.max()), coding)
         for run, each, coding in zip(runs, measured, codings, strict=True)
         if run.meta.get("coordinator", {}).get("pushes")
-        and not run.experiment.strategy.compositions[0].placement.collective
+        and not isinstance(run.experiment.strategy.compositions[0].placement, Collective)
     ]
     if not loads:
         found.unknown.append("service: no run reported what pushes cost its server; taken as no time")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from psbench.core.collective import Collective
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.results.run import Run
@@ -45,7 +46,11 @@ def probes_of(experiment: Experiment, batches: int = _BATCHES) -> list[Experimen
     barrier = experiment.but(strategy="bsp", stop={"updates": batches}, **common)
     none = experiment.but(strategy="asp", batch_size=smaller, stop={"updates": batches * workers}, **common)
     coded = [each for each in experiment.strategy.compositions if codec_of(each) != NO_CODEC]
-    if len(experiment.strategy.compositions) == 1 and coded and not coded[0].placement.collective:
+    if (
+        len(experiment.strategy.compositions) == 1
+        and coded
+        and not isinstance(coded[0].placement, Collective)
+    ):
         return [barrier, none, experiment.but(stop={"updates": batches}, **common)]
     return [barrier, none]
 

@@ -58,7 +58,7 @@ def run() -> Rows:
     def counted(*given: object, **more: object) -> None:
         nonlocal worst
         held = _tensor_bytes() - before + sys.getsizeof(log._rows)
-        versions = len(simulation.cluster.workers.snapshots)
+        versions = len(simulation.cluster.workers.exchange.snapshots)
         promised = vector * (versions + 3) + data + 40 * len(log)
         worst = max(worst, (held / promised, held, versions))
         apply(*given, **more)

@@ -151,20 +151,6 @@ class Moving(AllReduce):
         return []
 
 
-class Reducing(ParameterServer):
-    name = "vain_reducing"
-
-    def reduce_s(self, network, num_bytes, workers):
-        return 1.0
-
-
-class Starting(ParameterServer):
-    name = "vain_starting"
-
-    def start_s(self, partition):
-        return 1.0
-
-
 class Shifting(Half):
     name = "vain_shifting"
 
@@ -225,7 +211,6 @@ NEVER = {
     "on_measured": ({"aggregation": Measured()}, r"overrides on_measured\(\), .* declare them in `measures`"),
     "left_out": ({"aggregation": LeavesOut()}, r"overrides left_out\(\), .* override exchange\(\) too"),
     "on_applied": ({"placement": Moving()}, r"overrides on_applied\(\), .* declare `moves` = True"),
-    "reduce_s": ({"placement": Reducing()}, r"overrides reduce_s\(\), .* declare `collective` = True"),
     "shift_rate": (
         {"communication": {"name": "every_step", "codec": {"name": "vain_shifting"}}},
         r"codec 'vain_shifting' overrides shift_rate\(\), .* leave `entrywise` False",
@@ -248,18 +233,21 @@ NEVER = {
         },
         "no worker's residual .*; use codecs without error_feedback",
     ),
-    "start_s": ({"placement": Starting()}, r"overrides start_s\(\), .* declare `stateless_workers` = True"),
 }
 
 
-def test_a_hook_of_another_family_is_refused():
-    with pytest.raises(ParameterError, match=r"'receivers', a hook .* derive it from psbench.*PeerToPeer"):
-
-        class Receivers(AllReduce):
-            name = "vain_receivers"
-
-            def receivers(self, worker, exchange, num_workers):
-                return []
+@pytest.mark.parametrize(
+    ("base", "hook", "family"),
+    [
+        (AllReduce, "receivers", "PeerToPeer"),
+        (ParameterServer, "reduce_s", "Collective"),
+        (AllReduce, "start_s", "Jobs"),
+    ],
+)
+def test_a_hook_of_another_family_is_refused(base, hook, family):
+    said = rf"'{hook}', a hook .* derive it from psbench.*{family}"
+    with pytest.raises(ParameterError, match=said):
+        type("Stray", (base,), {"name": "vain_stray", "__module__": __name__, hook: _does})
 
 
 @pytest.mark.parametrize("case", NEVER)

@@ -13,6 +13,7 @@ from psbench.core.actions import Action, Drop, Readmit
 from psbench.core.events import Leave, Push
 from psbench.core.log import Kind
 from psbench.core.parts import Switching
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.specification import parameter
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView, Status
@@ -24,7 +25,7 @@ from psbench.testing.invariants import Invariants
 NAMES = [
     name
     for name, entry in CATALOGUE.items()
-    if isinstance(made := entry(), Strategy) and not made.placement.peer_to_peer
+    if isinstance(made := entry(), Strategy) and not isinstance(made.placement, PeerToPeer)
 ]
 
 

@@ -21,6 +21,8 @@ from psbench.backends.dask.protocol.roles import (
     worker_name,
     worker_number,
 )
+from psbench.core.collective import Shares
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.errors import DoubtfulComposition, PsbenchError, SpecError
 from psbench.experiment import Experiment
 from psbench.seeds import Streams
@@ -374,9 +376,9 @@ def _draw_strategy(rng: np.random.Generator) -> dict[str, Any]:
     strategy |= _SHORT.get(strategy["name"], {})
     drawn = rng.random()
     placement = CATALOGUE[strategy["name"]]().placement
-    if placement.peer_to_peer:
+    if isinstance(placement, PeerToPeer):
         return strategy | _drawn_for_gossip(rng)
-    if placement.gathers:
+    if isinstance(placement, Shares):
         return strategy
     if strategy["name"] != "all_reduce" and drawn < 0.45:
         servers: dict[str, Any] = {"name": "parameter_server", "servers": int(rng.integers(2, 4))}

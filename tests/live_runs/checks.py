@@ -17,8 +17,10 @@ from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, REPLICA, worker_number
 from psbench.backends.dask.record import Record
+from psbench.core.collective import Collective, Shares
 from psbench.core.events import COLLECTIVE, Join, Push
 from psbench.core.log import ROW, EventLog, Kind
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.view import Status
 from psbench.testing.invariants import BrokenContract, Invariants
 from psbench.training.build import Workload
@@ -84,8 +86,8 @@ class Checks:
         )
         self._dataset_size = live.run.view.dataset_size
         placements = [each.placement for each in workload.experiment.strategy.compositions]
-        self._is_gossip = any(each.peer_to_peer for each in placements)
-        self._has_servers = not (self._is_gossip or any(each.collective for each in placements))
+        self._is_gossip = any(isinstance(each, PeerToPeer) for each in placements)
+        self._has_servers = not (self._is_gossip or any(isinstance(each, Collective) for each in placements))
         self._invariants = None if live.start else Invariants("a live run", live.run.engine)
         self._rows = 0
         self._first_push = live.start.checkpoint.state["next_push"] if live.start else 0
@@ -145,7 +147,9 @@ class Checks:
         """Whether a worker is not in the run for now: by the plan, by hand, or as a straggler."""
         known = self._live.run.view.workers.get(worker)
         is_dropped = known is not None and known.dropped
-        has_shares = self._live.run.composition.placement.gathers  # which none that joins later can have
+        has_shares = isinstance(
+            self._live.run.composition.placement, Shares
+        )  # which none that joins later can have
         return is_dropped or has_shares or worker in self._lost_by_hand or self._is_planned_away(worker)
 
     def sent(self, name: str, message: Message, has_replica: bool) -> None:

@@ -18,6 +18,8 @@ from psbench.backends.dask.server.lost_payloads import LostPayloads
 from psbench.backends.dask.server.migration import SliceMigration
 from psbench.backends.dask.server.parameter_server import partition_of
 from psbench.backends.partition import Partition, partitions_of
+from psbench.core.collective import Collective
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.testing.invariants import BrokenContract
 from psbench.training.build import Workload
 
@@ -198,7 +200,7 @@ class FakeServer:
 
     def _begin(self, order: msg.BeginSlice) -> None:
         composition = self._workload.experiment.strategy.compositions[order.composition]
-        if composition.placement.collective or composition.placement.peer_to_peer:
+        if isinstance(composition.placement, (Collective, PeerToPeer)):
             self.slice = None
             return
         self._holds_versions = composition.holds_versions

@@ -17,6 +17,7 @@ from psbench.backends.dask.protocol.messages import PushMessage, ReleaseMessage
 from psbench.backends.dask.protocol.roles import Address, server_name, servers_of
 from psbench.backends.local_steps import restored_loop
 from psbench.backends.partition import gather, partitions, partitions_of, ring_shares
+from psbench.core.collective import Collective
 from psbench.core.worker_loop import WorkerLoop
 from psbench.core.worker_policy import Directive
 from psbench.testing.invariants import BrokenContract
@@ -176,7 +177,7 @@ class FakeWorker:
         return directive
 
     def _renew(self, release: ReleaseMessage) -> Life:
-        if self._composition.placement.collective:
+        if isinstance(self._composition.placement, Collective):
             if not self._composition.own_steps and self.version != release.version:
                 raise BrokenContract(
                     f"worker {self.worker} is to step from version {release.version}, and its replica is of "
@@ -257,7 +258,7 @@ class FakeWorker:
     def _push(self, overlapping: bool) -> None:
         assert self._loop is not None
         push = self._loop.push(-1, bytes=0, overlapping=overlapping)
-        if self._composition.placement.collective:
+        if isinstance(self._composition.placement, Collective):
             self._contributes = True
             self._tell(PushMessage.of(push, self._clock(), not self.diverges))
             return

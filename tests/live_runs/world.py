@@ -35,7 +35,9 @@ from psbench.backends.dask.protocol.roles import (
 )
 from psbench.backends.dask.protocol.transport import Received
 from psbench.backends.dask.record import Record
+from psbench.core.collective import Shares
 from psbench.core.log import EventLog
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.errors import BackendError, Cancelled, ServerLost, WorkerLost
 from psbench.testing.invariants import BrokenContract
 from psbench.training.build import Workload
@@ -92,7 +94,7 @@ class World:
         self._workload, self._rng = workload, rng
         self.now, self._channels, self._rings = 0.0, Channels(), Rings()
         self._is_gossip = any(
-            each.placement.peer_to_peer for each in workload.experiment.strategy.compositions
+            isinstance(each.placement, PeerToPeer) for each in workload.experiment.strategy.compositions
         )
         self._starts = Counter[int]()  # of each worker's processes
         names = [name for name in roles_of(workload.experiment) if name not in (COORDINATOR, absent)]
@@ -400,7 +402,9 @@ class World:
     @property
     def _lost_share(self) -> bool:
         """Whether a share of the model was lost with its worker."""
-        gathers = any(each.placement.gathers for each in self._workload.experiment.strategy.compositions)
+        gathers = any(
+            isinstance(each.placement, Shares) for each in self._workload.experiment.strategy.compositions
+        )
         return gathers and self._lost_workers
 
     @property

@@ -18,6 +18,8 @@ from torch import Tensor
 from psbench.core import AnyStrategy, Pushed, Strategy
 from psbench.core import actions as act
 from psbench.core import events as ev
+from psbench.core.collective import Collective
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.optimization.optimizer import SGD
 from psbench.testing.arithmetic import Some, some_fragments
 from psbench.testing.invariants import BrokenContract
@@ -59,7 +61,7 @@ def can_carry(strategy: AnyStrategy) -> bool:
     """Return whether vectors can be simulated: a common model, with entries for each fragment."""
     parts = strategy.compositions
     have_entries = all(len(some_fragments(each, range(0))) <= math.prod(SHAPE) for each in parts)
-    return have_entries and not any(each.placement.peer_to_peer for each in parts)
+    return have_entries and not any(isinstance(each.placement, PeerToPeer) for each in parts)
 
 
 class WorkerVectors:
@@ -232,7 +234,7 @@ class Vectors:
                 raise BrokenContract(f"{part.name}: members of one exchange come to different vectors")
             left = [self._server.left_out(push.vector, totals[0], apply.numbers) for push in pushes]
             pushes = totals[:1]
-        elif self._composition.placement.collective:  # a ring adds up
+        elif isinstance(self._composition.placement, Collective):  # a ring adds up
             total = torch.from_numpy(np.sum([each.weight * each.vector for each in given], axis=0))
             pushes = [Pushed(total, _NONE, samples=sum(push.samples for push in pushes))]
         self._server.apply(pushes, apply)

@@ -16,6 +16,7 @@ from psbench.backends.compression import Compression
 from psbench.backends.partition import even_ranges, partitions_of
 from psbench.core import Push, Strategy
 from psbench.core import actions as act
+from psbench.core.collective import Collective
 from psbench.seeds import Streams
 from psbench.testing.invariants import BrokenContract
 from psbench_fuzz.model.arithmetic import ModelVector
@@ -114,7 +115,7 @@ class Wire:
 
     @property
     def _is_entrywise(self) -> bool:
-        return self.is_exact or self._composition.placement.collective
+        return self.is_exact or isinstance(self._composition.placement, Collective)
 
     def leave_out(self, worker: int, residual: Tensor) -> None:
         """Add back the part of a worker's push that an exchange leaves out."""

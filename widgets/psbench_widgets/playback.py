@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from psbench.core.collective import Collective, servers_that_add
 from psbench.core.log import EventLog
 from psbench.core.strategy import Strategy
 from psbench.experiment import Experiment
@@ -85,9 +86,13 @@ def title_of(experiment: Experiment, label: str) -> str:
 
 def _composition(strategy: Strategy) -> dict[str, Any]:
     placement = strategy.placement
-    adding = placement.adding_servers  # the picture has them in the middle, and else a ring
+    adding = servers_that_add(placement)  # the picture has them in the middle, and else a ring
     servers = adding or placement.num_servers
-    return {"name": strategy.name, "collective": placement.collective and not adding, "servers": servers}
+    return {
+        "name": strategy.name,
+        "collective": isinstance(placement, Collective) and not adding,
+        "servers": servers,
+    }
 
 
 def _message(part: Recording, facts: dict[str, Any], begin_s: float, whole: Recording) -> dict[str, Any]:

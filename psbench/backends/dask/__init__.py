@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from psbench.backend import Backend
 from psbench.backends.dask.settings import check
+from psbench.core.collective import Jobs
 from psbench.system.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def _run(workload: Workload, *given: Any, **more: Any) -> Outcome:
     from psbench.backends.dask.map_reduce.driver import run_map_reduce
 
     compositions = workload.experiment.strategy.compositions
-    jobs = any(each.placement.stateless_workers for each in compositions)
+    jobs = any(isinstance(each.placement, Jobs) for each in compositions)
     return (run_map_reduce if jobs else run_dask)(workload, *given, **more)
 
 

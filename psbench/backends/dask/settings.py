@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from psbench.core.collective import Replicas
 from psbench.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def check(experiment: Experiment) -> None:
 def _check_tolerance(experiment: Experiment) -> None:
     for composition in experiment.strategy.compositions:
         placement = composition.placement
-        if placement.num_servers != 1 or (placement.collective and not placement.stateless_workers):
+        if placement.num_servers != 1 or isinstance(placement, Replicas):
             raise ParameterError(
                 f"stop.tolerance: on dask no process of {composition.name!r} sees the whole model move; "
                 "use a parameter server with servers: 1, 'map_reduce', or the simulated backend"

@@ -32,6 +32,8 @@ from psbench.backends.dask.protocol.wire import Listening, patience_of
 from psbench.backends.dask.server.replica import Replica
 from psbench.backends.dask.server.server_process import ServerProcess
 from psbench.backends.dask.worker.worker import Worker
+from psbench.core.collective import Collective
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.data.shipment import Shipment
 from psbench.experiment import Experiment
 from psbench.system.allocator import keep_freed_memory
@@ -118,7 +120,7 @@ def train(
         patience = patience_of(experiment.connection)
         clients = [stack.enter_context(ClientSocket(each, key, name, patience)) for each in servers]
         placements = [composition.placement for composition in experiment.strategy.compositions]
-        rings = any(each.collective or each.peer_to_peer for each in placements)
+        rings = any(isinstance(each, (Collective, PeerToPeer)) for each in placements)
         socket = stack.enter_context(listening_socket(experiment, key, largest)) if rings else None
         first, others = clients[0], clients[1:]
         if socket is not None:

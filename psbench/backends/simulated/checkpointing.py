@@ -13,7 +13,8 @@ from typing import Any
 from torch import Tensor
 
 from psbench.backends.checkpointing import idle_workers, named, under
-from psbench.backends.simulated.workers import Resources, Workers
+from psbench.backends.simulated.resources import Resources
+from psbench.backends.simulated.workers import Workers
 from psbench.core.events import Push
 from psbench.training.batches import BatchPosition
 from psbench.training.mixing import ModelVectors
@@ -50,7 +51,7 @@ def restore_workers(
             resources.corruptions.load(own)
     resources.step_times.load_state_dict({"used": used})
     if "codecs" in state:
-        workers.restore_codecs(under("codecs/", tensors), state["codecs"])
+        workers.exchange.restore_codecs(under("codecs/", tensors), state["codecs"])
 
 
 def payload_tensors(payloads: Mapping[int, ModelVectors]) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from psbench.backends.pushes import bases_of_updates, versions_in_use
-from psbench.backends.simulated.workers import Resources
+from psbench.backends.simulated.resources import Resources
 from psbench.clusters import Profile
 from psbench.core import actions as act
 from psbench.core.strategy import Strategy

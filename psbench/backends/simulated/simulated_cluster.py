@@ -20,20 +20,21 @@ from psbench.backends.simulated.checkpointing import (
     worker_states,
 )
 from psbench.backends.simulated.event_queue import MEMBERSHIP, TIMER, WORK, EventQueue, QueuedEvent
-from psbench.backends.simulated.gossip_workers import GossipWorkers
-from psbench.backends.simulated.local_workers import LocalWorkers, StepEnd
 from psbench.backends.simulated.measurements import SimulatedMeasurements
-from psbench.backends.simulated.plain_workers import PlainWorkers
+from psbench.backends.simulated.peer_exchange import PeerExchange
+from psbench.backends.simulated.resources import Resources
 from psbench.backends.simulated.shared_cores import SharedCores, StepBegins
 from psbench.backends.simulated.steps import Steps, steps_of
 from psbench.backends.simulated.transfers import Transfers
-from psbench.backends.simulated.workers import Resources, Workers
+from psbench.backends.simulated.worker import StepEnd
+from psbench.backends.simulated.workers import Workers
 from psbench.checkpoints.file import Checkpoint
 from psbench.clusters import StepTimes
 from psbench.clusters.link_times import LinkTimes
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.arithmetic import Pushed
+from psbench.core.collective import Collective, Jobs
 from psbench.core.driver import PromptDriver, makes_newest, timer_of
 from psbench.core.ending import DIVERGED, Ending
 from psbench.core.events import COLLECTIVE, Push
@@ -123,7 +124,7 @@ class SimulatedCluster(PromptDriver):
 
     def measured(self) -> dict[str, float]:
         """Return what is known of the workers' models beside their mean, at an evaluation."""
-        return self.workers.measured() if isinstance(self.workers, GossipWorkers) else {}
+        return self.workers.measured()
 
     def close(self) -> None:
         """End the processes that compute, if there are any."""
@@ -146,13 +147,13 @@ class SimulatedCluster(PromptDriver):
         sent = now if now > transfers.idle_until else transfers.idle_until
         queues = transfers.queues
         if release.send:
-            down, whole = transfers.down, worker in workers.without_model
+            whole = worker in workers.without_model
             num_bytes = transfers.first_bytes_down if whole else transfers.bytes_of_answer(release.fragment)
             if queues is not None:
-                sent = queues.answer(0 if self._collective else num_bytes, sent)
-            reaches = down(worker, num_bytes, sent)
+                sent = queues.answer(0 if self._collective is not None else num_bytes, sent)
+            reaches = self._links.down(worker, num_bytes, sent)
         else:
-            reaches = transfers.answer(worker, sent if queues is None else queues.answer(0, sent))
+            reaches = self._links.answer(worker, sent if queues is None else queues.answer(0, sent))
         push = workers.release(release, reaches, now)
         if push is not None:
             self._expect(push, reaches)
@@ -175,14 +176,12 @@ class SimulatedCluster(PromptDriver):
 
     def send(self, push: Push, now: float) -> None:
         """Send a push whose step has ended."""
-        worker, up = push.worker, self.transfers.up
+        worker = push.worker
         self.under_way[worker] = push
-        arrives = up(worker, push.bytes, now)
+        arrives = self._links.up(worker, push.bytes, now)
         push.send_s = arrives - now
-        if self._collective:
-            own = self.transfers.collective_s
-            if collective_s := push.send_s if own is None else own:
-                push.stats = (push.stats or {}) | {COLLECTIVE: collective_s}
+        if self._collective is not None and (took_s := self._collective.took_s):
+            push.stats = (push.stats or {}) | {COLLECTIVE: took_s}
         entry = (arrives, WORK, worker, push.ticket, push)
         arriving = self._arriving
         if not arriving or arriving[-1] < entry:
@@ -195,7 +194,7 @@ class SimulatedCluster(PromptDriver):
         queues = self.transfers.queues
         if queues is None:
             return False
-        size = event.bytes if isinstance(event, ev.Push) and not self._collective else None
+        size = event.bytes if isinstance(event, ev.Push) and self._collective is None else None
         served = InService(event, now)
         ends = queues.take(served, size, now)
         if ends is not None:
@@ -230,7 +229,7 @@ class SimulatedCluster(PromptDriver):
         """Return whether a step has not become void."""
         if isinstance(ending, Push):
             return self.under_way.get(worker) is ending
-        return ending.generation == ending.worker.generation
+        return not ending.is_void
 
     def reschedule_if_delayed(self, entry: QueuedEvent, *, arrives: bool) -> bool:
         """Reschedule an event if contention for its link or its cores has delayed it; return whether it has.
@@ -287,7 +286,7 @@ class SimulatedCluster(PromptDriver):
 
     def tell(self, tell: act.Tell, now: float) -> None:
         """Send orders to a worker that computes."""
-        self.workers.order(tell, self.transfers.message(tell.worker, now))
+        self.workers.order(tell, self.transfers.network.message(tell.worker, now))
 
     def discard(self, discard: act.Discard, now: float) -> None:
         """Forget a push's payload."""
@@ -304,9 +303,9 @@ class SimulatedCluster(PromptDriver):
 
     def apply(self, apply: act.Apply, now: float) -> None:
         """Make the next version, whose stop rules and evaluation follow."""
-        if self._collective:
-            self.transfers.collect([push.worker for push in apply.pushes], now, apply.fragment)
-        if self._peer_to_peer:  # what becomes of the models is said by `Mix`
+        if self._collective is not None:
+            self._collective.collect([push.worker for push in apply.pushes], now, apply.fragment)
+        if self.transfers.peers is not None:  # what becomes of the models is said by `Mix`
             for push in apply.pushes:
                 self.payloads.pop(push.id, None)
         elif self.trainer is not None:
@@ -327,13 +326,13 @@ class SimulatedCluster(PromptDriver):
         for push in pushes:
             residual = self.server.left_out(push.vector, total, apply.numbers)
             if residual is not None and self._view.workers[push.worker].status is not _GONE:
-                self.workers.leave_out(push.worker, residual)
+                self.workers.exchange.leave_out(push.worker, residual)
         return total
 
     def mix(self, mix: act.Mix, now: float) -> None:
         """Mix workers' models."""
-        assert isinstance(self.workers, GossipWorkers)
-        self.workers.mix(mix, now)
+        assert isinstance(self.workers.exchange, PeerExchange)
+        self.workers.exchange.mix(mix, now)
 
     def hand_over(self, handover: act.Handover, now: float) -> None:
         """Take the workers and links of another composition."""
@@ -342,9 +341,11 @@ class SimulatedCluster(PromptDriver):
         compositions = self._workload.experiment.strategy.compositions
         before, composition = compositions[handover.origin], compositions[handover.to]
         ended, averaged = max(self.transfers.collective_ends, now), self.averages_models
-        self._compose(composition, {} if composition.forgets_residual(before) else self.workers.residuals())
+        self._compose(
+            composition, {} if composition.forgets_residual(before) else self.workers.exchange.residuals()
+        )
         self.transfers.idle_until = ended + handover.cost_s
-        if not before.placement.collective:
+        if not isinstance(before.placement, Collective):
             self.transfers.need_replica(self._view.active)
         if (
             averaged and not self.averages_models
@@ -357,7 +358,7 @@ class SimulatedCluster(PromptDriver):
         self._repartition()
 
     def _repartition(self) -> None:
-        self.workers.repartition(self.transfers.ranges)
+        self.workers.reassign(self.transfers.ranges)
 
     def _compose(self, composition: Strategy, residuals: dict[int, Tensor]) -> None:
         """Take new workers and links for a composition."""
@@ -366,53 +367,41 @@ class SimulatedCluster(PromptDriver):
             resources.corruptions.forget()
         self._exchanges = composition.aggregation.exchanges
         self._withstands_nan = composition.aggregation.withstands_nan
-        self.reads, self._collective = composition.reads, placement.collective
-        #: whether the workers' models drift apart, and their mean is the run's
-        self._peer_to_peer = placement.peer_to_peer
-        self.averages_models = composition.keeps_steps or self._peer_to_peer
+        self.reads = composition.reads
         ranges = placement.ranges(self._workload.model.layout)
         transfers = self.transfers = Transfers(composition, resources, ranges)
+        self._links, self._collective = transfers.links, transfers.collective  # used at every step
         # a job has read its whole partition before the step
-        resources.step_times.reads = not placement.stateless_workers
+        resources.step_times.reads = not isinstance(placement, Jobs)
         self.server.use(composition.aggregation, fragments_of(composition, self._workload.model.layout))
         if self.trainer is not None:
             self.trainer.unassign()
         self._measurements = SimulatedMeasurements(composition, resources, transfers.network.server_loads)
-        self.workers: Workers
-        if composition.pushes_raw_gradients:
-            self.workers = PlainWorkers(composition, resources, transfers, residuals)
-        else:
-            kind = GossipWorkers if self._peer_to_peer else LocalWorkers
-            self.workers = kind(
-                composition,
-                resources,
-                transfers,
-                residuals,
-                queue=self._queue,
-                send=self.send,
-                diverge=lambda reason: self.ending.end(DIVERGED, reason),
-            )
+        self.workers = Workers(
+            composition,
+            resources,
+            transfers,
+            residuals,
+            queue=self._queue,
+            send=self.send,
+            diverge=lambda reason: self.ending.end(DIVERGED, reason),
+        )
+        self.averages_models = self.workers.averages_models
 
     # ---------------------------------------------------------------- checkpoints
 
     def checkpoint(self, facts: Mapping[str, Any], spared: list[int]) -> Checkpoint:
         """Return a checkpoint with these facts and the cluster's state; `spared` are about to be released."""
-        transfers = self.transfers
         tensors, workers = worker_states(self.workers, self.resources, spared, self.under_way)
-        codec_tensors, codecs = self.workers.codec_state()
+        codec_tensors, codecs = self.workers.exchange.codec_state()
         state = {
             "workers": workers,
-            "network": transfers.network.state_dict(),
-            "ring_ends_s": transfers.collective_ends,
-            "handed_over_s": transfers.idle_until,
-            "without_replica": sorted(transfers.without_replica),
             "movement": self.server.movement,
+            **self.transfers.state_dict(),
         }
-        state |= {} if transfers.queues is None else {"served_s": transfers.queues.state_dict()}
         link_times = self.resources.link_times
         state |= {} if link_times is None else {"link_times": link_times.state_dict()}
         state |= {"codecs": codecs} if codecs else {}
-        state |= {"links": transfers.links.state_dict()} if self._peer_to_peer else {}
         tensors |= named("codecs/", codec_tensors) | payload_tensors(self.payloads)
         tensors |= named("version/", {str(version): t for version, t in self._measurements.held.items()})
         if self.server.aggregate is not None:
@@ -433,13 +422,7 @@ class SimulatedCluster(PromptDriver):
         self.server.aggregate, self.server.movement = tensors.get("aggregate"), state["movement"]
         self.payloads = payloads_in(tensors, view.pending)
         self._measurements.held = {int(version): t for version, t in under("version/", tensors).items()}
-        transfers.collective_ends, transfers.idle_until = state["ring_ends_s"], state["handed_over_s"]
-        transfers.without_replica.update(state.get("without_replica", ()))
-        transfers.network.load_state_dict(state["network"])
-        if transfers.queues is not None:
-            transfers.queues.load_state_dict(state.get("served_s", transfers.queues.state_dict()))
+        transfers.load_state_dict(state)
         if self.resources.link_times is not None and "link_times" in state:  # older ones have none
             self.resources.link_times.load_state_dict(state["link_times"])
-        if self._peer_to_peer and "links" in state:  # of a live run they are free
-            transfers.links.load_state_dict(state["links"])
         restore_workers(self.workers, self.resources, state, tensors)

@@ -32,7 +32,7 @@ from psbench.backends.simulated.evaluation import SimulatedEvaluation
 from psbench.backends.simulated.event_queue import REQUEST, EventQueue
 from psbench.backends.simulated.shared_cores import StepBegins
 from psbench.backends.simulated.simulated_cluster import InService, SimulatedCluster
-from psbench.backends.simulated.workers import WorkerEvent
+from psbench.backends.simulated.worker import WorkerEvent
 from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
 from psbench.checkpoints.validation import restoring

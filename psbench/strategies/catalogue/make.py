@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from psbench.core import AnyStrategy, Strategy, SwitchingStrategy
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.strategy import DOMAINS
 from psbench.errors import ParameterError, UnknownName, in_short
 from psbench.strategies.catalogue.entry import Entry
@@ -81,7 +82,7 @@ def domain_of(strategy: AnyStrategy) -> str:
     """
     if isinstance(strategy, SwitchingStrategy):
         return "switching"
-    if strategy.placement.peer_to_peer:
+    if isinstance(strategy.placement, PeerToPeer):
         return "placement"
     plain, own = CATALOGUE["bsp"]().spec(), strategy.spec()
     others = ("stragglers", "communication", "aggregation", "placement")

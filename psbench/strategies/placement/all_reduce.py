@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from psbench.core.collective import Replicas
-from psbench.core.parts import NetworkTimes
+from psbench.core.collective import NetworkTimes, Replicas
 
 
 class AllReduce(Replicas):

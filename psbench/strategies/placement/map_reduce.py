@@ -5,8 +5,7 @@ from __future__ import annotations
 from math import ceil, log2
 
 from psbench.core import parameter
-from psbench.core.collective import Jobs
-from psbench.core.parts import NetworkTimes
+from psbench.core.collective import Jobs, NetworkTimes
 
 _MLLIB = "thesis, Table 2.4 (MLlib, logistic regression): 6,533,333 examples/s on 140 workers"
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from psbench.core import parameter
-from psbench.core.collective import Shares
-from psbench.core.parts import NetworkTimes
+from psbench.core.collective import NetworkTimes, Shares
 from psbench.strategies.placement.all_reduce import AllReduce
 
 SOURCE = "Rajbhandari et al. 2020 (ZeRO)"
@@ -48,7 +47,7 @@ class Sharded(Shares, AllReduce):
     )
 
     @property
-    def gathers(self) -> int:  # pyrefly: ignore[bad-override]
+    def gathers(self) -> int:
         """Number of times that parameters are gathered for a step."""
         return 2 if self.stage == 3 else 1
 

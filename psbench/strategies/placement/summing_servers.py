@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from psbench.core import parameter
-from psbench.core.collective import Replicas
-from psbench.core.parts import NetworkTimes
+from psbench.core.collective import NetworkTimes, ServerSums
 
 SOURCE = "Jiang et al. 2020 (BytePS)"
 
 
-class SummingServers(Replicas):
+class SummingServers(ServerSums):
     """Servers sum the pushes of a commit; every worker keeps a replica of the model.
 
     A sum is one push and one answer of every worker: each server adds up its share of the entries, in the
@@ -39,7 +38,8 @@ class SummingServers(Replicas):
     servers: int = parameter(1, "number of summing servers", unit="servers", source=SOURCE, ge=1, le=64)
 
     @property
-    def adding_servers(self) -> int:  # pyrefly: ignore[bad-override]
+    def adding_servers(self) -> int:
+        """Number of summing servers."""
         return self.servers
 
     def reduce_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:

@@ -18,6 +18,7 @@ from psbench.backends.replay import replay
 from psbench.backends.simulated.simulation import run_simulated
 from psbench.core.log import EventLog, Kind
 from psbench.core.part import Part
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.experiment import Experiment
 from psbench.results.run import Run
@@ -44,7 +45,9 @@ def kinds_of(name: str) -> set[type[Part]]:
 FIRST = [
     name for at, name in enumerate(NAMES) if kinds_of(name) - set[type]().union(*map(kinds_of, NAMES[:at]))
 ]
-WITHOUT_SERVER = [n for n in NAMES if any(c.placement.peer_to_peer for c in CATALOGUE[n]().compositions)]
+WITHOUT_SERVER = [
+    n for n in NAMES if any(isinstance(c.placement, PeerToPeer) for c in CATALOGUE[n]().compositions)
+]
 #: a barrier's, or neighbours', whose parts look at seconds, or whose last models are of the moment
 OF_SECONDS = {"drop_stragglers", "flex_rr", "lb_bsp", "osp", "strategy_switch", "sync_switch", "d_psgd"}
 #: a ring adds vectors up, and workers without a server mix models, which these codecs' bits do not allow

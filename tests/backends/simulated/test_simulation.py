@@ -135,8 +135,8 @@ def test_a_version_is_kept_once_and_only_while_somebody_started_from_it(strategy
         if simulation.ending:  # with its last version a run ends, whatever is under way
             break
         under_way = {worker.base_version for worker in simulation.engine.view.workers.values()}
-        most = max(most, len(simulation.cluster.workers.snapshots))
-        assert simulation.cluster.workers.snapshots.versions <= under_way
+        most = max(most, len(simulation.cluster.workers.exchange.snapshots))
+        assert simulation.cluster.workers.exchange.snapshots.versions <= under_way
         assert len(simulation.cluster.payloads) == len(simulation.engine.view.pending)
     assert most == versions
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from psbench.core import Action, AnyStrategy, Kind, Status, Strategy, SwitchingStrategy
 from psbench.core import actions as act
+from psbench.core.collective import Collective
 from psbench.core.neighbourhood import Neighbourhood
 from psbench.core.peer_to_peer import PeerToPeer, WaitsForNeighbours, sends_before_step
 from psbench.core.wire_size import WireSize
@@ -92,7 +93,7 @@ class Account:
         self.communication, self.stragglers = rule_of(now.communication), rule_of(now.stragglers)
         self.placement = rule_of(now.placement)
         c.in_force, c.ranges = index, now.placement.ranges(self.size.layout)
-        if now.placement.peer_to_peer:
+        if isinstance(now.placement, PeerToPeer):
             view: Any = c
             assert isinstance(now.placement, PeerToPeer)
             c.neighbourhood = Neighbourhood(view, now.placement, now.communication)
@@ -129,7 +130,7 @@ class Account:
         self.out.append(made)
         for push, weight in zip(apply.pushes, apply.weights, strict=True):
             own = c.workers[push.worker].version
-            version = own if now.placement.peer_to_peer else c.version
+            version = own if isinstance(now.placement, PeerToPeer) else c.version
             columns = {"id": push.id, "version": version, "samples": push.samples, "steps": push.steps}
             self.log.add(Kind.APPLY, push.worker, **columns, loss=weight)
             del c.pending[push.id]
@@ -189,9 +190,9 @@ class Account:
         first = member.status is not Status.PUSHED
         kept = member.voted_samples if voted and steps else 0
         c.samples += kept
-        current = member.version if now.placement.peer_to_peer else c.version
+        current = member.version if isinstance(now.placement, PeerToPeer) else c.version
         load = current if steps and not voted else member.base_version
-        own_model = now.own_steps or now.placement.collective
+        own_model = now.own_steps or isinstance(now.placement, Collective)
         sends = not voted and (own_model or load != member.base_version or not member.has_model)
         aggregate = now.aggregation.reply != "model" and sends and not first and member.has_model
         made = replace(release, orders=orders, load=load, send=sends, ticket=member.ticket + 1)

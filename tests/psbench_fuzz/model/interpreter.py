@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from psbench.core import Action, Kind, Status, SwitchingStrategy
 from psbench.core import actions as act
 from psbench.core import events as ev
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench_fuzz.model.account import Account
 from psbench_fuzz.model.view import Member
 
@@ -258,7 +259,7 @@ class Interpreter(Account):
     def first_model(self, worker: int) -> list[Action]:
         """Return the source of a newcomer's model, if there is no server."""
         have = self.cluster.in_status(Status.COMPUTING, Status.PUSHED, Status.VOTED)
-        if not (self.composition.placement.peer_to_peer and have):
+        if not (isinstance(self.composition.placement, PeerToPeer) and have):
             return []
         return [act.Mix({worker: {have[0]: 1.0}})]
 

@@ -12,6 +12,7 @@ from psbench import strategies
 from psbench.core.actions import Action, Apply, Handover, Release, SwitchTo
 from psbench.core.log import Kind
 from psbench.core.parts import Switching
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.specification import parameter
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import SwitchingStrategy
@@ -25,7 +26,7 @@ from psbench.testing.invariants import Invariants
 NAMES = [
     name
     for name, entry in CATALOGUE.items()
-    if isinstance(made := entry(), Strategy) and not made.placement.peer_to_peer
+    if isinstance(made := entry(), Strategy) and not isinstance(made.placement, PeerToPeer)
 ]
 
 

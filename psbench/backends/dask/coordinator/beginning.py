@@ -19,6 +19,8 @@ from psbench.backends.dask.server.store import NO_CODEC_COUNTERS
 from psbench.checkpoints.file import Checkpoint
 from psbench.core import events as ev
 from psbench.core.actions import Action
+from psbench.core.collective import Collective
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.strategy import Strategy
 from psbench.errors import BackendError, Cancelled, ServerLost, WorkerLost
 from psbench.training.server import AGGREGATION, OPTIMIZER
@@ -93,7 +95,7 @@ def resume(run: RunState, driver: LiveDriver, start: Start) -> Script[None]:
     goes_on = resumption(start.checkpoint, view, run.engine.composition)
     checkpoint = goes_on.checkpoint
     composition = run.workload.experiment.strategy.compositions[view.in_force]
-    _resume_workers(run, workers, checkpoint, composition.placement.collective)
+    _resume_workers(run, workers, checkpoint, isinstance(composition.placement, Collective))
     for worker, own in state["workers"].items():
         if own["position"] is not None:
             run.pushes.done[int(worker)] = tuple(own["position"][:2])
@@ -159,7 +161,7 @@ def _resume_workers(
 def _without_part(workers: Collection[int], checkpoint: Checkpoint, composition: Strategy) -> set[int]:
     """Return the workers whose model, which only they have, was lost with their part of a checkpoint."""
     parts = checkpoint.state["workers"]
-    is_lost = composition.placement.peer_to_peer
+    is_lost = isinstance(composition.placement, PeerToPeer)
     return {worker for worker in workers if is_lost and str(worker) not in parts}
 
 

@@ -38,6 +38,7 @@ from psbench.backends.dask.protocol.roles import CLIENT, REPLICA, names_or_count
 from psbench.backends.dask.server.store import key_of
 from psbench.core import events as ev
 from psbench.core.actions import Action, Release
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.training.batches import BatchPosition
 
 #: seconds that a checkpoint waits for the workers' parts of it when the run ends
@@ -81,7 +82,7 @@ def complete(run: RunState) -> Script[None]:
     A worker without its part continues in its data after its last push. Where workers have models of their
     own no part is left out.
     """
-    alone = run.composition.placement.peer_to_peer
+    alone = isinstance(run.composition.placement, PeerToPeer)
     latest = math.inf if alone else run.clock_s + _PARTS_S
     yield Wait(lambda: not run.unfinished or run.clock_s > latest, partial(_missing, run))
     for tag, checkpoint in list(run.unfinished.items()):

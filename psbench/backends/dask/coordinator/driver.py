@@ -26,7 +26,9 @@ from psbench.backends.pushes import bases_of_updates, bytes_of_pushes, versions_
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
+from psbench.core.collective import Collective, Shares
 from psbench.core.driver import Driver, makes_newest, timer_of
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.strategy import Strategy
 from psbench.core.view import Status
 from psbench.core.wire_size import WireSize
@@ -95,12 +97,12 @@ class LiveDriver(Driver[Script[None]]):
         workload = run.workload
         composition = run.composition = workload.experiment.strategy.compositions[index]
         run.holds_versions = composition.holds_versions
-        if composition.placement.collective:
+        if isinstance(composition.placement, Collective):
             for number in range(max(1, servers_of(composition))):  # they have none
                 out.send(server_name(number), msg.BeginSlice(index, None, None, {}))
-            store = ShardedStore if composition.placement.gathers else AllReduceStore
+            store = ShardedStore if isinstance(composition.placement, Shares) else AllReduceStore
             run.store = store(out, self._members(composition), state, run.numbers)
-        elif composition.placement.peer_to_peer:
+        elif isinstance(composition.placement, PeerToPeer):
             out.send(FIRST_SERVER, msg.BeginSlice(index, None, None, {}))
             run.store = GossipStore(out, workload, run.view, run.peers.workers(), run.numbers)
         else:
@@ -115,7 +117,7 @@ class LiveDriver(Driver[Script[None]]):
     def _members(self, composition: Strategy) -> list[int]:
         """Return who is to hold the model: all that are here; of shares none that is out of the run."""
         here, known = self._run.peers.workers(), self.view.workers
-        if not (composition.placement.gathers and known):
+        if not (isinstance(composition.placement, Shares) and known):
             return here
         return [each for each in here if each in known and known[each].status is not Status.GONE]
 
@@ -186,7 +188,7 @@ class LiveDriver(Driver[Script[None]]):
         """
         worker = self.view.workers[release.worker]
         is_dropped = worker.dropped and worker.ticket == release.ticket + 1
-        if is_dropped and self._run.composition.placement.peer_to_peer:
+        if is_dropped and isinstance(self._run.composition.placement, PeerToPeer):
             self.release(release, self._run.now)
         else:
             evaluation.do_without_model(self._run, release.worker)

@@ -20,6 +20,7 @@ from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.log import Kind, plain_json
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.view import Status
 
 #: the processes that a script waits for while it gathers a model
@@ -183,7 +184,7 @@ def gather(run: RunState, then: Then) -> None:
     store = run.store
 
     def take_mean(mean: StateDict, spread: dict[str, float]) -> None:
-        state.spread = spread if run.composition.placement.peer_to_peer else {}
+        state.spread = spread if isinstance(run.composition.placement, PeerToPeer) else {}
         if mean:
             then(mean)
         else:

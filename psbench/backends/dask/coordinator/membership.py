@@ -12,6 +12,7 @@ from psbench.backends.dask.protocol.instructions import Forget
 from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, REPLICA, worker_name, worker_number
 from psbench.backends.dask.server.parameter_server import as_lists
 from psbench.core import events as ev
+from psbench.core.collective import Shares
 from psbench.core.view import Status
 from psbench.errors import Cancelled, ServerLost
 
@@ -108,7 +109,7 @@ def let_go(run: RunState, name: str) -> bool:
     if name in run.peers.gone:
         return True
     worker = worker_number(name)
-    has_share = run.has_store and run.composition.placement.gathers
+    has_share = run.has_store and isinstance(run.composition.placement, Shares)
     needed = worker is None or has_share or run.peers.workers() == [worker]
     if needed and name not in _HELPERS:
         return False
@@ -240,7 +241,7 @@ def take_joins_put_off(run: RunState) -> list[ev.Join]:
 def _deals_shares(run: RunState) -> bool:
     """Return whether each worker has a share of the model, or is about to have one."""
     in_force = run.workload.experiment.strategy.compositions[run.view.in_force]
-    return any(each.placement.gathers for each in (run.composition, in_force))
+    return any(isinstance(each.placement, Shares) for each in (run.composition, in_force))
 
 
 def changes_since_checkpoint(run: RunState, time_s: float, without_part: Collection[int]) -> list[ev.Event]:

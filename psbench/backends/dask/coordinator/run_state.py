@@ -27,6 +27,7 @@ from psbench.core import events as ev
 from psbench.core.ending import Ending
 from psbench.core.engine import Engine
 from psbench.core.log import EventLog
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.replicas import keeps_on_workers
 from psbench.core.strategy import Strategy
 from psbench.training.build import Workload
@@ -161,13 +162,13 @@ class RunState:
     @property
     def keeps_steps(self) -> bool:
         """Whether workers have models of their own between averages, so that no update is the run's model."""
-        return self.composition.keeps_steps or self.composition.placement.peer_to_peer
+        return self.composition.keeps_steps or isinstance(self.composition.placement, PeerToPeer)
 
     @property
     def averages(self) -> bool:
         """Whether the run's model is the mean of the workers' own models."""
         composition = self.composition
-        return composition.placement.peer_to_peer or composition.communication.pushes == "together"
+        return isinstance(composition.placement, PeerToPeer) or composition.communication.pushes == "together"
 
 
 # -------------------------------------------------------------------- scripts

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
+from psbench.core.collective import Collective, servers_that_add
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.strategy import Strategy
 from psbench.experiment import Experiment
 
@@ -78,8 +80,8 @@ def worker_number(name: str) -> int | None:
 def servers_of(composition: Strategy) -> int:
     """Return the number of servers of a composition, including summing servers; 0 if it has none."""
     placement = composition.placement
-    serverless = placement.collective or placement.peer_to_peer
-    return placement.adding_servers if serverless else placement.num_servers
+    serverless = isinstance(placement, (Collective, PeerToPeer))
+    return servers_that_add(placement) if serverless else placement.num_servers
 
 
 def roles_of(experiment: Experiment) -> list[str]:

@@ -107,7 +107,7 @@ class RingMember:
     ) -> None:
         """Start with a replica under a composition with that codec; `servers` sum, if given.
 
-        Of a share of the model the others are gathered so often for a step; see `Placement.gathers`.
+        Of a share of the model the others are gathered so often for a step; see `Shares.gathers`.
         """
         self.replica, self._codec, self._servers = replica, codec, servers
         self._gathers, self._members = gathers, ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
@@ -23,17 +23,19 @@ from psbench.backends.dask.worker.gossip_member import GossipExchange, GossipMem
 from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
 from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.dask.worker.usage import Usage
-from psbench.backends.local_steps import obey, renew, restored_loop
+from psbench.backends.local_steps import brought, obey, push_round, renew, restored_loop
 from psbench.backends.partition import Partition, fragments_of
 from psbench.backends.stamps import WorkerStamps
 from psbench.core import events as ev
+from psbench.core.collective import Collective, Shares, servers_that_add
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.strategy import Strategy
 from psbench.core.worker_loop import WorkerLoop
 from psbench.core.worker_policy import Directive
 from psbench.training.batches import BatchPosition
 from psbench.training.build import Workload
 from psbench.training.corruption import Corruptions
-from psbench.training.local_model import LocalModel, StepStatistics, numbers_of
+from psbench.training.local_model import LocalModel, StepStatistics
 
 #: tensors and plain data
 _Part: TypeAlias = tuple[StateDict, dict[str, Any]]
@@ -70,7 +72,7 @@ class Worker:
         self.servers = [coordinator, *servers]  # the first server is in the coordinator's process
         self.mailbox = Mailbox(coordinator)
         compositions = self._compositions = workload.experiment.strategy.compositions
-        member = GossipMember if compositions[0].placement.peer_to_peer else self.member_class
+        member = GossipMember if isinstance(compositions[0].placement, PeerToPeer) else self.member_class
         patience = patience_of(workload.experiment.connection)
         self.member = None if socket is None else member(worker, self.mailbox, socket, key, patience)
         self.trainer, self.evaluator = workload.trainer(), workload.evaluator()
@@ -180,12 +182,8 @@ class Worker:
         return directive
 
     def _renew(self, release: ReleaseMessage) -> None:
-        """Use the model or aggregate of a release."""
-        vectors: Sequence[Tensor] = ()  # after a vote, or if this version is here already
-        if release.aggregate:
-            vectors = (self.exchange.aggregate(release),)
-        elif release.sent:
-            vectors = self.exchange.model(release)
+        """Take the model or aggregate that comes with a release."""
+        vectors = brought(self.exchange, release, release.sent)
         self.model.obey(release.orders)
         renew(self.model, vectors, release.fragment)
         if self._model_tag is not None:
@@ -265,14 +263,9 @@ class Worker:
 
     def _push(self, overlapping: bool) -> None:
         assert self.loop is not None
-        payload = self.model.payload(self.loop.fragment)
-        measured = numbers_of(payload, self.loop.reads)
-        push = self.loop.push(-1, bytes=0, overlapping=overlapping, measured=measured)
-        if self._corruptions is not None:
-            payload = self._corruptions.of(self.worker, push.ticket, payload, push.fragment)
-        arrived = self.exchange.push(push, payload, self.model.buffers)
-        if self.model.notes_pushes and (decoded := arrived()) is not None:
-            self.model.sent(decoded)
+        push = push_round(
+            self.model, self.loop, self.exchange, self._corruptions, num_bytes=0, overlapping=overlapping
+        )
         if overlapping:
             self._at_push = self._part("push")
         if self._noting is not None:
@@ -378,12 +371,13 @@ class Worker:
             self._corruptions.forget()
         self._ranges = None
         self._restart(residual)
-        if composition.placement.collective:
+        if isinstance(composition.placement, Collective):
             assert self.member is not None
             replica = self.workload.server()  # a later composition's is sent
             replica.use(composition.aggregation, self._fragments())
-            servers = self.servers[: composition.placement.adding_servers]
-            codec, gathers = composition.communication.codec.name, composition.placement.gathers
+            placement, codec = composition.placement, composition.communication.codec.name
+            servers = self.servers[: servers_that_add(placement)]
+            gathers = placement.gathers if isinstance(placement, Shares) else 0
             self.member.begin(replica, codec, servers, gathers)
 
     def _restart(self, residual: Tensor | None) -> None:
@@ -392,7 +386,7 @@ class Worker:
         self._repeats = False
         self.model = LocalModel(self.composition, self._optimizer, self._fragments())
         common = self.mailbox, self._clock, residual
-        if self.composition.placement.collective:
+        if isinstance(self.composition.placement, Collective):
             assert self.member is not None
             self.exchange = RingExchange(self.member, self._fragments(), *common)
         elif isinstance(self.member, GossipMember):

@@ -1,52 +1,52 @@
-"""Workers without a server: each goes on from its own model, mixed with those of others."""
+"""What simulated workers exchange where there is no server: each mixes its model with those of others."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from psbench.backends.checkpointing import named, under
-from psbench.backends.local_steps import mean_model
-from psbench.backends.simulated.local_workers import LocalWorkers, ReleaseArrival
-from psbench.backends.simulated.transfers import Transfers
-from psbench.backends.simulated.workers import Resources
+from psbench.backends.simulated.exchange import WorkersExchange
+from psbench.backends.simulated.peer_links import PeerLinks
+from psbench.backends.simulated.resources import Resources
 from psbench.core import actions as act
 from psbench.core.events import Push
 from psbench.core.peer_to_peer import NeighbourMixing, PairMixing, sends_before_step
 from psbench.core.strategy import Strategy
-from psbench.core.worker_policy import Directive
 from psbench.errors import WorkerLost
+from psbench.training.local_model import LocalModel
 from psbench.training.mixing import Mixer, ModelVectors, consensus_distance
 
 
-class GossipWorkers(LocalWorkers):
-    """The workers of a composition without a server; see `Workers`.
+class PeerExchange(WorkersExchange):
+    """Workers have the models: a release brings a mixture of them, and a push says that there is another.
 
     A worker's model changes when an exchange is decided, and the worker has it when all that it takes has
     arrived. A step is computed from the model as it was when the step began.
+
+    Parameters
+    ----------
+    composition : Strategy
+    resources : Resources
+    links : PeerLinks
     """
 
-    def __init__(
-        self,
-        composition: Strategy,
-        resources: Resources,
-        transfers: Transfers,
-        residuals: dict[int, Tensor],
-        **settings: Any,
-    ) -> None:
-        super().__init__(composition, resources, transfers, residuals, **settings)
-        self._links = transfers.links
-        self._sends_first = sends_before_step(self._composition.communication)
-        self._mixer = Mixer(self._composition.aggregation, self._resources.workload.experiment.batch_size)
+    def __init__(self, composition: Strategy, resources: Resources, links: PeerLinks) -> None:
+        super().__init__()
+        self._resources, self._links = resources, links
+        self._computes = resources.trainer is not None
+        self._by_neighbours = isinstance(composition.aggregation, NeighbourMixing)
+        self._sends_first = sends_before_step(composition.communication)
+        self._changes_meanwhile = isinstance(composition.aggregation, PairMixing)
+        self._mixer = Mixer(composition.aggregation, resources.workload.experiment.batch_size)
+        self._models: dict[int, LocalModel] = {}
         #: what workers sent at each of their versions, until it cannot be asked for any more
         self._sent: dict[tuple[int, int], ModelVectors] = {}
         self._mixed: dict[int, ModelVectors] = {}  #: models that their workers are released with
         self._ready_s: dict[int, float] = {}  #: when those have arrived
         self._began_from: dict[int, Tensor] = {}  #: models that steps under way began from
-        self._changes_meanwhile = isinstance(self._composition.aggregation, PairMixing)
-        self._reaches_s = 0.0
         self._versions: dict[int, int] = {}  #: of each worker, as far as exchanges are performed
 
     # ---------------------------------------------------------------- exchanges
@@ -61,7 +61,7 @@ class GossipWorkers(LocalWorkers):
                     self._mixed[worker] = model
             elif (model := made[worker]) is not None:
                 # its running statistics stay those of its steps
-                self._workers[worker].model.parameters.copy_(model[0])
+                self._models[worker].parameters.copy_(model[0])
         self._versions |= mix.versions
         self._forget()
 
@@ -71,7 +71,7 @@ class GossipWorkers(LocalWorkers):
 
     def _mixture(self, worker: int, row: Mapping[int, float], mix: act.Mix) -> ModelVectors | None:
         """Mix what others sent, or have now, with what the worker has now, running statistics included."""
-        if self._trainer is None:
+        if not self._computes:
             return None
         version = mix.versions[worker] - 1
         models = [
@@ -88,7 +88,7 @@ class GossipWorkers(LocalWorkers):
     def _now(self, worker: int) -> ModelVectors:
         if worker in self._mixed:  # it is about to be released with that
             return self._mixed[worker]
-        model = self._workers[worker].model
+        model = self._models[worker]
         return model.parameters, model.buffers
 
     def _arrived(self, mix: act.Mix, worker: int, row: Mapping[int, float], now: float) -> float:
@@ -105,7 +105,7 @@ class GossipWorkers(LocalWorkers):
     def _send_model(self, worker: int, version: int, model: ModelVectors | None, now: float) -> None:
         """Send a model to the worker's neighbours, for their exchange of that number."""
         graph = self._resources.view.neighbourhood
-        if graph is None or not isinstance(self._composition.aggregation, NeighbourMixing):
+        if graph is None or not self._by_neighbours:
             return
         self._links.spread(worker, version, graph.receivers(worker), now)
         if model is not None:
@@ -119,76 +119,74 @@ class GossipWorkers(LocalWorkers):
             del self._sent[worker, version]
             self._links.forget(worker, oldest)
 
-    # ---------------------------------------------------------------- from the engine
+    # ---------------------------------------------------------------- from one release to the next
 
-    def release(self, release: act.Release, reaches_s: float, now: float) -> None:
-        """Let a worker continue when its mixture is there."""
-        self._reaches_s = max(reaches_s, self._ready_s.pop(release.worker, reaches_s))
-        super().release(release, self._reaches_s, now)
+    def ready_s(self, worker: int, reaches_s: float) -> float:
+        """Return when the worker's mixture is there."""
+        return max(reaches_s, self._ready_s.pop(worker, reaches_s))
 
-    def _vectors(self, release: act.Release) -> tuple[Tensor, ...]:
+    def model(self, release: act.Release) -> ModelVectors | tuple[()]:
         """Return the worker's mixture; nothing if it goes on from its own model after a void step."""
-        if self._trainer is None:
-            return ()
         if (mixed := self._mixed.pop(release.worker, None)) is not None:
             return mixed
-        if len(self._workers[release.worker].model.parameters):
+        if len(self._models[release.worker].parameters):
             return ()
         if self._resources.view.committed:
             raise WorkerLost(f"worker {release.worker} comes back, and no worker is left that has a model")
-        return self._server.parameters, self._server.buffers.clone()  # all begin with the same
+        server = self._resources.server
+        return server.parameters, server.buffers.clone()  # all begin with the same
 
-    def _take(self, arrival: ReleaseArrival) -> Directive:
-        directive = super()._take(arrival)
-        worker = arrival.worker
-        if self._changes_meanwhile and self._trainer is not None:
-            self._began_from[worker.number] = worker.model.parameters.clone()
+    def began(self, worker: int, version: int, at_s: float) -> None:
+        """Send the neighbours what a step begins with, if that is what is exchanged."""
+        model = self._models[worker]
+        if self._changes_meanwhile and self._computes:
+            self._began_from[worker] = model.parameters.clone()
         if self._sends_first:
-            own = worker.model
-            model = None if self._trainer is None else (own.parameters.clone(), own.buffers.clone())
-            self._send_model(worker.number, arrival.release.load, model, self._reaches_s)
-        return directive
+            own = (model.parameters.clone(), model.buffers.clone()) if self._computes else None
+            self._send_model(worker, version, own, at_s)
 
-    def _push(self, worker: Any, overlapping: bool, now: float) -> None:
-        version = worker.loop.version
-        super()._push(worker, overlapping, now)
+    def push(self, push: Push, payload: Tensor, buffers: Tensor) -> Callable[[], Tensor | None]:
+        """Keep what the step has made, which neighbours are sent with the push."""
+        self._carried[push.worker] = payload, buffers.clone()
+        return lambda: payload
+
+    def sends(self, push: Push, now: float) -> None:
+        """Send the neighbours what the step has made, unless they have what it began with."""
         if not self._sends_first:
-            self._send_model(worker.number, version, self._carried.get(worker.number), now)
+            self._send_model(push.worker, push.base_version, self._carried.get(push.worker), now)
 
-    def _step_model(self, worker: Any) -> Tensor:
-        model: Tensor = self._began_from.get(worker.number, worker.model.parameters)
-        return model
+    def computes_from(self, worker: int, model: LocalModel) -> Tensor:
+        """Return the model as it was when the step began: a partner may have changed it since."""
+        return self._began_from.get(worker, model.parameters)
+
+    # ---------------------------------------------------------------- members
+
+    def enter(self, worker: int, model: LocalModel) -> None:
+        """Take in a worker with a model of its own, which is still empty."""
+        self._models[worker] = model
 
     def leave(self, worker: int) -> None:
         """Forget a worker; should it come back, it begins with another's model."""
-        super().leave(worker)
-        for held in (self._mixed, self._ready_s, self._began_from, self._mixer.states):
+        for held in (self._models, self._mixed, self._ready_s, self._began_from, self._mixer.states):
             held.pop(worker, None)
         for key in [key for key in self._sent if key[0] == worker]:
             del self._sent[key]
 
-    # ---------------------------------------------------------------- the mean, and checkpoints
+    def model_of(self, worker: int, model: LocalModel) -> ModelVectors:
+        """Return the model that a worker has now, or is about to be released with."""
+        return self._now(worker)
 
-    def models(self) -> list[ModelVectors]:
-        """Return the models of the workers that are in the run, in their order."""
-        return [self._now(number) for number in self._present if len(self._workers[number].model.parameters)]
-
-    def mean_model(self) -> ModelVectors | None:
-        """Return the mean of the workers' models."""
-        return mean_model(self.models())
-
-    def measured(self) -> dict[str, float]:
+    def measured(self, models: Sequence[ModelVectors]) -> dict[str, float]:
         """Return the consensus distance, beside what is evaluated."""
-        return consensus_distance([model[0] for model in self.models()])
+        return consensus_distance([model[0] for model in models])
 
-    def checkpoint(
-        self, worker: int, waits: bool, push: Push | None
-    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    # ---------------------------------------------------------------- checkpoints
+
+    def checkpoint(self, worker: int, waits: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return a worker's state, with its model also in the middle of a step: no other worker has it."""
-        tensors, plain = super().checkpoint(worker, waits, push)
-        own = self._workers.get(worker)
-        if own is not None and self._trainer is not None:
-            tensors |= named("model/", own.model.state_dict())
+        tensors: dict[str, Tensor] = {}
+        if self._computes and (own := self._models.get(worker)) is not None:
+            tensors |= named("model/", own.state_dict())
         if (mixed := self._mixed.get(worker)) is not None:
             tensors |= {"mixed/parameters": mixed[0], "mixed/buffers": mixed[1]}
         for (sender, version), model in self._sent.items():
@@ -196,13 +194,10 @@ class GossipWorkers(LocalWorkers):
                 tensors |= {f"sent/{version}/parameters": model[0], f"sent/{version}/buffers": model[1]}
         if (state := self._mixer.states.get(worker)) is not None:
             tensors |= named("mixing/", state.tensors())
-        return tensors, plain | {"ready_s": self._ready_s.get(worker)}
+        return tensors, {"ready_s": self._ready_s.get(worker)}
 
     def restore(self, worker: int, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
-        """Restore what `checkpoint` returned."""
-        super().restore(worker, tensors, plain)
-        if "loop" not in plain and (model := under("model/", tensors)):
-            self._enter(worker).model.load_state_dict(model)
+        """Restore what `checkpoint` returned, but for the model."""
         if mixed := under("mixed/", tensors):
             self._mixed[worker] = mixed["parameters"], mixed["buffers"]
         sent = under("sent/", tensors)

@@ -1,0 +1,51 @@
+"""What the simulation lends its workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from psbench.backends.simulated.shared_cores import SharedCores
+from psbench.backends.simulated.steps import Steps
+from psbench.clusters import StepTimes
+from psbench.clusters.link_times import LinkTimes
+from psbench.core.view import ClusterView
+from psbench.training.build import Workload
+from psbench.training.corruption import Corruptions
+from psbench.training.evaluator import Evaluator
+from psbench.training.server import Server
+from psbench.training.trainer import Trainer
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What workers compute with, under whichever composition.
+
+    `trainer`, `evaluator` and `steps` are None where a run computes no gradients (timing only), `corruptions`
+    where all workers push what they have computed, `cores` where each worker has its own, `link_times` where
+    messages have no times of their own. Without `checkpoints` workers keep nothing of their last release.
+    """
+
+    workload: Workload
+    view: ClusterView
+    server: Server
+    step_times: StepTimes
+    trainer: Trainer | None
+    evaluator: Evaluator | None
+    steps: Steps | None
+    corruptions: Corruptions | None
+    cores: SharedCores | None = None
+    link_times: LinkTimes | None = None
+    checkpoints: bool = False
+
+    @property
+    def computing(self) -> tuple[Steps, Evaluator]:
+        """What a run with gradients computes with."""
+        assert self.steps is not None
+        assert self.evaluator is not None
+        return self.steps, self.evaluator
+
+    def position(self, worker: int) -> dict[str, Any]:
+        """Return as plain data where a worker is in its data and its step times."""
+        position = None if self.trainer is None else self.trainer.position(worker)
+        return {"used": self.step_times.used(worker), "position": position}

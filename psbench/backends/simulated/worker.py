@@ -1,0 +1,95 @@
+"""One simulated worker that decides after its steps: what it has, and what happens to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from psbench.core import actions as act
+from psbench.core.actions import Orders
+from psbench.core.worker_loop import WorkerLoop
+from psbench.core.worker_policy import Directive
+from psbench.training.local_model import LocalModel
+from psbench.training.trainer import StepTask
+
+#: tensors and plain data of a worker in a checkpoint
+Held: TypeAlias = tuple[dict[str, Tensor], dict[str, Any]]
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """A worker under one composition."""
+
+    number: int
+    loop: WorkerLoop
+    model: LocalModel
+    computes: bool = False  # a step, or the evaluation after it, is under way
+    job: StepTask | None = None  # the step under way
+    stashed: ReleaseArrival | None = None  # arrived during a step
+    #: raised when what it has under way becomes void
+    generation: int = 0
+    computes_on: bool = False  # has pushed, and begins its next step at the end of this instant
+    at_release: Held = field(default_factory=lambda: ({}, {}))  # what it had then, for checkpoints
+    at_push: Held = field(default_factory=lambda: ({}, {}))  # and when it computed on beside a push
+    next_chunk_s: float | None = None  # when the chunk of data that it has prefetched arrives
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it neither computes nor exchanges."""
+        return not (self.computes or self.stashed or self.computes_on or self.loop.exchanging)
+
+    def keep_step(self) -> None:
+        """Keep the last step in the model; without gradients there is no model."""
+        if len(self.model.parameters):
+            self.model.keep()
+
+
+@dataclass(slots=True, eq=False)
+class WorkerEvent:
+    """Something that happens to one worker, and that only the workers' own code knows of."""
+
+    worker: Worker
+    generation: int
+
+    @property
+    def is_void(self) -> bool:
+        """Whether it belongs to work that was cancelled, or to a worker that has left."""
+        return self.generation != self.worker.generation
+
+
+@dataclass(slots=True, eq=False)
+class StepEnd(WorkerEvent):
+    """A step ends, and is computed."""
+
+    job: StepTask | None
+    samples: int
+    compute_s: float
+
+
+@dataclass(slots=True, eq=False)
+class EvaluationEnd(WorkerEvent):
+    """A worker has taken the loss of its own model after a step, and does what its loop said."""
+
+    directive: Directive
+
+
+@dataclass(slots=True, eq=False)
+class ReleaseArrival(WorkerEvent):
+    """A release reaches its worker, with the vectors that it carries."""
+
+    release: act.Release
+    vectors: tuple[Tensor, ...]
+
+
+@dataclass(slots=True, eq=False)
+class OrdersArrival(WorkerEvent):
+    """Orders reach a worker that is not waiting."""
+
+    orders: Orders
+
+
+@dataclass(slots=True, eq=False)
+class ComputeOn(WorkerEvent):
+    """A worker that has just pushed begins its next step, after all other events of that instant."""
