@@ -144,6 +144,16 @@ class Recording:
         )
         return np.where(whole > 0, whole, cut)
 
+    @property
+    def waiting(self) -> Array:
+        """Share of its time that each worker waits, 0 to 1, in the order of `workers`."""
+        spans = self.spans
+        place, lasts = np.searchsorted(self.workers, spans["worker"]), spans["end_s"] - spans["start_s"]
+        waits = np.isin(spans["phase"], (PHASES.index("wait"), STAGES.index(SWITCHING)))
+        of_each = [np.bincount(place, weights, len(self.workers)) for weights in (lasts * waits, lasts)]
+        shares: Array = of_each[0] / np.maximum(of_each[1], np.finfo(float).tiny)
+        return shares
+
     @cached_property
     def _starts(self) -> Array:
         return np.sort(self.spans["start_s"])

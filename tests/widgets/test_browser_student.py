@@ -16,6 +16,7 @@ from oracles.moment import moment, told
 from PIL import Image
 
 from psbench import run
+from psbench.charts.colours import WAIT
 from psbench.metrics import timeline
 from psbench.metrics.recording import recording
 from psbench.results.run import Run
@@ -43,7 +44,9 @@ SHOWN = """() => { const bottom = document.getElementById('scroll').getBoundingC
  const places = ['.psb-run', '.psb-why', '.psb-timeline-canvas', '.psb-slot[data-key=val_accuracy] svg'];
  return places.filter((place) => {
    const box = document.querySelector(place).getBoundingClientRect();
-   return box.height < 5 || box.top < 0 || box.bottom > bottom + 1; }); }"""
+   // 654 px of room: below the result, the curve is there to its middle
+   const end = place.endsWith('svg') ? box.top + box.height / 2 : box.bottom;
+   return box.height < 5 || box.top < 0 || end > bottom + 1; }); }"""
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +148,25 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     assert took["bound 0"] > took["bound 3"] > took["ASP"]
     assert of["bound 0"] < of["this run"] < of["ASP"]
     assert "You expected worker 3 to wait most" in panel.web.text_content(".psb-gaps")
+    panel.web.click(".psb-predict > summary")  # what was predicted has been read
+    panel.settle(300)
     assert panel.web.evaluate(SHOWN) == []  # all four are on one screen
+
+    # the result before all else, and a moment at which there is something to see, played in ten seconds
+    record = panel.lab.runs[0]
+    numbers = panel.web.locator(".psb-result b").all_text_contents()
+    assert numbers == [
+        f"{100 * record['val_accuracy']:.1f} %",
+        f"{record['time_s']:.3g} s",
+        f"{100 * record['idle']:.0f} %",
+        f"{record['staleness']:.1f}",
+    ]
+    assert "worker 3 never" in panel.web.text_content(".psb-result p")
+    whole = recording(panel.lab.finished[0].log, [3])
+    assert float(panel.web.get_attribute(".psb-stage", "data-now")) == whole.next("wait", -1.0)
+    assert panel.web.evaluate("() => document.querySelector('.psb-lab').stage.rate") == whole.end_s / 10
+    colour = "() => document.documentElement.style.getPropertyValue('--psb-wait')"
+    assert panel.web.evaluate(colour) == WAIT
 
     student.press(".psb-first-wait")
     why = panel.web.text_content(".psb-why")

@@ -92,5 +92,5 @@ def _composition(strategy: Strategy) -> dict[str, Any]:
 
 def _message(part: Recording, facts: dict[str, Any], begin_s: float, whole: Recording) -> dict[str, Any]:
     # which worker is the slowest is so in the whole run, not in the piece that is sent
-    known = {"about": facts, "begin_s": begin_s, "whole_s": whole.end_s, "step_s": packed(whole.step_s)}
-    return part.plain() | known
+    known = {"about": facts, "begin_s": begin_s, "whole_s": whole.end_s}
+    return part.plain() | known | {"step_s": packed(whole.step_s), "waiting": packed(whole.waiting)}

@@ -74,6 +74,7 @@ def _measures(summary: dict[str, Any]) -> dict[str, Any]:
     return {name: summary[name] for name in names} | {
         "val_accuracy": summary["final"]["val_accuracy"],
         "idle": sum(idle) / len(idle) if idle else None,
+        "staleness": summary["staleness"]["mean"],
         "warnings": summary["warnings"],
     }
 

@@ -5,6 +5,7 @@ import { Form } from "./form.js";
 import { WhatIf, goalLine, Prediction } from "./questions.js";
 import { labels, speeds } from "./pictures.js";
 import { ComparisonTable } from "./comparison.js";
+import { Result } from "./result.js";
 import { RunsTable } from "./runs.js";
 import { mountChart } from "./chart.js";
 import { keep } from "./kept.js";
@@ -249,8 +250,12 @@ class Lab {
       (why) => this.say(why, true),
     );
     this.grids = { first: h("div", { class: "psb-first-curve" }) };
+    this.result = new Result((strategy) =>
+      this.send({ kind: "fork", at: 0, strategy, momentum: "keep" }),
+    );
     this.watch.append(
       this.hint,
+      this.result.element,
       this.stage.element,
       h("div", { class: "psb-first" }, this.grids.first, this.stage.machines),
       this.whatIf.element,
@@ -455,6 +460,17 @@ class Lab {
     this.hint.hidden = true;
     this.whatIf.show(films[0].about, live);
     if (!live) this.onMoment(this.stage.now, false);
+    this.showResult();
+  }
+
+  // Of the run that is shown first, once it is over.
+  showResult() {
+    const recording = this.stage.films[0]?.recording;
+    const runs = this.model.get("runs");
+    this.result.show(
+      this.stage.running ? null : runs.find(({ number }) => `run ${number}` === recording?.about.key),
+      recording,
+    );
   }
 
   // Lines over the charts follow at once; what is a sum up to the moment follows when it rests.
@@ -557,6 +573,7 @@ class Lab {
   onRuns() {
     const runs = this.model.get("runs");
     this.runs.show(runs);
+    this.showResult();
     const tab = this.element.querySelector(".psb-tab-compare");
     tab.textContent = runs.length ? `Runs (${runs.length})` : "Runs";
     this.sayLast();

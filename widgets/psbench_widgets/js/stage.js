@@ -11,6 +11,8 @@ import { looks, onThemeChange } from "./theme.js";
 
 const READABLE = 220; // spans that can be told apart in a timeline
 const SPEEDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50];
+const FILM = "film"; // the whole run in so many seconds
+const FILM_S = 10;
 const KINDS = ["event", "update", "barrier", "epoch", "wait"];
 
 export class Stage {
@@ -54,11 +56,11 @@ export class Stage {
     this.slider.onkeydown = (event) => this.onKey(event);
     this.clock = h("output", { class: "psb-time" });
     this.speed = select(
-      SPEEDS.map((value) => [value, `${value} ×`]),
+      [[FILM, "10 s film"], ...SPEEDS.map((value) => [value, `${value} ×`])],
       {
         class: "psb-select psb-speed",
         "aria-label": "speed of playing",
-        title: "seconds of the run in a second",
+        title: "seconds of the run in a second, or the whole run in ten",
       },
     );
     const toFirst = "go to the first wait of one worker for another";
@@ -171,13 +173,11 @@ export class Stage {
 
   // Where another run begins to be shown, and how fast it plays.
   rest() {
-    const window = this.window();
-    const wanted = window / 10;
-    const nearest = SPEEDS.reduce((best, each) =>
-      Math.abs(Math.log(each / wanted)) < Math.abs(Math.log(best / wanted)) ? each : best,
-    );
-    this.speed.value = String(nearest);
-    this.moment.now ??= Math.min(this.end, this.films[0].recording.begin + window / 2);
+    this.speed.value = FILM;
+    if (this.moment.now !== null) return;
+    // where there is something to see, else where it begins
+    this.moment.now = Math.min(this.end, this.films[0].recording.begin + this.window() / 2);
+    this.moment.step("wait", false, -1);
   }
 
   get now() {
@@ -295,7 +295,7 @@ export class Stage {
       if (!this.playing) return;
       // what is not here yet is waited for, and not skipped
       if (this.moment.isLoaded())
-        this.go(this.now + (Math.min(100, at - before) / 1000) * Number(this.speed.value));
+        this.go(this.now + (Math.min(100, at - before) / 1000) * this.rate);
       else this.moment.ask(this.now);
       before = at;
       if (this.now >= this.end) this.pause();
@@ -312,6 +312,11 @@ export class Stage {
     this.play.title = "play";
     this.play.setAttribute("aria-label", "play");
     if (was) this.events.moved(this.now, true);
+  }
+
+  // Seconds of the run in one second of playing.
+  get rate() {
+    return this.speed.value === FILM ? this.end / FILM_S : Number(this.speed.value);
   }
 
   rescale(factor) {

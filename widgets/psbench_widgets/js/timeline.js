@@ -6,6 +6,8 @@ import { duration, upTo } from "./recording.js";
 const [NARROW, WIDE] = [30, 92];
 const BIN = 4; // pixels in which a band's shares are the same
 const AXIS = 18;
+const TOTALS = 96; // pixels for the share of its time that a worker waits
+const ROOMY = 520; // a narrower timeline has no room for these
 // waiting stands out: full and hot; what travels is half as high as what is computed
 const THICK = { compute: 0.86, pull: 0.43, send: 0.43, wait: 0.86, switching: 0.43, cancelled: 0.43 };
 const STACK = ["compute", "pull", "send", "cancelled", "switching", "wait"];
@@ -63,6 +65,7 @@ export class Timeline {
       this.canvas.width = Math.round(width * ratio);
       this.canvas.height = Math.round(this.height * ratio);
     }
+    this.right = width > ROOMY ? TOTALS : 6;
     this.width = width;
     const pen = this.canvas.getContext("2d");
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -80,7 +83,7 @@ export class Timeline {
     this.unknown(pen);
     pen.save();
     pen.beginPath();
-    pen.rect(this.gutter, 0, width - this.gutter, this.height);
+    pen.rect(this.gutter, 0, width - this.gutter - this.right + 6, this.height);
     pen.clip();
     this.shown.forEach(({ places }, i) => places && this.shares(pen, places, i));
     this.shown.forEach(
@@ -94,6 +97,7 @@ export class Timeline {
     pen.fillRect(this.x(now) - 0.75, 0, 1.5, this.height - AXIS + 4);
     pen.restore();
     this.labels(pen, selected);
+    if (this.right === TOTALS) this.totals(pen);
     this.canvas.setAttribute(
       "aria-label",
       `timeline of ${this.recording.workers.length} workers from ${from.toPrecision(4)} to ` +
@@ -103,14 +107,14 @@ export class Timeline {
 
   x(time) {
     const { from, to } = this.view;
-    return this.gutter + ((time - from) / (to - from)) * (this.width - this.gutter - 6);
+    return this.gutter + ((time - from) / (to - from)) * (this.width - this.gutter - this.right);
   }
 
   time(x) {
     const { from, to } = this.view;
     return Math.min(
       to,
-      Math.max(from, from + ((x - this.gutter) / (this.width - this.gutter - 6)) * (to - from)),
+      Math.max(from, from + ((x - this.gutter) / (this.width - this.gutter - this.right)) * (to - from)),
     );
   }
 
@@ -140,7 +144,7 @@ export class Timeline {
     if (!places.length) return;
     const { phases, tables } = this.recording;
     const xs = [];
-    for (let x = this.gutter; x < this.width - 6; x += BIN) xs.push(x);
+    for (let x = this.gutter; x < this.width - this.right; x += BIN) xs.push(x);
     const times = xs.map((x) => this.time(x + BIN / 2));
     const found = sharesAlong(places, this.recording.rows, tables.spans, times, phases.length);
     xs.forEach((x, k) => {
@@ -247,22 +251,42 @@ export class Timeline {
     });
   }
 
+  // The share of its time that a worker waits in the whole run, as a bar and in words.
+  totals(pen) {
+    const every = Math.ceil(12 / this.row);
+    const left = this.width - TOTALS + 10;
+    pen.font = `11px ${this.ink.font}`;
+    pen.textAlign = "right";
+    pen.textBaseline = "middle";
+    this.shown.forEach(({ place }, i) => {
+      if (place === undefined || i % every) return;
+      const share = this.recording.waiting[place];
+      const y = (i + 0.5) * this.row;
+      pen.fillStyle = this.ink.line;
+      pen.fillRect(left, y - 3, 36, 6);
+      pen.fillStyle = this.colours.wait;
+      pen.fillRect(left, y - 3, 36 * share, 6);
+      pen.fillStyle = this.ink.muted;
+      pen.fillText(`${Math.round(100 * share)} %`, this.width - 8, y + 0.5);
+    });
+  }
+
   axis(pen) {
     const { from, to } = this.view;
     const foot = this.row * this.shown.length;
     pen.fillStyle = this.ink.line;
-    pen.fillRect(this.gutter, foot, this.width - this.gutter, 1);
+    pen.fillRect(this.gutter, foot, this.width - this.gutter - this.right, 1);
     pen.font = `11px ${this.ink.font}`;
     pen.textBaseline = "top";
     pen.fillStyle = this.ink.muted;
     pen.textAlign = "left";
-    pen.fillText("s", this.width - 8, foot + 6);
+    pen.fillText("s", this.width - this.right - 2, foot + 6);
     pen.textAlign = "center";
     const step = nice((to - from) / Math.max(2, this.width / 110));
     const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
     for (let t = Math.ceil(from / step) * step; t <= to + 1e-12; t += step) {
       const x = this.x(t);
-      if (x < this.gutter + 8 || x > this.width - 32) continue;
+      if (x < this.gutter + 8 || x > this.width - this.right - 26) continue;
       pen.fillText(t.toFixed(digits), x, foot + 6);
     }
   }
