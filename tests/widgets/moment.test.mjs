@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Moment } from "../../widgets/psbench_widgets/js/moment.js";
-import { Spoken } from "../../widgets/psbench_widgets/js/spoken.js";
+import { Announcer } from "../../widgets/psbench_widgets/js/announcer.js";
 
 // A run in which something happens every second, as the piece of it from `begin` to `end`.
 function piece(begin, end, whole, key = "run 1") {
@@ -102,14 +102,14 @@ test("a screen reader is given the newest sentence, at most once a second", () =
   let due = null;
   const said = [];
   const later = (call, ms) => (due = { call, at: now + ms });
-  const spoken = new Spoken((text) => said.push([now, text]), { clock: () => now, later });
+  const announcer = new Announcer((text) => said.push([now, text]), { clock: () => now, later });
   for (; now <= 3000; now += 16) {
     if (due && now >= due.at) {
       const { call } = due;
       due = null;
       call();
     }
-    if (now < 2000) spoken.give(`${Math.floor(now / 100)}`); // sixty frames a second, ten sentences
+    if (now < 2000) announcer.announce(`${Math.floor(now / 100)}`); // sixty frames a second, ten sentences
   }
   assert.deepEqual(said.map(([, text]) => text), ["0", "9", "19"]);
   assert.ok(said.every(([at], i) => i === 0 || at - said[i - 1][0] >= 1000));

@@ -25,8 +25,8 @@ class PanelPage(FrontendWidget):
     goal = traitlets.Dict().tag(sync=True)
     folder = traitlets.Unicode("runs").tag(sync=True)
     opening = traitlets.Dict().tag(sync=True)
-    #: what the notebook keeps for readers without a kernel, as data and metadata of an output
-    kept = traitlets.Dict().tag(sync=True)
+    #: the static picture that the notebook saves for readers without a kernel: data and metadata of an output
+    saved_output = traitlets.Dict().tag(sync=True)
 
     _error = ""
 

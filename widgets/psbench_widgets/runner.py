@@ -13,13 +13,13 @@ from psbench_widgets.bridge import Bridge, Job, JobStatus
 from psbench_widgets.comparison_view import ComparisonView
 from psbench_widgets.fault_controls import press_live
 from psbench_widgets.figures import Figures
-from psbench_widgets.kept_picture import KeptPicture
 from psbench_widgets.latest_task import LatestTask
 from psbench_widgets.names import change_name, fork_name
 from psbench_widgets.page import PanelPage
 from psbench_widgets.questions import Questions
 from psbench_widgets.run_table import RunTable
 from psbench_widgets.run_view import RunView
+from psbench_widgets.saved_output import SavedOutput
 from psbench_widgets.sweep import machines_of, sweep
 from psbench_widgets.view_lease import ViewLease
 
@@ -33,7 +33,7 @@ class Runner:
         self.view = RunView(figures, lambda message: page.send(message))
         self.comparison = ComparisonView(self.table, page.show_comparison, page.show_error, renderer)
         self.lease = ViewLease()
-        self.picture = KeptPicture(lambda kept: page.set_trait("kept", kept))
+        self.picture = SavedOutput(lambda output: page.set_trait("saved_output", output))
         self.bridge = Bridge(self)
         #: a run that ends for a change of it, and the change
         self._pressed: tuple[Job, Fork] | None = None

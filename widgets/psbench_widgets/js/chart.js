@@ -45,11 +45,11 @@ class ChartView {
     this.observer.observe(this.canvas);
     // while a run goes on, a chart that is out of sight is not drawn: what came follows when it is seen
     this.inSight = true;
-    this.sight = new IntersectionObserver((changes) => {
+    this.visibility = new IntersectionObserver((changes) => {
       this.inSight = changes[changes.length - 1].isIntersecting;
       if (this.inSight) this.schedule();
     });
-    this.sight.observe(this.figure);
+    this.visibility.observe(this.figure);
     this.embed();
     this.store.open(this);
   }
@@ -335,7 +335,7 @@ class ChartView {
     this.gone = true;
     this.bus?.views.delete(this);
     this.observer.disconnect();
-    this.sight.disconnect();
+    this.visibility.disconnect();
     this.endTheme();
     this.model.off("change:spec change:renderer", this.onSpec);
     this.model.off("change:title change:state change:note", this.onLook);

@@ -8,8 +8,8 @@ import { ComparisonTable } from "./comparison.js";
 import { Result } from "./result.js";
 import { RunsTable } from "./runs.js";
 import { mountChart } from "./chart.js";
-import { keep } from "./kept.js";
-import { Sight } from "./sight.js";
+import { updateSavedOutput } from "./saved_output.js";
+import { Visibility } from "./visibility.js";
 import { Stage } from "./stage.js";
 import { startTable } from "./start.js";
 
@@ -53,7 +53,7 @@ class Lab {
       ["change:pace", () => (this.pace.value = this.model.get("pace"))],
       ["change:watch", () => this.place("watch")],
       ["change:overlay", () => this.place("overlay")],
-      ["change:kept", () => keep(model)],
+      ["change:saved_output", () => updateSavedOutput(model)],
       ["comm_live_update", () => this.onKernel()],
     ];
     for (const [name, handler] of this.handlers) model.on(name, handler);
@@ -62,10 +62,10 @@ class Lab {
     this.onRuns();
     this.onTable();
     this.onGoal();
-    keep(model);
+    updateSavedOutput(model);
     this.place("watch");
     this.place("overlay");
-    this.sight = new Sight(
+    this.visibility = new Visibility(
       this.element,
       () => this.tab === "watch",
       (on) => this.send({ kind: "seen", on }),
@@ -98,7 +98,7 @@ class Lab {
   build(el) {
     const act = (text, name, title, click) => button(text, `psb-button psb-${name}`, click, { title });
     this.run = act("▶ Run", "run", "Run what is picked", () => this.press());
-    this.stop = act("■ Stop", "stop", "Stop the run under way; what it did is kept", () =>
+    this.stop = act("■ Stop", "stop", "Stop the run under way; its rows are kept", () =>
       this.send({ kind: "stop" }),
     );
     this.switch = act("⇄ Switch now", "switch", "Change to the other strategy now", () =>
@@ -195,7 +195,7 @@ class Lab {
         tab.setAttribute("aria-selected", String(name === key));
         tab.tabIndex = name === key ? 0 : -1;
       }
-      this.sight?.look();
+      this.visibility?.update();
     };
     for (const [key, [title]] of Object.entries(pages)) {
       bar.append(button(title, `psb-tab psb-tab-${key}`, () => choose(key), { role: "tab" }));
@@ -620,7 +620,7 @@ class Lab {
     clearTimeout(this.timer);
     clearTimeout(this.rest);
     clearTimeout(this.place_);
-    this.sight.dispose();
+    this.visibility.dispose();
     this.stage.dispose();
     this.table.dispose();
     for (const [name, handler] of this.handlers) this.model.off(name, handler);

@@ -5,7 +5,7 @@ import { Moment } from "./moment.js";
 import { Recording } from "./recording.js";
 import { sentence } from "./sentence.js";
 import { sequence } from "./sequence.js";
-import { Spoken } from "./spoken.js";
+import { Announcer } from "./announcer.js";
 import { Timeline } from "./timeline.js";
 import { looks, onThemeChange } from "./theme.js";
 
@@ -86,8 +86,8 @@ export class Stage {
     this.legend = h("div", { class: "psb-legend", "aria-hidden": "true" });
     this.span = h("span", { class: "psb-chart-note psb-span" });
     this.why = h("div", { class: "psb-why" });
-    this.heard = h("p", { class: "psb-heard", "aria-live": "polite" });
-    this.spoken = new Spoken((text) => (this.heard.textContent = text));
+    this.announcement = h("p", { class: "psb-announcement", "aria-live": "polite" });
+    this.announcer = new Announcer((text) => (this.announcement.textContent = text));
     this.machines = h("div", { class: "psb-machines" });
     this.picture = select(
       ["machines", "messages"].map((picture) => [picture, picture]),
@@ -111,7 +111,7 @@ export class Stage {
       this.timelines,
       this.controls,
       this.why,
-      this.heard,
+      this.announcement,
     );
   }
 
@@ -391,7 +391,7 @@ export class Stage {
 
   say() {
     this.write();
-    this.spoken.give(this.written); // what is seen changes with every frame
+    this.announcer.announce(this.written); // what is seen changes with every frame
   }
 
   write() {
@@ -419,7 +419,7 @@ export class Stage {
 
   dispose() {
     this.pause();
-    this.spoken.dispose();
+    this.announcer.dispose();
     this.observer.disconnect();
     this.endTheme();
   }

@@ -1,4 +1,4 @@
-"""What a notebook keeps of a panel for readers without a kernel."""
+"""The static picture of a panel in a saved notebook."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def test_a_notebook_keeps_a_picture_of_the_last_run(shown: CapturingDisplayPubli
     lab._ipython_display_()
     lab.run()
     assert lab.wait(60)
-    told = lab.kept["data"]
+    sent = lab.saved_output["data"]
     lab.close()
-    panel, empty, kept = shown.outputs
+    panel, empty, saved = shown.outputs
     assert "application/vnd.jupyter.widget-view+json" in panel["data"]
     assert "Run this cell again" in empty["data"]["text/plain"]
-    assert (kept["update"], kept["transient"]) == (True, empty["transient"])
-    assert kept["data"]["text/plain"].splitlines()[:2] == ["Run 1: ssp", "Run this cell again for the panel."]
-    assert told["text/plain"] == kept["data"]["text/plain"]  # to a page that was loaded anew
-    assert b64decode(told["image/png"]) == kept["data"]["image/png"]
-    picture = Image.open(BytesIO(kept["data"]["image/png"]))
+    assert (saved["update"], saved["transient"]) == (True, empty["transient"])
+    assert saved["data"]["text/plain"].splitlines()[:2] == ["Run 1: ssp", "Run this cell again for the panel."]
+    assert sent["text/plain"] == saved["data"]["text/plain"]  # to a page that was loaded anew
+    assert b64decode(sent["image/png"]) == saved["data"]["image/png"]
+    picture = Image.open(BytesIO(saved["data"]["image/png"]))
     assert picture.width > 600
     assert len(picture.getcolors() or ()) > 5
 
@@ -50,7 +50,7 @@ def test_a_run_that_only_takes_time_has_a_picture_too(shown: CapturingDisplayPub
     lab._ipython_display_()
     lab.run()
     assert lab.wait(60)
-    kept = lab.kept["data"]
+    saved = lab.saved_output["data"]
     lab.close()
-    assert kept["text/plain"].startswith("Run 1: ssp")
-    assert "- Timeline: spans of computing" in kept["text/plain"]
+    assert saved["text/plain"].startswith("Run 1: ssp")
+    assert "- Timeline: spans of computing" in saved["text/plain"]
