@@ -37,7 +37,10 @@ def test_a_notebook_keeps_a_picture_of_the_last_run(shown: CapturingDisplayPubli
     assert "application/vnd.jupyter.widget-view+json" in panel["data"]
     assert "Run this cell again" in empty["data"]["text/plain"]
     assert (saved["update"], saved["transient"]) == (True, empty["transient"])
-    assert saved["data"]["text/plain"].splitlines()[:2] == ["Run 1: ssp", "Run this cell again for the panel."]
+    assert saved["data"]["text/plain"].splitlines()[:2] == [
+        "Run 1: ssp",
+        "Run this cell again for the panel.",
+    ]
     assert sent["text/plain"] == saved["data"]["text/plain"]  # to a page that was loaded anew
     assert b64decode(sent["image/png"]) == saved["data"]["image/png"]
     picture = Image.open(BytesIO(saved["data"]["image/png"]))

@@ -16,6 +16,8 @@ MOST_SPANS = 30_000
 #: rows from which the moving window of a run under way is made, and for each worker at least: about as many
 #: spans, which fill a wide screen
 NEWEST, OF_EACH = 1000, 12
+#: parts of a run of which the page is told how many workers wait in each: one for some pixels of a strip
+PARTS = 200
 
 
 def film(
@@ -42,7 +44,8 @@ def part_of(
 ) -> dict[str, Any]:
     """Return a recording, or the part of it around a time; see `film`."""
     part, begin = whole.around(whole.end_s if at_s is None else at_s, MOST_SPANS)
-    return _message(part, about(experiment, label, key, whole.workers), begin, whole)
+    found = _message(part, about(experiment, label, key, whole.workers), begin, whole)
+    return found | {"along": packed(whole.waiting_along(PARTS))}
 
 
 def moving(
@@ -70,8 +73,16 @@ def about(experiment: Experiment, label: str, key: str, workers: Sequence[int]) 
         "compositions": [_composition(each) for each in strategy.compositions],
         "can_fork": experiment.backend == "simulated",
         "can_switch": len(strategy.compositions) > 1,
+        "speeds": _speeds(experiment),
         "bounded": isinstance(strategy, Strategy) and bounds_of(experiment) != [None],
     }
+
+
+def _speeds(experiment: Experiment) -> list[float]:
+    """Return how fast each worker is; none of a live run, whose machines are as fast as they are."""
+    if experiment.backend != "simulated":
+        return []
+    return [float(f"{speed:.3g}") for speed in experiment.cluster.profile().speed]
 
 
 def title_of(experiment: Experiment, label: str) -> str:

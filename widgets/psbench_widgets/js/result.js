@@ -32,18 +32,32 @@ export class Result {
         .map(([name, value, about]) =>
           h("div", { class: `psb-result-${name}` }, h("b", {}, value), h("span", {}, about)),
         ),
-      h("p", {}, `${whoWaited(recording)} `, recording.about.can_fork ? ask : ""),
+      h("p", {}, `${whoWaited(recording)} `, recording.about.can_fork && ask),
     );
   }
 }
 
+const ALIKE = 0.1; // shares of waiting that differ by less are told together
+const NAMED = 4; // workers; more are counted
+
 function whoWaited({ waiting, workers }) {
   const order = workers.map((_, place) => place).sort((a, b) => waiting[b] - waiting[a] || a - b);
+  const percent = (place) => Math.round(100 * waiting[place]);
   const [most, least] = [order[0], order.at(-1)];
-  const share = (place) => Math.round(100 * waiting[place]);
-  if (!share(most)) return "No worker waited.";
-  if (share(most) === share(least)) return `Every worker waited ${share(most)} % of its time.`;
+  if (!percent(most)) return "No worker waited.";
+  const together = order.filter((place) => waiting[place] > waiting[most] - ALIKE).sort((a, b) => a - b);
+  const lowest = Math.min(...together.map(percent));
+  const range = lowest < percent(most) ? `${lowest} to ${percent(most)} %` : `${percent(most)} %`;
+  const all = together.length === workers.length;
+  const who = all ? "Every worker" : names(together.map((place) => workers[place]));
+  const sentence = `${who} waited ${range} of ${all || together.length === 1 ? "its" : "their"} time`;
+  if (all) return `${sentence}.`;
   const other = `worker ${workers[least]}`;
-  const others = share(least) ? `${other} least, ${share(least)} %` : `${other} never`;
-  return `Worker ${workers[most]} waited most, ${share(most)} % of its time; ${others}.`;
+  return `${sentence}; ${other} ${percent(least) ? `least, ${percent(least)} %` : "never"}.`;
+}
+
+function names(workers) {
+  if (workers.length === 1) return `Worker ${workers[0]}`;
+  if (workers.length > NAMED) return `${workers.length} workers`;
+  return `Workers ${workers.slice(0, -1).join(", ")} and ${workers.at(-1)}`;
 }
