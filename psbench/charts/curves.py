@@ -12,7 +12,7 @@ from psbench.charts.colours import looks
 from psbench.charts.names import TITLES
 from psbench.charts.pieces import layered, look_scale, tooltips
 from psbench.charts.source import Data, labels_in, thin
-from psbench.charts.ticks import time_axis
+from psbench.charts.ticks import time_axis, value_axis
 from psbench.errors import UnknownName
 from psbench.metrics import interval
 
@@ -81,7 +81,8 @@ def curve(
     title = TITLES.get(y, y.replace("val_", "Validation ", 1).replace("_", " "))
     all_looks = looks(labels)
     drawn = {label: all_looks[label] for label in (labels if shown is None else shown)}
-    legend = alt.Legend(title=None, symbolType="stroke", symbolSize=400)
+    has_legend = len(drawn) > ENDS
+    legend = alt.Legend(title=None, symbolType="stroke", symbolSize=400) if has_legend else None
     colour = alt.Color("label:N", scale=look_scale(drawn), legend=legend)
     fill = alt.Fill("look:N", scale=look_scale(drawn, "colour", _LOOK), legend=None)
     base = alt.Chart().transform_calculate(look=f"'{_LOOK}' + datum.label").encode(x=_x(x, axes, table))
@@ -93,7 +94,7 @@ def curve(
     scale = alt.Scale(zero=False, padding=4)
     tooltip = tooltips("label:N", f"{x}:Q .5~r", f"{y}:Q .5~r")
     line = valid.mark_line(clip=True).encode(
-        y=alt.Y(f"{y}:Q", title=y_title, scale=scale, axis=alt.Axis(format=y_format or "~r", tickCount=6)),
+        y=alt.Y(f"{y}:Q", title=y_title, scale=scale, axis=value_axis(y_format)),
         color=colour,
         strokeDash=alt.StrokeDash("label:N", scale=look_scale(drawn, "dash"), legend=legend),
         tooltip=tooltip,
@@ -103,6 +104,8 @@ def curve(
         shape = alt.Shape("look:N", scale=look_scale(drawn, "shape", _LOOK), legend=None)
         points = valid.mark_point(size=34, strokeWidth=0, fillOpacity=1, clip=True)
         layers.append(points.encode(y=alt.Y(f"{y}:Q"), fill=fill, shape=shape, tooltip=tooltip))
+    if len(drawn) <= ENDS:
+        layers += _ends(valid, x, y, y_format, colour)
     if isinstance(table, str) or ("event" in table and table["event"].notna().any()):
         layers += _events(base, x, colour, is_falling=y.endswith("loss"))
     known_axes = {"x": x, "axes": dict(axes) if x in axes else {}}
@@ -150,6 +153,32 @@ def _x(x: str, axes: Mapping[str, str], table: Data) -> alt.X:
 def _few(table: Data, lines: int, y: str) -> bool:
     """Return whether the table is small enough to show points: hundreds of points would hide the line."""
     return not isinstance(table, str) and y in table and table[y].notna().sum() <= 60 * max(lines, 1)
+
+
+#: so many lines are named at their ends: the words of more would lie over each other
+ENDS = 2
+
+
+def _ends(valid: alt.Chart, x: str, y: str, y_format: str, colour: alt.Color) -> list[alt.Chart]:
+    """Return a dot where each line ends, with its name and last value above it: no name over another."""
+    last = (
+        valid.transform_joinaggregate(last=f"max({x})", groupby=["label"])
+        .transform_filter(f"datum['{x}'] == datum.last")
+        .transform_joinaggregate(least=f"min({y})", most=f"max({y})", lines="count()")
+        .transform_window(place="row_number()", sort=[alt.SortField(y, order="descending")])
+    )
+    # of two, the upper one's makes room for the other's
+    gap = "scale('y', datum.least) - scale('y', datum.most)"
+    raised = f"(datum.place < datum.lines ? max(0, 15 - ({gap})) : 0)"
+    value = f"format(datum['{y}'], '.1%')" if y_format.endswith("%") else f"format(datum['{y}'], '.3~r')"
+    dot = last.mark_circle(size=45, opacity=1).encode(y=f"{y}:Q", color=colour)
+    # on the side on which there is room
+    text = last.transform_calculate(ending=f"datum.label + '  ' + replace({value}, '%', ' %')").mark_text(
+        align=alt.expr(f"scale('x', datum['{x}']) < {_ROOM} ? 'left' : 'right'"),
+        dy=alt.expr(f"-11 - {raised}"),
+        fontWeight=600,
+    )
+    return [dot, text.encode(y=f"{y}:Q", text="ending:N")]
 
 
 #: pixels that the words at a mark need

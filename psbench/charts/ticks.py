@@ -44,6 +44,13 @@ def time_axis(data: Data, *columns: str) -> alt.Axis:
     return alt.Axis(grid=False, labelExpr=_LABEL.replace("SPAN", repr(high - low)), **given)
 
 
+def value_axis(number_format: str) -> alt.Axis:
+    """Return the axis of what a curve shows; percents have a space before their sign."""
+    if not number_format.endswith("%"):
+        return alt.Axis(format=number_format or "~r", tickCount=6)
+    return alt.Axis(format=number_format, tickCount=5, labelExpr="replace(datum.label, '%', ' %')")
+
+
 def parameter_axis(values: pd.Series[Any], title: str) -> alt.X:
     """Return the channel of a column `x` of a parameter's values: numbers to scale, names side by side.
 

@@ -12,7 +12,7 @@ from psbench.charts.colours import BLUE, GREY, ORANGE, PHASE_COLOURS, WAIT
 from psbench.charts.names import TITLES
 from psbench.charts.pieces import equal_share, framed, label_colour, layered, tooltips
 from psbench.charts.source import Data, height_of, labels_in, source, thin
-from psbench.charts.ticks import time_axis
+from psbench.charts.ticks import time_axis, value_axis
 
 #: thickness of a phase's bar, as a share of its line: messages are half as thick as computing and waiting
 _THICKNESS = {"compute": 0.9, "pull": 0.45, "send": 0.45, "wait": 0.9, "cancelled": 0.45}
@@ -176,7 +176,7 @@ def _stacked(data: Data, rows: str, by: str, names: Sequence[str], title: str, x
             x=alt.X(
                 "fraction:Q",
                 title=x_title,
-                axis=alt.Axis(format=".0%", tickCount=5),
+                axis=value_axis(".0%"),
                 scale=alt.Scale(domain=[0, 1], clamp=True),
             ),
             y=_rows(rows),

@@ -143,6 +143,28 @@ class Recording:
         )
         return np.where(whole > 0, whole, cut)
 
+    @property
+    def waiting(self) -> Array:
+        """Share of its time that each worker waits, 0 to 1, in the order of `workers`."""
+        spans = self.spans
+        place, lasts = np.searchsorted(self.workers, spans["worker"]), spans["end_s"] - spans["start_s"]
+        waits = np.isin(spans["phase"], (PHASES.index("wait"), STAGES.index(SWITCHING)))
+        of_each = [np.bincount(place, weights, len(self.workers)) for weights in (lasts * waits, lasts)]
+        shares: Array = of_each[0] / np.maximum(of_each[1], np.finfo(float).tiny)
+        return shares
+
+    def waiting_along(self, parts: int) -> Array:
+        """Share of the workers that wait, 0 to 1, in each of so many equal parts of the run."""
+        spans = self.spans
+        waits = np.isin(spans["phase"], (PHASES.index("wait"), STAGES.index(SWITCHING)))
+        edges = np.linspace(0.0, self.end_s, parts + 1)
+        waited, present = (
+            np.diff(_elapsed(spans["start_s"][chosen], spans["end_s"][chosen], edges))
+            for chosen in (waits, slice(None))
+        )
+        shares: Array = np.clip(waited / np.maximum(present, np.finfo(float).tiny), 0.0, 1.0)
+        return shares
+
     @cached_property
     def _starts(self) -> Array:
         return np.sort(self.spans["start_s"])
@@ -174,6 +196,18 @@ class Recording:
         times = self.instants[kind]
         place = int(np.searchsorted(times, at_s, side="left" if back else "right")) - back
         return float(times[place]) if 0 <= place < len(times) else None
+
+
+def _elapsed(start_s: Array, end_s: Array, times: Array) -> Array:
+    """Return the seconds of all spans, summed up, that lie before each of the times."""
+
+    def since(begin_s: Array) -> Array:
+        begin_s = np.sort(begin_s)
+        count = np.searchsorted(begin_s, times)
+        sums: Array = count * times - np.concatenate([[0.0], np.cumsum(begin_s)])[count]
+        return sums
+
+    return since(start_s) - since(end_s)
 
 
 def _newest(table: Table, at_s: float) -> Booleans:

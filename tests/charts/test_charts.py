@@ -159,7 +159,8 @@ def test_without_an_evaluation_the_loss_is_that_of_the_pushes():
 
 def test_a_run_that_never_switches_has_no_layers_for_switches(runs):
     (figure, *_) = charts.curves(runs[:1], ["all_reduce"])
-    assert [layer["mark"]["type"] for layer in figure.spec["layer"]] == ["line", "point"]
+    ends = ["circle", "text"]  # the dot at the line's end, and its name
+    assert [layer["mark"]["type"] for layer in figure.spec["layer"]] == ["line", "point", *ends]
 
 
 def test_seeds_become_a_mean_with_an_interval():

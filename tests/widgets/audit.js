@@ -4,7 +4,8 @@
   const scroll = document.getElementById("scroll").getBoundingClientRect();
   const lab = document.querySelector(".psb-lab");
   const sticky = lab.querySelector(".psb-bar-top");
-  const picks = lab.querySelector(".psb-picks");
+  // what is opened over the page, and what stays in sight while one scrolls, lie over the rest
+  const layer = (element) => element.closest(".psb-popped") ?? (sticky.contains(element) ? sticky : null);
   const texts = [];
   const walker = document.createTreeWalker(lab, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
@@ -20,7 +21,7 @@
   for (let i = 0; i < texts.length; i++) {
     for (let j = i + 1; j < texts.length; j++) {
       const [a, b] = [texts[i], texts[j]];
-      if (a.node === b.node || sticky.contains(a.element) !== sticky.contains(b.element) || picks.contains(a.element) !== picks.contains(b.element)) continue;
+      if (a.node === b.node || layer(a.element) !== layer(b.element)) continue;
       const wide = Math.min(a.box.right, b.box.right) - Math.max(a.box.left, b.box.left);
       const high = Math.min(a.box.bottom, b.box.bottom) - Math.max(a.box.top, b.box.top);
       if (wide > 1.5 && high > 4) problems.push(`"${a.text}" over "${b.text}"`);

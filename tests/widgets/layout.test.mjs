@@ -136,6 +136,7 @@ test("ten thousand workers are read in one pass, not in one each", () => {
     phases: ["pull", "compute", "send", "wait", "cancelled", "switching"],
     whys: [""],
     step_s: pack("f8", Float64Array, numbers(count)),
+    waiting: pack("f8", Float64Array, numbers(count)),
     tables,
   });
   const made = process.cpuUsage(begun).user / 1e6;

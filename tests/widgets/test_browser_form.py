@@ -12,7 +12,7 @@ from psbench import Experiment
 from psbench_widgets import Lab
 
 from .direct import Direct
-from .test_browser_lab import ROWS, pick, take
+from .test_browser_lab import ROWS, all_settings, machines, pick, take
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -64,6 +64,8 @@ def test_wrong_values_keep_run_off_until_they_are_mended(panel: Direct, screensh
     pick(web, "rest", "scheduler", "")
     panel.wait(MAY_RUN, argument=True)
 
+    if web.get_attribute(".psb-section-strategy", "open") is None:
+        web.click(".psb-section-strategy > summary")
     web.click('.psb-mode:text-is("composed")')
     panel.wait("() => document.querySelectorAll('.psb-domain option:disabled').length > 0")
     placement = web.locator('.psb-domain:has(> .psb-domain-name:text-is("placement")) select').first
@@ -79,6 +81,9 @@ def test_a_codec_is_picked_within_a_strategy_and_its_ratio_within_it(
     web = panel.web
     take(web, "bsp")
     panel.settle(300)
+    all_settings(web)
+    if web.get_attribute(".psb-section-strategy", "open") is None:
+        web.click(".psb-section-strategy > summary")
     up = web.locator('.psb-nested:has(> .psb-label:text-is("codec"))')
     more = web.locator(".psb-section-strategy .psb-more:has(.psb-nested)")
     if more.count():
@@ -97,6 +102,7 @@ def test_a_codec_is_picked_within_a_strategy_and_its_ratio_within_it(
 
 
 def test_the_speeds_of_a_cluster_are_edited_in_their_picture(panel: Direct) -> None:
+    machines(panel.web)
     speed = panel.web.locator(".psb-bar input").nth(3)
     speed.fill("0.1")
     speed.press("Tab")

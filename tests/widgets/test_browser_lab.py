@@ -51,9 +51,27 @@ def panel(page: Page, name: str, cells: list[str] = CELLS) -> Any:
     return page.page
 
 
+def all_settings(web: Any) -> None:
+    """Open what the sentence leaves out."""
+    if web.get_attribute(".psb-all-settings", "aria-expanded") == "false":
+        web.click(".psb-all-settings")
+
+
+def machines(web: Any) -> None:
+    """Open the fields of the cluster."""
+    if web.get_attribute(".psb-section-cluster", "open") is None:
+        web.click(".psb-section-cluster > summary")
+
+
 def pick(web: Any, section: str, field: str, value: str) -> None:
-    if section not in ("strategy", "cluster") and web.locator(".psb-advanced").get_attribute("open") is None:
-        web.click(".psb-advanced > summary")
+    said = web.locator(f'.psb-ask-part > [data-field="{field}"]')
+    if section == "strategy" and said.count():
+        said.fill(value)
+        return
+    if section == "cluster":
+        machines(web)
+    else:
+        all_settings(web)
     place = web.locator(f".psb-section-{section}")
     if place.get_attribute("open") is None:
         place.locator("> summary").click()
@@ -120,6 +138,7 @@ def test_the_tutorial_runs_and_its_picture_moves(page: Page, screenshots: Path) 
 def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, screenshots: Path) -> None:
     web = panel(page, "lab")
     pick(web, "stop", "epochs", "3000")
+    web.click(".psb-section-strategy > summary")
     web.locator('.psb-nested:has(> .psb-label:text-is("rule")) select').first.select_option("manual")
 
     web.click("button.psb-run")

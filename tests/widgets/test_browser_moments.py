@@ -22,6 +22,7 @@ from psbench_widgets.playback import part_of
 
 from .direct import Direct
 from .panel import rows
+from .test_browser_lab import machines
 from .test_browser_student import AUDIT
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -178,12 +179,15 @@ def run_it(panel: Direct, number: int) -> None:
 
 def test_it_is_said_which_run_is_shown_and_of_which_span_every_sum_is(short: Direct) -> None:
     web = short.web
+    machines(web)
     speed = '.psb-section-cluster [data-field="speed"]'
     web.fill(speed, "[1, 1, 1, 0.2")
     short.wait("() => document.querySelector('.psb-run').disabled")
     assert "speed: '[1, 1, 1, 0.2' is not a whole value yet" in web.text_content(".psb-answer")
     web.fill(speed, "[1, 1, 1, 0.25]")
     short.wait("() => !document.querySelector('.psb-run').disabled")
+    web.keyboard.press("Escape")
+    assert web.get_attribute(".psb-section-cluster", "open") is None
     assert web.text_content(".psb-answer") == ""
     assert web.locator("[data-lm-suppress-shortcuts] .psb-run").count() == 1
 
@@ -199,7 +203,7 @@ def test_it_is_said_which_run_is_shown_and_of_which_span_every_sum_is(short: Dir
     title = web.text_content(".psb-film-name")
     assert title == "ssp · custom cluster of 4 · seed 0 · simulated"
     assert web.locator(".psb-section.psb-differs").count() == 0
-    web.fill('.psb-section-strategy [data-field="staleness_bound"]', "7")
+    web.fill('.psb-ask [data-field="staleness_bound"]', "7")
     short.wait("() => document.querySelector('.psb-section-strategy').classList.contains('psb-differs')")
     assert web.locator(".psb-section.psb-differs").count() == 1
 
@@ -228,6 +232,7 @@ def test_a_switch_is_a_phase_of_its_own(short: Direct, screenshots: Path) -> Non
         "() => [...document.querySelectorAll('.psb-what-strategy option:disabled')].map((o) => o.value)"
     )
     assert web.evaluate(disabled) == ["ssp"]
+    web.click(".psb-fork-open")
     web.select_option(".psb-what-momentum", "zero")
     web.click(".psb-fork")
     short.over("run 3 finished")
@@ -332,8 +337,12 @@ def test_five_hundred_workers_are_one_screen(short: Direct, screenshots: Path) -
     rows_shown = "() => document.querySelector('.psb-lab').stage.films[0].timeline.shown.map((r) => r.label)"
     labels = short.web.evaluate(rows_shown)
     assert len(labels) == 13
-    assert labels[0].startswith("fastest: ")
-    assert labels[9].startswith("slowest: ")
+    steps = recording(short.lab.finished[-1].log, [3]).step_s
+    fastest, slowest = int(labels[0].removeprefix("fastest: ")), int(labels[9].removeprefix("slowest: "))
+    assert steps[fastest] == steps[steps > 0].min()
+    assert steps[slowest] == steps.max()
+    assert short.web.locator(".psb-node").count() <= 40
+    assert "of 500 workers, evenly chosen" in short.web.text_content(".psb-machine")
     heights = (
         "() => [...document.querySelectorAll('.psb-watch .psb-slot, .psb-stage')].map((e) => e.offsetHeight)"
     )

@@ -16,6 +16,7 @@ from oracles.moment import moment, told
 from PIL import Image
 
 from psbench import run
+from psbench.charts.colours import WAIT
 from psbench.metrics import timeline
 from psbench.metrics.recording import recording
 from psbench.results.run import Run
@@ -24,6 +25,7 @@ from psbench_widgets.opening import EXPERIMENT, FILE, recorded
 
 from .direct import BESIDE, Direct
 from .jupyter import PICTURES
+from .test_browser_lab import all_settings, machines
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -40,10 +42,14 @@ NAMES = [
 ]
 AUDIT = (Path(__file__).parent / "audit.js").read_text()
 SHOWN = """() => { const bottom = document.getElementById('scroll').getBoundingClientRect().bottom;
- const places = ['.psb-run', '.psb-why', '.psb-timeline-canvas', '.psb-slot[data-key=val_accuracy] svg'];
+ const places = ['.psb-presets', '.psb-buttons', '.psb-run', '.psb-stop', '.psb-switch', '.psb-all-settings',
+   '.psb-predict summary', '.psb-result', '.psb-timeline-canvas', '.psb-strip', '.psb-scrub', '.psb-why',
+   '.psb-slot[data-key=val_accuracy] svg', '.psb-machine'];
  return places.filter((place) => {
    const box = document.querySelector(place).getBoundingClientRect();
    return box.height < 5 || box.top < 0 || box.bottom > bottom + 1; }); }"""
+#: the panel beside a file browser on a small screen, and what it has on a larger one: 934 x 808 px
+ONE_SCREEN = {(1366, 768), (934 + BESIDE + 12, 808 + 114)}
 
 
 @pytest.fixture(scope="module")
@@ -130,8 +136,15 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
 ) -> None:
     student = Presses(panel)
     student.press('[data-preset="slow_worker"]')
-    assert panel.web.text_content(".psb-question").startswith("Four workers, one of them at a third")
-    assert panel.web.is_visible(".psb-question")
+    cards = panel.web.locator(".psb-preset")
+    assert cards.count() == 5
+    assert all(" " in text and "?" in text for text in cards.all_text_contents())
+    chosen = panel.web.locator('.psb-preset[aria-pressed="true"]')
+    assert chosen.all_text_contents() == ["One slow workerwho waits, and for how long?"]
+    sentence = " ".join(panel.web.inner_text(".psb-buttons").split())
+    assert (
+        sentence == "Train with SSP – a bounded lead and a bound of steps on 4 workers: 1, 1, 1, 0.33 × ▶ Run"
+    )
     student.press(".psb-predict > summary")
     student.choose(".psb-predict-most", "3")
     student.press(".psb-run")
@@ -145,7 +158,25 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     assert took["bound 0"] > took["bound 3"] > took["ASP"]
     assert of["bound 0"] < of["this run"] < of["ASP"]
     assert "You expected worker 3 to wait most" in panel.web.text_content(".psb-gaps")
-    assert panel.web.evaluate(SHOWN) == []  # all four are on one screen
+    for width, height in sorted(ONE_SCREEN, reverse=True):
+        panel.look(width, height, "light")
+        assert panel.web.evaluate(SHOWN) == [], width  # everything that matters is on one screen
+
+    # the result before all else, and a moment at which there is something to see, played in ten seconds
+    record = panel.lab.runs[0]
+    numbers = panel.web.locator(".psb-result b").all_text_contents()
+    assert numbers == [
+        f"{100 * record['val_accuracy']:.1f} %",
+        f"{record['time_s']:.3g} s",
+        f"{100 * record['idle']:.0f} %",
+        f"{record['staleness']:.1f}",
+    ]
+    assert "worker 3 never" in panel.web.text_content(".psb-result p")
+    whole = recording(panel.lab.finished[0].log, [3])
+    assert float(panel.web.get_attribute(".psb-stage", "data-now")) == whole.next("wait", -1.0)
+    assert panel.web.evaluate("() => document.querySelector('.psb-lab').stage.rate") == whole.end_s / 10
+    colour = "() => document.documentElement.style.getPropertyValue('--psb-wait')"
+    assert panel.web.evaluate(colour) == WAIT
 
     student.press(".psb-first-wait")
     why = panel.web.text_content(".psb-why")
@@ -156,9 +187,8 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     assert why == told(whole, now, whole.end_s, panel.digits())
     under = panel.web.locator(".psb-node").first.locator("text").all_text_contents()
     assert under[0] == "0"
-    assert under[1].startswith("version ")
-    assert under[2].endswith(" steps")
-    assert under[3] == "4 ahead"
+    assert under[1].startswith("step ")
+    assert under[2] == "4 ahead"
     panel.shot(screenshots / "lab-wait-light.png")
 
     # the moment is drawn over charts of the run's time alone: the second curve is of another one
@@ -170,6 +200,9 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     panel.web.evaluate(go, first_wait)
     panel.settle()
 
+    the_window_of_the_strip_moves_the_moment(panel)
+    panel.web.evaluate(go, first_wait)
+    student.press(".psb-fork-open")
     student.press(".psb-fork")
     panel.over("run 2 finished")
     panel.wait("() => document.querySelectorAll('.psb-film').length === 2")
@@ -177,6 +210,7 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     above = panel.web.locator(".psb-machine-place > :first-child").all_text_contents()
     assert above[0] == "one slow worker"
     assert above[1].startswith("one slow worker -> asp at ")
+    of_two_runs_the_one_that_has_ended_does_nothing(panel)
     panel.shot(screenshots / "lab-fork-light.png")
     student.press(".psb-tab-compare")
     panel.wait("() => document.querySelectorAll('.psb-comparison tbody tr').length === 2")
@@ -186,6 +220,46 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     assert student.count <= MOST_PRESSES
     assert panel.errors() == []
     assert panel.lab._error == ""
+
+
+def the_window_of_the_strip_moves_the_moment(panel: Direct) -> None:
+    """It is as wide as what the timelines show, and the strip has the whole run's waiting in it."""
+    box = panel.web.locator(".psb-slider").bounding_box()
+    panel.web.mouse.click(box["x"] + box["width"] / 2, box["y"] + 10)
+    shown = panel.web.evaluate(
+        """() => { const { stage } = document.querySelector('.psb-lab');
+          const { view } = stage.films[0].timeline;
+          const [track, box] = ['.psb-slider', '.psb-strip-window'].map(
+            (place) => document.querySelector(place).getBoundingClientRect());
+          return { now: stage.now / stage.end, from: view.from / stage.end, to: view.to / stage.end,
+            left: (box.left - track.left) / track.width, right: (box.right - track.left) / track.width,
+            along: [...stage.films[0].recording.along] }; }"""
+    )
+    assert shown["now"] == pytest.approx(0.5, abs=0.01)
+    assert (shown["left"], shown["right"]) == pytest.approx((shown["from"], shown["to"]), abs=0.012)
+    log = shown_first(panel).log
+    spans = timeline(log)
+    waited = spans[spans["phase"] == "wait"]
+    share = (waited["end_s"] - waited["start_s"]).sum() / (spans["end_s"] - spans["start_s"]).sum()
+    assert np.mean(shown["along"]) == pytest.approx(share, rel=0.02)
+
+
+def of_two_runs_the_one_that_has_ended_does_nothing(panel: Direct) -> None:
+    """The fork without waits ends first: at a moment after it, it says so, and its machines stand still."""
+    ends = "() => document.querySelector('.psb-lab').stage.films.map(({ recording }) => recording.whole)"
+    first, second = panel.web.evaluate(ends)
+    assert second < first
+    before = panel.web.evaluate("document.querySelector('.psb-lab').stage.now")
+    go = "(t) => { document.querySelector('.psb-lab').stage.go(t, true); }"
+    panel.web.evaluate(go, (first + second) / 2)
+    panel.settle(300)
+    phases = """(i) => [...document.querySelectorAll('.psb-machine')[i].querySelectorAll('.psb-node')]
+      .map((e) => e.dataset.phase)"""
+    assert panel.web.evaluate(phases, 1) == ["ended"] * 4
+    assert "ended" not in panel.web.evaluate(phases, 0)
+    assert "This run has ended, at " in panel.web.locator(".psb-why p").nth(1).text_content()
+    panel.web.evaluate(go, before)
+    panel.settle(200)
 
 
 def test_a_worker_of_the_machine_is_dragged_slower_and_lost(panel: Direct, screenshots: Path) -> None:
@@ -207,6 +281,10 @@ def test_a_worker_of_the_machine_is_dragged_slower_and_lost(panel: Direct, scree
     web.mouse.move(x, y)
     web.mouse.down()
     web.mouse.move(x, y + 40, steps=4)  # as far as halves its speed
+    assert web.text_content(".psb-factor") == "0.5 ×"  # where one drags
+    factor = web.locator(".psb-factor").bounding_box()
+    assert abs(factor["x"] - x) < 80
+    assert abs(factor["y"] - y) < 40
     assert web.input_value(".psb-what-number") == "0.5"
     web.mouse.up()
     panel.over(f"run {last + 1} finished")
@@ -286,6 +364,36 @@ def test_runs_are_renamed(panel: Direct) -> None:
     assert [name for name in NAMES if name not in shown] == []
 
 
+def test_the_runs_are_a_table_with_a_menu_in_each_row(panel: Direct) -> None:
+    web = panel.web
+    panel.look(1366, 768, "light")
+    web.click(".psb-tab-compare")
+    rows = web.locator(".psb-runs tr[data-number]")
+    assert [row.bounding_box()["height"] for row in rows.all()] == pytest.approx([32] * rows.count(), abs=1.5)
+    numbers = [str(each["number"]) for each in panel.lab.runs]
+    assert rows.locator("td:nth-child(2)").all_text_contents() == numbers
+    drawn = web.locator(".psb-sparkline polyline").evaluate_all(
+        "(all) => all.map((e) => e.getAttribute('points').split(' ').length)"
+    )
+    assert drawn == [len(each["curve"]) for each in panel.lab.runs]
+    menu = rows.last.locator(".psb-acts > summary")
+    seen = "(e) => getComputedStyle(e).opacity"
+    assert menu.evaluate(seen) == "0"
+    rows.last.hover()
+    assert menu.evaluate(seen) == "1"
+    menu.click()
+    assert web.evaluate(AUDIT) == []
+    number = int(numbers[-1])
+    # what is asked for is said at once, before Python has answered
+    rows.last.locator(".psb-do-show").click()
+    assert web.text_content(".psb-why") == f"Loading run {number} …"
+    panel.wait(
+        f"() => document.querySelector('.psb-lab').stage.films[0].recording.about.key === 'run {number}'"
+    )
+    panel.settle(300)
+    assert "Loading" not in web.text_content(".psb-why")
+
+
 # what overlaps depends on the width, and what is hard to read on the theme
 @pytest.mark.parametrize("tab", ["watch", "compare"])
 @pytest.mark.parametrize(
@@ -305,6 +413,14 @@ def test_no_text_overlaps_is_cut_off_or_hard_to_read(
     panel.shot(screenshots / f"lab-{tab}-{width}-{theme}.png")
     assert panel.web.evaluate(AUDIT) == []
     assert panel.web.evaluate(CUT) == []  # no name either, however long
+    if (tab, width) == ("watch", 705):  # all settings open beside Run, not below everything
+        panel.web.click(".psb-all-settings")
+        bottoms = """() => ['.psb-run', '.psb-form'].map(
+          (place) => document.querySelector(place).getBoundingClientRect().bottom)"""
+        run_ends, form_ends = panel.web.evaluate(bottoms)
+        assert run_ends < form_ends < run_ends + 500
+        assert panel.web.evaluate(AUDIT) == []
+        panel.web.click(".psb-all-settings")
     if tab == "compare":  # what has no room is in a fold, and nothing needs scrolling sideways
         assert panel.web.evaluate(WIDER) == []
         heads = set(panel.web.locator(".psb-comparison-place th[scope=col]").all_text_contents())
@@ -364,6 +480,7 @@ def test_the_moment_moves_by_keyboard_and_everything_has_a_name(panel: Direct) -
 
 def test_strategies_are_found_by_a_word_and_typed_values_come_back(panel: Direct) -> None:
     web = panel.web
+    machines(web)
     web.fill('.psb-section-cluster [data-field="speed"]', "[1, 1, 1, 0.25]")
     web.select_option(".psb-section-cluster select >> nth=0", "homogeneous")
     panel.settle(200)
@@ -397,6 +514,7 @@ def test_strategies_are_found_by_a_word_and_typed_values_come_back(panel: Direct
     web.fill(".psb-search", "strategy_switch")
     web.press(".psb-search", "Enter")
     panel.settle(300)
+    all_settings(web)
     first = web.locator(".psb-section-strategy .psb-nested > .psb-label").first
     assert first.text_content() == "rule"
     assert panel.errors() == []

@@ -162,9 +162,9 @@ def test_measured_machines_are_a_situation_too(
     measured = BRIEF.but(cluster=cluster, batch_size=32, backend="simulated").spec()
     Calibration(cluster, 2, (8, 16), 1438, {}, (), (), measured).to_yaml(Path("profile.yaml"))
     panel.say("preset", name="my_cluster")
-    assert panel.experiment.name == "predict on my cluster"
+    assert panel.experiment.name == "my own machines"
     assert panel.experiment.cluster.profile().speed == (1.0, 0.5)
-    assert [job.experiment.name for job in panel.run()] == ["predict on my cluster"]
+    assert [job.experiment.name for job in panel.run()] == ["my own machines"]
     assert panel.wait(60)
 
 

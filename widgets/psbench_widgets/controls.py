@@ -94,6 +94,7 @@ def published(entry: Any) -> dict[str, Any]:
         _take_defaults(offered, entry())
     return {
         "name": entry.name,
+        "label": label_of(entry.name),
         "summary": entry.summary,
         "source": entry.source,
         "fields": offered,
@@ -101,8 +102,20 @@ def published(entry: Any) -> dict[str, Any]:
         "domain": (domain := domain_of(entry())),
         "lr_scaling": AUTO,
         "title": SPELLED_OUT.get(entry.name, ""),
+        "short": IN_SHORT.get(entry.name, ""),
         "words": " ".join([SPELLED_OUT.get(entry.name, ""), FIELD_WORDS.get(domain, ""), _told(entry)]),
     }
+
+
+def label_of(name: str) -> str:
+    """Return what the page calls a strategy: abbreviations in capitals, other names in words.
+
+    >>> label_of("ssp"), label_of("strategy_switch")
+    ('SSP', 'strategy switch')
+    """
+    return (
+        name.upper() if name in SPELLED_OUT and "_" not in name and len(name) < 6 else name.replace("_", " ")
+    )
 
 
 #: the field's names of what the catalogue has abbreviations for
@@ -120,6 +133,8 @@ SPELLED_OUT = {
     "fedasync": "asynchronous federated learning",
     "osp": "overlapped synchronisation parallel",
 }
+#: what a name that says nothing to a beginner stands for, in the sentence of the panel
+IN_SHORT = {"bsp": "all wait for all", "ssp": "a bounded lead", "asp": "nobody waits"}
 #: what the field calls what strategies of a domain are about
 FIELD_WORDS = {
     "consistency": "synchronous asynchronous stale staleness bound barrier parameter server",

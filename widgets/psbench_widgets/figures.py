@@ -76,7 +76,8 @@ class FigureSpec:
 def _curve(y: str, group: str, note: str = "") -> FigureSpec:
     def make(shown: list[Shown], x: str) -> Any:
         chart = charts.curve("source", y, x, labels=[each.label for each in shown], height=HEIGHT)
-        return bare(chart) if len(shown) > 1 else _without_legend(bare(chart))
+        spec = bare(chart)
+        return spec if group != "first" else _without_axis_titles(spec)
 
     return FigureSpec(y, group, make, note, is_curve=True, names_runs=True)
 
@@ -396,9 +397,9 @@ def _labels(meta: Mapping[str, Any]) -> Columns:
     return {} if found is None else as_columns(charts.records(found))
 
 
-def _without_legend(spec: dict[str, Any]) -> dict[str, Any]:
-    """Remove the legends: a single line needs none, and the panel names the run."""
+def _without_axis_titles(spec: dict[str, Any]) -> dict[str, Any]:
+    """Remove the titles of the axes: the heading of the chart says them, and the choice beside it."""
     for layer in spec["layer"]:
-        for name in {"color", "strokeDash"} & layer["encoding"].keys():
-            layer["encoding"][name] |= {"legend": None}
+        for axis in {"x", "y"} & layer["encoding"].keys():
+            layer["encoding"][axis] |= {"title": None}
     return spec

@@ -75,12 +75,11 @@ class Lab(PanelPage):
         pace: PaceName = "watchable",
     ) -> None:
         check_pace(pace)
-        first_sight = {} if experiment else dict(opening())
+        first_sight = dict(opening())
         # the machines of the recorded run, so that Run goes on with what was seen
         experiment = experiment or RECORDED.but(model="mlp", stop={"epochs": EPOCHS})
         self._own, self._figures = own_parts(experiment), Figures(renderer)
-        if first_sight:
-            self._figures.open_with(first_sight.pop("trade"))
+        self._figures.open_with(first_sight.pop("trade"))
         questions = Questions(experiment, challenge)
         self._runner = Runner(self, self._figures, questions, renderer)
         self._checker = Checker(lambda message: self.send(message), self._figures.warm, self.show_error)

@@ -17,6 +17,8 @@ MOST_SPANS = 30_000
 #: rows from which the moving window of a run under way is made, and for each worker at least: about as many
 #: spans, which fill a wide screen
 NEWEST, OF_EACH = 1000, 12
+#: parts of a run of which the page is told how many workers wait in each: one for some pixels of a strip
+PARTS = 200
 
 
 def film(
@@ -43,7 +45,8 @@ def part_of(
 ) -> dict[str, Any]:
     """Return a recording, or its part around a time; see `film`."""
     part, begin = whole.around(whole.end_s if at_s is None else at_s, MOST_SPANS)
-    return _message(part, about(experiment, label, key, whole.workers), begin, whole)
+    found = _message(part, about(experiment, label, key, whole.workers), begin, whole)
+    return found | {"along": packed(whole.waiting_along(PARTS))}
 
 
 def moving(
@@ -71,8 +74,16 @@ def about(experiment: Experiment, label: str, key: str, workers: Sequence[int]) 
         "compositions": [_composition(each) for each in strategy.compositions],
         "can_fork": experiment.backend == "simulated",
         "can_switch": len(strategy.compositions) > 1,
+        "speeds": _speeds(experiment),
         "bounded": isinstance(strategy, Strategy) and bounds_of(experiment) != [None],
     }
+
+
+def _speeds(experiment: Experiment) -> list[float]:
+    """Return how fast each worker is; none of a live run, whose machines are as fast as they are."""
+    if experiment.backend != "simulated":
+        return []
+    return [float(f"{speed:.3g}") for speed in experiment.cluster.profile().speed]
 
 
 def title_of(experiment: Experiment, label: str) -> str:
@@ -97,5 +108,5 @@ def _composition(strategy: Strategy) -> dict[str, Any]:
 
 def _message(part: Recording, facts: dict[str, Any], begin_s: float, whole: Recording) -> dict[str, Any]:
     # which worker is the slowest is so in the whole run, not in the piece that is sent
-    known = {"about": facts, "begin_s": begin_s, "whole_s": whole.end_s, "step_s": packed(whole.step_s)}
-    return part.plain() | known
+    known = {"about": facts, "begin_s": begin_s, "whole_s": whole.end_s}
+    return part.plain() | known | {"step_s": packed(whole.step_s), "waiting": packed(whole.waiting)}

@@ -15,10 +15,11 @@ _SHORT = {"epochs": 20}
 
 @dataclass(frozen=True)
 class Preset:
-    """A situation: its name, the button's label, a hint, and its settings."""
+    """A situation: its name, its card's title and question, what happens in it, and what differs in it."""
 
     name: str
     title: str
+    question: str
     about: str
     values: dict[str, Any]
 
@@ -28,7 +29,7 @@ class Preset:
 
     def plain(self) -> dict[str, str]:
         """Return the data that the page draws."""
-        return {"name": self.name, "title": self.title, "about": self.about}
+        return {"name": self.name, "title": self.title, "question": self.question, "about": self.about}
 
 
 #: in the working folder, where `psbench calibrate` writes it
@@ -64,18 +65,21 @@ PRESETS = {
         Preset(
             "slow_worker",
             "one slow worker",
+            "who waits, and for how long?",
             "Four workers, one of them at a third of the speed: who waits for it, and for how long?",
             {"cluster": {**_FOUR, "speed": [1, 1, 1, 0.33]}},
         ),
         Preset(
             "slow_network",
             "a slow network",
+            "how long do messages take?",
             "Links of 10 Mbit/s: how much of the time is spent on sending and receiving?",
             {"cluster": {**_FOUR, "speed": [1, 1, 1, 1], "bandwidth_mbit_s": 10.0}, "strategy": "bsp"},
         ),
         Preset(
             "different_data",
             "data that differs",
+            "who is not heard?",
             "Every worker has only some of the classes: what becomes of the accuracy when no worker waits?",
             {
                 "cluster": {**_FOUR, "speed": [1, 1, 1, 0.33]},
@@ -86,6 +90,7 @@ PRESETS = {
         Preset(
             "dying_worker",
             "a worker that dies",
+            "who notices?",
             "Worker 2 is lost after one second and comes back after three: who notices?",
             {
                 "cluster": {
@@ -102,7 +107,8 @@ PRESETS = {
 
 MEASURED = MeasuredPreset(
     "my_cluster",
-    "predict on my cluster",
+    "my own machines",
+    "what would they do?",
     "The machines that psbench calibrate has measured: what would another strategy take on them?",
     {},
 )

@@ -18,6 +18,9 @@ from psbench_widgets.bridge import Job
 from psbench_widgets.names import fork_name, names_of
 from psbench_widgets.own_objects import titles_of
 
+#: points of a run's curve beside its name
+POINTS = 24
+
 
 @dataclass(eq=False)
 class RunEntry:
@@ -63,8 +66,8 @@ class RunEntry:
             "ticked": self.ticked,
             "can_compare": self.run is not None,
         }
-        if self.summary:
-            return found | _measures(self.summary)
+        if self.summary and self.run is not None:
+            return found | _measures(self.summary) | {"curve": _sparkline(self.run)}
         return found | ({"reason": "before training began"} if self.status == "stopped" else {})
 
 
@@ -74,8 +77,16 @@ def _measures(summary: dict[str, Any]) -> dict[str, Any]:
     return {name: summary[name] for name in names} | {
         "val_accuracy": summary["final"]["val_accuracy"],
         "idle": sum(idle) / len(idle) if idle else None,
+        "staleness": summary["staleness"]["mean"],
         "warnings": summary["warnings"],
     }
+
+
+def _sparkline(run: Run) -> list[float]:
+    """Return the accuracy at some evaluations, evenly picked, the last among them."""
+    values = [e["val_accuracy"] for e in run.log.evaluations() if e.get("val_accuracy") is not None]
+    every = -(-len(values) // POINTS) if values else 1
+    return [round(value, 4) for value in values[::-1][::every][::-1]]
 
 
 class RunTable:

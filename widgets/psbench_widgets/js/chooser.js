@@ -1,8 +1,10 @@
 // A choice among many: the chosen one and, when opened, a search field over a grouped list with a line each.
 import { h } from "./dom.js";
+import { popover } from "./popover.js";
 
-// groups: [{ title, options: [{ name, summary, source }] }]; choose(option) is called with what was picked.
-export function chooser(groups, current, label, choose) {
+// groups: [{ title, options: [{ name, label, summary, source }] }]; choose(option) is called with what was
+// picked; shown: what stands for it, if not the name of the current one.
+export function chooser(groups, current, label, choose, shown = null) {
   const all = groups.flatMap((group) => group.options);
   const chosen = all.find((option) => option.name === current) ?? all[0];
   const search = h("input", {
@@ -29,7 +31,7 @@ export function chooser(groups, current, label, choose) {
           title: option.source ? `Source: ${option.source}` : undefined,
           onclick: () => choose(option),
         },
-        h("span", { class: "psb-option-name" }, option.name.replaceAll("_", " ")),
+        h("span", { class: "psb-option-name" }, option.label),
         h("span", { class: "psb-option-summary" }, option.title ? `${option.title}: ` : "", option.summary),
         why,
       );
@@ -51,17 +53,22 @@ export function chooser(groups, current, label, choose) {
     none.hidden = items.some(({ item }) => !item.hidden);
   };
   search.onkeydown = (event) => {
-    event.stopPropagation();
+    if (event.key !== "Escape") event.stopPropagation();
     if (event.key === "Enter") list.querySelector(".psb-option:not([hidden], :disabled)")?.click();
-    if (event.key === "Escape") element.open = false;
   };
   const head = h(
     "summary",
-    { class: "psb-chooser-head" },
-    h("span", { class: "psb-option-name" }, chosen.name.replaceAll("_", " ")),
-    h("span", { class: "psb-change" }, "change"),
+    { class: "psb-chooser-head psb-pick", title: chosen.summary },
+    shown ?? [chosen.label, chosen.short && ` – ${chosen.short}`],
   );
-  const element = h("details", { class: "psb-chooser", "data-value": chosen.name }, head, search, list, none);
+  const element = popover(
+    h(
+      "details",
+      { class: "psb-chooser", "data-value": chosen.name },
+      head,
+      h("div", { class: "psb-popped" }, search, list, none),
+    ),
+  );
   element.ontoggle = () => element.open && search.focus({ preventScroll: true });
   // what cannot be chosen now says why, in words that a reader of screens meets too
   const disable = (reasons) => {

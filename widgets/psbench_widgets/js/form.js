@@ -1,6 +1,7 @@
 // The controls, drawn from what Python says about each field. Nothing here knows a strategy or a part.
 import { button, h } from "./dom.js";
 import { chooser } from "./chooser.js";
+import { popover } from "./popover.js";
 
 const hint = (item) =>
   [item.description || item.summary, item.source && `Source: ${item.source}`].filter(Boolean).join("\n");
@@ -34,8 +35,11 @@ const RARE = new Set([
 ]);
 // what every optimizer has, and what one comes for
 const NEAR = new Set(["lr"]);
-// what a beginner needs: which strategy, on which cluster, with workers of which speed
-const BASIC = ["strategy", "cluster"];
+// numbers of a strategy that the sentence has room for
+const SAID = 2;
+const SIMPLE = new Set(["integer", "number"]);
+// workers whose speeds are listed
+const LISTED = 6;
 const DOMAINS = {
   consistency: "Consistency: who waits for whom",
   aggregation: "Aggregation: what a push counts for",
@@ -57,37 +61,73 @@ export class Form {
     this.choosers = []; // [chooser, choice] of the same kind
     this.typed = new Map();
     this.opened = new Set(); // what was typed for an option that is not chosen any more, by choice and name
-    this.element = h("div", { class: "psb-form" });
+    // the set-up in one sentence, and all else
+    this.sentence = h("div", { class: "psb-ask" });
+    this.train = h("span", { class: "psb-ask-part" });
+    this.element = h("div", { class: "psb-form", hidden: true });
+    this.more = button("", "psb-link psb-all-settings", () => this.unfold(this.element.hidden));
+    this.unfold(false);
     this.draw();
+  }
+
+  unfold(open) {
+    this.element.hidden = !open;
+    this.more.textContent = open ? "all settings ▾" : "all settings ▸";
+    this.more.setAttribute("aria-expanded", String(open));
   }
 
   draw() {
     const open = new Set([...this.sections].filter(([, s]) => s.element.open).map(([key]) => key));
-    const advanced = this.advanced?.open ?? false;
-    if (!this.sections.size) for (const key of BASIC) open.add(key);
     this.sections.clear();
     this.selects = [];
     this.choosers = [];
     const sections = [...this.form.sections, { key: "rest", title: "Seed, batch, backend" }];
-    const draw = (keys) =>
-      keys.map((key) =>
-        this.section(
-          sections.find((s) => s.key === key),
-          open.has(key),
-        ),
-      );
-    const rest = sections.map(({ key }) => key).filter((key) => !BASIC.includes(key));
-    const order = ["data", "model", "stop", "sharding"]; // what is changed most comes first
-    rest.sort((x, y) => ((order.indexOf(x) + 99) % 99) - ((order.indexOf(y) + 99) % 99));
-    this.advanced = h(
-      "details",
-      { class: "psb-advanced", open: advanced },
-      h("summary", {}, "Advanced: data, model, length, optimizer, …"),
-      draw(rest),
+    const order = ["strategy", "sharding", "data", "model", "stop"]; // what is changed most comes first
+    sections.sort((x, y) => ((order.indexOf(x.key) + 99) % 99) - ((order.indexOf(y.key) + 99) % 99));
+    const cluster = this.cluster();
+    this.element.replaceChildren(
+      ...sections
+        .filter(({ key }) => key !== "cluster")
+        .map((section) => this.section(section, open.has(section.key))),
     );
-    this.element.replaceChildren(...draw(BASIC), this.advanced);
+    this.sentence.replaceChildren(
+      "Train with ",
+      this.train,
+      h("span", { class: "psb-ask-part" }, "on ", cluster),
+    );
     this.applyDisabled();
     this.summarise();
+  }
+
+  // The machines, in words that open their fields.
+  cluster() {
+    const body = h("div", { class: "psb-section-body" });
+    const error = h("div", { class: "psb-error", role: "alert", hidden: true });
+    const picture = h("div", { class: "psb-picture" });
+    const chosen = h("span", {}, this.machines ?? "…");
+    const element = popover(
+      h(
+        "details",
+        { class: "psb-section psb-section-cluster" },
+        h("summary", { class: "psb-pick", "aria-label": "machines" }, chosen),
+        h("div", { class: "psb-popped" }, body, picture, error),
+      ),
+    );
+    this.sections.set("cluster", { element, body, chosen, error, picture });
+    this.fill("cluster");
+    return element;
+  }
+
+  // Say how fast the workers of the cluster are.
+  speeds(values) {
+    const { chosen } = this.sections.get("cluster");
+    if (!values.length) return;
+    const [least, most] = [Math.min(...values), Math.max(...values)];
+    const count = `${values.length} worker${values.length > 1 ? "s" : ""}`;
+    const isEqual = least === most;
+    const each = values.length <= LISTED ? values.join(", ") : `${least} to ${most}`;
+    this.machines = isEqual ? `${count}, equally fast` : `${count}: ${each} ×`;
+    chosen.textContent = this.machines;
   }
 
   section({ key, title }, open) {
@@ -111,7 +151,7 @@ export class Form {
   fill(key) {
     const { body } = this.sections.get(key);
     this.selects = this.selects.filter(([select]) => !body.contains(select));
-    this.choosers = this.choosers.filter(([choice]) => !body.contains(choice.element));
+    if (key === "strategy") this.choosers = [];
     body.replaceChildren(...this.content(key));
   }
 
@@ -167,26 +207,60 @@ export class Form {
   }
 
   // The strategies of the catalogue by domain, with a search field.
-  published(value) {
+  chooser(current, value, shown = null) {
     const options = this.form.strategies;
-    const current = options.find((o) => o.name === value.name) ?? options[0];
     const groups = Object.entries(DOMAINS).map(([domain, title]) => ({
       title,
       options: options.filter((o) => o.domain === domain),
     }));
-    const found = chooser(groups, current.name, "strategies", (option) =>
-      this.take(option, value, (v) => (this.values.strategy = v), "strategy", "strategy"),
-    );
+    const take = (option) =>
+      this.take(option, value, (v) => (this.values.strategy = v), "strategy", "strategy");
+    const found = chooser(groups, current, "strategies", take, shown);
     this.choosers.push([found, "strategy"]);
+    return found;
+  }
+
+  published(value) {
+    const options = this.form.strategies;
+    const current = options.find((o) => o.name === value.name) ?? options[0];
+    const found = this.chooser(current.name, value);
     const summary = h("p", { class: "psb-summary", title: hint(current) }, current.summary);
-    return [found.element, summary, ...this.fields(current.fields, value, "strategy", options)];
+    const { near, far, which } = this.sorted(current.fields, "strategy", options);
+    const said = near.filter((f) => SIMPLE.has(f.kind)).slice(0, SAID);
+    this.say(found.element, said, value);
+    const others = near.filter((f) => !said.includes(f)).map((f) => this.field(f, value, "strategy"));
+    return [summary, ...others, ...this.rare(far, which, value, "strategy")];
+  }
+
+  // The strategy and its first numbers, as the sentence has them.
+  say(chosen, fields, value) {
+    const called = ({ label }) => label.replace(/^staleness /, "");
+    const article = (f) => (/^[aeiou]/.test(called(f)) ? "an" : "a");
+    this.train.replaceChildren(
+      chosen,
+      ...fields.flatMap((f, i) => {
+        const input = this.input(f, value);
+        input.classList.add("psb-input");
+        input.dataset.field = f.name;
+        input.setAttribute("aria-label", f.label);
+        const unit = f.unit && f.unit !== f.label ? ` ${f.unit}` : "";
+        return [
+          h(
+            "label",
+            { class: "psb-ask-part", title: hint(f) },
+            `${i ? "and" : "and " + article(f)} ${called(f)} of `,
+            input,
+            unit,
+          ),
+        ];
+      }),
+    );
   }
 
   strategy() {
     const value = this.values.strategy;
     const composed = "consistency" in value;
-    const mode = (label, on, click) =>
-      button(label, "psb-mode", click, { "aria-pressed": String(on) });
+    const mode = (label, on, click) => button(label, "psb-mode", click, { "aria-pressed": String(on) });
     const modes = h(
       "div",
       { class: "psb-modes", role: "group", "aria-label": "how to choose a strategy" },
@@ -204,6 +278,7 @@ export class Form {
         ...this.part(domain, value[domain], (v) => (value[domain] = v), "strategy", `strategy.${domain}`),
       ),
     );
+    this.say(this.chooser(null, value, "a composition of my own").element, [], value);
     return [...this.fields([this.form.lr_scaling], value, "strategy"), ...rows, modes];
   }
 
@@ -235,6 +310,12 @@ export class Form {
   // ---------------------------------------------------------------- fields
 
   fields(fields, values, key, rivals = []) {
+    const { near, far, which } = this.sorted(fields, key, rivals);
+    return [...near.map((f) => this.field(f, values, key)), ...this.rare(far, which, values, key)];
+  }
+
+  // What one comes for, and what goes below.
+  sorted(fields, key, rivals = []) {
     // what every option has in common is rarely what one came for, nor are codecs: they go below
     const every =
       rivals.length > 1 && fields.length > 6
@@ -245,25 +326,26 @@ export class Form {
     const rare = (f) =>
       !NEAR.has(f.name) &&
       (every.has(f.name) || (f.kind === "part" && f.domain === "codec") || RARE.has(f.name));
-    const draw = (f) => this.field(f, values, key);
     const near = fields
       .filter((f) => !rare(f))
-      .sort((a, b) => Number(b.name === "rule") - Number(a.name === "rule"))
-      .map(draw);
-    const far = fields.filter(rare).map(draw);
-    return far.length ? [...near, this.more(far, `${key} ${fields.find(rare).name}`)] : near;
+      .sort((a, b) => Number(b.name === "rule") - Number(a.name === "rule"));
+    return { near, far: fields.filter(rare), which: `${key} ${fields.find(rare)?.name}` };
   }
 
   // What is folded away; a choice within it draws it again, and it stays open.
-  more(rows, which) {
+  rare(fields, which, values, key) {
+    if (!fields.length) return [];
+    const rows = fields.map((f) => this.field(f, values, key));
     const remember = (event) => (event.target.open ? this.opened.add(which) : this.opened.delete(which));
     const open = this.opened.has(which);
-    return h(
-      "details",
-      { class: "psb-more", open, ontoggle: remember },
-      h("summary", {}, `advanced (${rows.length})`),
-      rows,
-    );
+    return [
+      h(
+        "details",
+        { class: "psb-more", open, ontoggle: remember },
+        h("summary", {}, `advanced (${rows.length})`),
+        rows,
+      ),
+    ];
   }
 
   field(f, values, key) {
@@ -351,10 +433,13 @@ export class Form {
 
   summarise() {
     for (const [key, { chosen }] of this.sections) {
+      if (key === "cluster") continue; // see speeds
       const value = this.values[key] ?? {};
       let text = value.name?.replaceAll("_", " ") ?? "";
       if (key === "strategy" && value.first)
         text = `${value.first.name} → ${value.second.name}`.replaceAll("_", " ");
+      else if (key === "strategy")
+        text = this.form.strategies.find((s) => s.name === value.name)?.label ?? text;
       if (key === "stop")
         text = Object.entries(value)
           .filter(([, v]) => v !== null)
@@ -372,8 +457,8 @@ export class Form {
       error.textContent = text;
       error.hidden = !text;
       element.classList.toggle("psb-bad", Boolean(text));
-      if (text) element.open = true;
-      if (text && !BASIC.includes(key)) this.advanced.open = true;
+      if (text && key !== "cluster") element.open = true;
+      if (text && !["cluster", "strategy"].includes(key)) this.unfold(true);
     }
     return !Object.keys(errors).length;
   }
@@ -386,7 +471,8 @@ export class Form {
       );
       element.classList.toggle("psb-differs", own.length > 0);
       chosen.title = own.length ? `not as in the run that is shown: ${own.map(lastWord).join(", ")}` : "";
-      for (const input of element.querySelectorAll("[data-field]"))
+      const inputs = [element, key === "strategy" ? this.train : null].filter(Boolean);
+      for (const input of inputs.flatMap((place) => [...place.querySelectorAll("[data-field]")]))
         input.classList.toggle(
           "psb-differs",
           own.some((path) => path.split(".").includes(input.dataset.field)),

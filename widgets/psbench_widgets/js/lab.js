@@ -1,10 +1,11 @@
-// The panel: picks on one side; buttons, the stage, charts and the table of runs on the other.
+// The panel: situations, the set-up as a sentence, the result, the stage, charts and the table of runs.
 import { button, freeToStick, h, select } from "./dom.js";
 import { Bus } from "./bus.js";
 import { Form } from "./form.js";
 import { WhatIf, goalLine, Prediction } from "./questions.js";
 import { labels, speeds } from "./pictures.js";
 import { ComparisonTable } from "./comparison.js";
+import { Result } from "./result.js";
 import { RunsTable } from "./runs.js";
 import { mountChart } from "./chart.js";
 import { updateSavedOutput } from "./saved_output.js";
@@ -82,13 +83,14 @@ class Lab {
       { class: "psb-opening" },
       sentences.map((text) => h("li", {}, text)),
     );
-    this.hint.replaceWith(this.opening);
+    this.head.append(this.opening);
+    this.hint.hidden = true;
     this.stage.show([film], { at: 0 });
     if (!matchMedia("(prefers-reduced-motion: reduce)").matches) this.stage.toggle();
   }
 
   endOpening() {
-    this.opening?.replaceWith(this.hint);
+    this.opening?.remove();
     this.opening = null;
   }
 
@@ -133,50 +135,91 @@ class Lab {
     this.form = new Form(this.model.get("form"), structuredClone(this.model.get("values")), () =>
       this.changed(),
     );
+    this.result = new Result((strategy) => this.send({ kind: "fork", at: 0, strategy, momentum: "keep" }));
+    this.state = h(
+      "div",
+      { class: "psb-state", hidden: true },
+      h("div", { class: "psb-state-words" }, this.words, this.left),
+      this.progress,
+      this.echo,
+    );
+    const { bar, pages } = this.tabs();
+    this.head = h("div", { class: "psb-head" }, this.result.element, this.state);
     this.bar = h(
       "div",
       { class: "psb-bar-top" },
-      h("div", { class: "psb-buttons" }, this.run, this.stop, this.switch, this.pace, this.answer),
-      h("div", { class: "psb-state" }, this.words, this.left),
-      this.progress,
-      this.echo,
+      h("div", { class: "psb-buttons" }, this.form.sentence, this.run),
+      h(
+        "div",
+        { class: "psb-quiet" },
+        bar,
+        this.answer,
+        this.stop,
+        this.switch,
+        this.pace,
+        this.prediction.fold,
+        this.form.more,
+      ),
+      this.head,
     );
     this.main = h(
       "main",
       { class: "psb-main" },
+      this.cards(),
       this.bar,
+      this.form.element,
       this.goal,
-      this.prediction.element,
+      this.prediction.gaps,
       this.starting,
       this.trouble,
-      this.tabs(),
+      pages,
     );
-    const presets = this.model.get("presets") ?? [];
-    const begin = h(
-      "div",
-      { class: "psb-presets", role: "group", "aria-label": "situations to begin with" },
-      presets.map(({ name, title }) =>
-        button(title, "psb-preset", () => this.send({ kind: "preset", name }), { "data-preset": name }),
-      ),
-    );
-    this.question = h("p", { class: "psb-question", role: "status", hidden: true });
-    begin.append(this.question);
-    this.askQuestion();
-    const picks = h(
-      "aside",
-      { class: "psb-picks", "aria-label": "what to run" },
-      presets.length > 0 && begin,
-      this.form.element,
-    );
+    this.selectTab("watch");
     this.element = h(
       "div",
       { class: "psb-lab", "data-view": this.view, "data-lm-suppress-shortcuts": "true" },
-      h("div", { class: "psb-columns" }, picks, this.main),
+      this.main,
     );
     el.append(this.element);
     this.element.addEventListener("keydown", (event) => save(event, el));
     this.element.stage = this.stage; // what is shown can be asked for from outside, as tests do
     freeToStick(el);
+  }
+
+  // Situations to begin with, each with its question.
+  cards() {
+    const presets = this.model.get("presets") ?? [];
+    const begin = h("div", {
+      class: "psb-presets",
+      role: "group",
+      "aria-label": "situations to begin with",
+      hidden: !presets.length,
+    });
+    for (const { name, title, question, about } of presets)
+      begin.append(
+        h(
+          "button",
+          {
+            type: "button",
+            class: "psb-preset",
+            "data-preset": name,
+            title: about,
+            onclick: () => this.send({ kind: "preset", name }),
+          },
+          h("b", {}, title[0].toUpperCase() + title.slice(1)),
+          h("span", {}, question),
+        ),
+      );
+    this.markCard(begin);
+    return begin;
+  }
+
+  // The card of the situation that is picked.
+  markCard(place = this.element.querySelector(".psb-presets")) {
+    for (const { name, title } of this.model.get("presets") ?? [])
+      place
+        .querySelector(`[data-preset="${name}"]`)
+        .setAttribute("aria-pressed", String(title === this.form.values.rest?.name));
   }
 
   tabs() {
@@ -194,6 +237,9 @@ class Lab {
         tab.setAttribute("aria-selected", String(name === key));
         tab.tabIndex = name === key ? 0 : -1;
       }
+      // what is drawn along an axis stands on both pages; the result is of the run that one watches
+      if (key !== "take") this.axisPlaces[key].append(this.against);
+      this.head.classList.toggle("psb-elsewhere", key !== "watch");
       this.visibility?.update();
     };
     for (const [key, [title]] of Object.entries(pages)) {
@@ -214,15 +260,15 @@ class Lab {
       { class: "psb-axis", "aria-label": "what curves are drawn against" },
     );
     this.axis.onchange = () => this.send({ kind: "axis", x: this.axis.value });
-    const against = h("label", { class: "psb-axis-label" }, "against ", this.axis);
-    const body = h(
-      "div",
-      {},
-      h("div", { class: "psb-tabs" }, bar, against),
-      Object.values(pages).map(([, page]) => page),
-    );
-    choose("watch");
-    return body;
+    this.against = h("label", { class: "psb-axis-label" }, "against ", this.axis);
+    return {
+      bar,
+      pages: h(
+        "div",
+        {},
+        Object.values(pages).map(([, page]) => page),
+      ),
+    };
   }
 
   watchPage() {
@@ -237,11 +283,12 @@ class Lab {
         choose: (what, worker, factor) => {
           this.sayNothingWrong();
           this.whatIf.choose(what, worker, factor);
-          if (factor === undefined) this.whatIf.number.focus();
+          if (factor === undefined) this.whatIf.type();
         },
         now: (what, worker) => (this.whatIf.choose(what, worker), this.whatIf.press()),
         fork: () => this.whatIf.press(),
       },
+      fork: () => this.whatIf.toggle(),
     });
     this.whatIf = new WhatIf(
       this.model.get("form"),
@@ -249,11 +296,18 @@ class Lab {
       (why) => this.say(why, true),
     );
     this.grids = { first: h("div", { class: "psb-first-curve" }) };
+    const axis = h("div", { class: "psb-axis-place" });
+    this.axisPlaces = { watch: axis };
     this.watch.append(
       this.hint,
       this.stage.element,
-      h("div", { class: "psb-first" }, this.grids.first, this.stage.machines),
       this.whatIf.element,
+      h(
+        "div",
+        { class: "psb-first" },
+        h("div", { class: "psb-first-left" }, axis, this.grids.first),
+        this.stage.machines,
+      ),
     );
     for (const [group, title] of Object.entries(GROUPS)) {
       this.grids[group] = h("div", { class: "psb-grid" });
@@ -293,12 +347,15 @@ class Lab {
       act("Load", "load", "Read the runs that lie in the folder"),
       h("label", {}, "target accuracy ", this.target),
     );
+    const axis = h("div", { class: "psb-axis-place" });
+    this.axisPlaces.compare = axis;
     return h(
       "div",
       { class: "psb-page psb-compare", role: "tabpanel" },
       this.runs.element,
       files,
       this.table.element,
+      axis,
       this.overlay,
     );
   }
@@ -362,15 +419,6 @@ class Lab {
     this.selectTab("watch");
   }
 
-  // A situation asks its question where one can read it.
-  askQuestion() {
-    const found = (this.model.get("presets") ?? []).find(
-      ({ title }) => title === this.form.values.rest?.name,
-    );
-    this.question.textContent = found?.about ?? "";
-    this.question.hidden = !found;
-  }
-
   // A kernel that was restarted knows nothing of this panel: nothing can be asked of it any more.
   onKernel() {
     if (this.model.comm_live) return;
@@ -385,7 +433,7 @@ class Lab {
     if (message.kind === "values") {
       this.form.values = structuredClone(message.values);
       this.form.draw();
-      this.askQuestion();
+      this.markCard();
       this.ask();
     }
     if (message.kind === "films" && (!message.view || message.view === this.view)) this.onFilms(message);
@@ -400,6 +448,7 @@ class Lab {
     this.allow(this.form.errors(errors), errors);
     this.form.differs(differs ?? []);
     this.form.disable(disabled);
+    this.form.speeds(values);
     this.form.sections
       .get("cluster")
       .picture.replaceChildren(...speeds(values, (edited) => this.editSpeeds(edited)));
@@ -455,6 +504,17 @@ class Lab {
     this.hint.hidden = true;
     this.whatIf.show(films[0].about, live);
     if (!live) this.onMoment(this.stage.now, false);
+    this.showResult();
+  }
+
+  // Of the run that is shown first, once it is over.
+  showResult() {
+    const recording = this.stage.films[0]?.recording;
+    const runs = this.model.get("runs");
+    this.result.show(
+      this.stage.running ? null : runs.find(({ number }) => `run ${number}` === recording?.about.key),
+      recording,
+    );
   }
 
   // Lines over the charts follow at once; what is a sum up to the moment follows when it rests.
@@ -479,7 +539,9 @@ class Lab {
 
   onRunAction(message) {
     this.send(message);
-    if (["show", "beside"].includes(message.kind)) this.selectTab("watch");
+    if (!["show", "beside"].includes(message.kind)) return;
+    this.selectTab("watch");
+    if (!this.element.dataset.running) this.stage.announce(`Loading run ${message.number} …`);
   }
 
   onPython({ text, label }) {
@@ -494,7 +556,7 @@ class Lab {
     const status = this.model.get("status");
     const running = status.running !== null && status.running !== undefined;
     this.stop.disabled = !running;
-    this.bar.classList.toggle("psb-idle", !running);
+    this.state.hidden = !running;
     this.switch.disabled = !(running && status.can_switch);
     this.switch.title =
       running && !status.can_switch
@@ -547,7 +609,8 @@ class Lab {
     const last = this.model.get("runs")[0];
     if (!last || this.element.dataset.running || this.said === `${last.number} ${last.status}`) return;
     this.said = `${last.number} ${last.status}`;
-    const why = last.status === "failed" ? last.error.trim().split("\n").at(-1) : last.reason;
+    const isAsPlanned = last.status === "finished"; // the result says what came of it
+    const why = last.status === "failed" ? last.error.trim().split("\n").at(-1) : !isAsPlanned && last.reason;
     this.say(
       `run ${last.number} ${last.status}${why ? `: ${why}` : ""}`,
       ["failed", "diverged"].includes(last.status),
@@ -557,6 +620,7 @@ class Lab {
   onRuns() {
     const runs = this.model.get("runs");
     this.runs.show(runs);
+    this.showResult();
     const tab = this.element.querySelector(".psb-tab-compare");
     tab.textContent = runs.length ? `Runs (${runs.length})` : "Runs";
     this.sayLast();

@@ -1,4 +1,12 @@
-// Which rows a timeline has: every worker, or, where there are many, bands of workers of about one speed.
+// Where things stand in a timeline and in the strip of the whole run below it, and which rows it has: every
+// worker, or, where there are many, bands of workers of about one speed.
+
+const NAMES = 124; // pixels for the names of the rows
+const TOTALS = 84; // pixels for the share of its time that a worker waits
+const ROOMY = 520; // a narrower timeline has room for short names and no totals
+
+// Pixels left and right of what is drawn along time, in a picture so wide.
+export const margins = (width) => (width > ROOMY ? { left: NAMES, right: TOTALS } : { left: 64, right: 8 });
 
 export const MANY = 25; // more workers than this are bands
 const BANDS = 8;
@@ -15,7 +23,7 @@ export function layout(workers, order, named = []) {
   const single = (place, label) => ({
     worker: workers[place],
     place,
-    label: label ?? String(workers[place]),
+    label: label ?? `worker ${workers[place]}`,
   });
   if (workers.length <= MANY) return workers.map((_, place) => single(place));
   /** @type {{places?: number[], count?: number, worker?: any, place?: any, label: any}[]} */

@@ -1,11 +1,11 @@
 // The state at a moment as a picture: workers and the server, with messages on their way between them.
 import { svg as s } from "./dom.js";
 
-const WIDTH = 330;
-const HEIGHT = 178;
+const WIDTH = 360;
+const HEIGHT = 172;
 const NAMED = 12; // more workers than this have no room for words under them
 const SPELLED = 4; // so many have room for whole words
-const LETTER = 5.6; // of the words under a worker
+const LETTER = 6.2; // of the words under a worker
 const OCTAVE = 40; // pixels that a worker is dragged to be twice or half as fast
 const MOST = 40; // and more than this are drawn evenly thinned
 
@@ -20,7 +20,7 @@ export function machine(state, about, colours, selected, press = null) {
   const places = composition.collective ? ring(shown.length) : row(shown.length);
   const place = new Map(shown.map((worker, i) => [worker, places[i]]));
   const here = new Map(state.workers.filter((w) => place.has(w.worker)).map((w) => [w.worker, w]));
-  const radius = Math.max(4, Math.min(13, (WIDTH - 30) / (2.9 * shown.length)));
+  const radius = Math.max(4, Math.min(17, (WIDTH - 30) / (2.9 * shown.length)));
   const svg = s("svg", {
     viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
     class: "psb-machine",
@@ -37,52 +37,59 @@ export function machine(state, about, colours, selected, press = null) {
       words(WIDTH / 2, HEIGHT / 2 + 12, "with every worker"),
     );
   else server(nodes, state, composition);
-  const longest = Math.max(...state.workers.map((w) => `${w.version}`.length), 1);
-  const fits = (letters) => (letters * LETTER * shown.length) / (WIDTH - 36) < 1;
-  const spelled = shown.length <= SPELLED && !composition.collective && fits(longest + "version ".length);
-  const named = shown.length <= NAMED && fits(longest);
   const clocks = state.workers.map((w) => w.clock);
-  const [slowest, furthest] = spelled ? [Math.min(...clocks), Math.max(...clocks)] : [0, 0];
-  const order = (clock) => (clock > slowest ? `${clock - slowest} ahead` : furthest > slowest ? "last" : "");
+  const [slowest, furthest] = [Math.min(...clocks), Math.max(...clocks)];
+  const longest = `${furthest}`.length;
+  const fits = (letters) => (letters * LETTER * shown.length) / (WIDTH - 36) < 1;
+  const spelled = shown.length <= SPELLED && !composition.collective && fits(longest + "step ".length);
+  const named = shown.length <= NAMED && fits(longest + " +".length + `${furthest - slowest}`.length);
+  const order = (clock) => {
+    const lead = clock - slowest;
+    if (spelled) return lead ? `${lead} ahead` : furthest > slowest ? "last" : "";
+    return lead ? `+${lead}` : "";
+  };
   if (every > 1)
     nodes.append(words(WIDTH / 2, HEIGHT - 3, `${shown.length} of ${all.length} workers, evenly chosen`));
   if (!spelled && named)
-    nodes.append(words(WIDTH / 2, HEIGHT - 3, "under each worker: the version it works on, and steps done"));
+    nodes.append(words(WIDTH / 2, HEIGHT - 3, "under each worker: its steps, and its lead over the slowest"));
+  const awaited = new Set(state.ended ? [] : state.workers.map((w) => w.waitedFor));
   shown.forEach((worker, i) => {
     const at = places[i];
     const found = state.ended ? undefined : here.get(worker);
     const to = composition.collective ? places[(i + 1) % places.length] : { x: WIDTH / 2, y: 40 };
     const ends = { x1: at.x, y1: at.y, x2: to.x, y2: to.y };
     links.append(s("line", ends));
-    if (press && found && !composition.collective) links.append(pressableLink(ends, worker, press));
+    if (press && found && !composition.collective) links.append(pressableLink(ends, worker, press, at, svg));
     if (found && (found.phase === "send" || found.phase === "pull"))
       messages.append(message(at, to, found, composition.collective, colours));
     if (found?.waitedFor !== null && place.has(found?.waitedFor))
-      links.append(waits(at, place.get(found.waitedFor)));
+      links.append(waits(at, place.get(found.waitedFor), radius));
     const drawn = node(
       worker,
       found,
       at,
       radius,
       colours,
-      named && (spelled || fits(longest + 1) ? "v" : " "),
+      named,
       worker === selected,
       spelled,
       found ? order(found.clock) : "",
       state.ended ? "ended" : "gone",
     );
-    if (press && !state.ended) found ? pressable(drawn, worker, press) : returning(drawn, worker, press);
+    if (awaited.has(worker)) drawn.classList.add("psb-awaited");
+    if (press && !state.ended)
+      found ? pressable(drawn, worker, press, at, svg) : returning(drawn, worker, press);
     nodes.append(drawn);
   });
   return svg;
 }
 
 const row = (count) =>
-  Array.from({ length: count }, (_, i) => ({ x: 18 + ((WIDTH - 36) * (i + 0.5)) / count, y: 122 }));
+  Array.from({ length: count }, (_, i) => ({ x: 18 + ((WIDTH - 36) * (i + 0.5)) / count, y: 112 }));
 // what stands under the lowest worker keeps clear of the line at the bottom
 const ring = (count) =>
   Array.from({ length: count }, (_, i) => ({
-    x: WIDTH / 2 + 142 * Math.sin((2 * Math.PI * i) / count),
+    x: WIDTH / 2 + 152 * Math.sin((2 * Math.PI * i) / count),
     y: 72 - 50 * Math.cos((2 * Math.PI * i) / count),
   }));
 const words = (x, y, text, kind = "") =>
@@ -90,16 +97,11 @@ const words = (x, y, text, kind = "") =>
 
 function server(nodes, state, composition) {
   const name = composition.servers > 1 ? `${composition.servers} servers` : "server";
-  nodes.append(s("rect", { x: WIDTH / 2 - 70, y: 6, width: 140, height: 34, rx: 6, class: "psb-server" }));
-  nodes.append(words(WIDTH / 2, 21, `${name}: version ${state.version}`, "psb-strong"));
+  nodes.append(s("rect", { x: WIDTH / 2 - 98, y: 4, width: 196, height: 36, rx: 6, class: "psb-server" }));
+  nodes.append(words(WIDTH / 2, 18, name, "psb-strong"));
   const waiting = state.buffer.length;
-  nodes.append(
-    words(
-      WIDTH / 2,
-      34,
-      waiting ? `${waiting} push${waiting > 1 ? "es" : ""} in the buffer` : "buffer empty",
-    ),
-  );
+  const buffer = waiting ? `${waiting} push${waiting > 1 ? "es" : ""} in the buffer` : "buffer empty";
+  nodes.append(words(WIDTH / 2, 33, `model version ${state.version}, ${buffer}`));
 }
 
 function node(worker, found, at, radius, colours, named, selected, spelled, ahead, otherwise) {
@@ -114,13 +116,11 @@ function node(worker, found, at, radius, colours, named, selected, spelled, ahea
   if (found && found.phase === "compute") group.append(pie(at, radius, found.progress, colour));
   if (radius > 6) group.append(words(at.x, at.y + 4, String(worker), "psb-strong"));
   if (named) {
-    const [version, steps] = spelled
-      ? [`version ${found?.version}`, `${found?.clock} step${found?.clock === 1 ? "" : "s"}`]
-      : [`${named}${found?.version}`.trim(), `${found?.clock}`];
-    group.append(words(at.x, at.y + radius + 12, found ? version : otherwise));
-    if (found) group.append(words(at.x, at.y + radius + 23, steps, "psb-clock"));
+    // of many, on one line
+    const steps = spelled ? `step ${found?.clock}` : `${found?.clock} ${ahead}`.trim();
+    group.append(words(at.x, at.y + radius + 14, found ? steps : otherwise));
     if (found && spelled)
-      group.append(words(at.x, at.y + radius + 34, ahead, "psb-clock"));
+      group.append(words(at.x, at.y + radius + 27, ahead, found.waits ? "psb-hot" : "psb-clock"));
   }
   group.append(
     s(
@@ -135,7 +135,7 @@ function node(worker, found, at, radius, colours, named, selected, spelled, ahea
 }
 
 // A worker is dragged up or down to be faster or slower, and lost by Delete: each is another future.
-function pressable(group, worker, press) {
+function pressable(group, worker, press, at, svg) {
   group.classList.add("psb-pressable");
   group.setAttribute("tabindex", "0");
   group.setAttribute("role", "button");
@@ -146,21 +146,30 @@ function pressable(group, worker, press) {
     event.stopPropagation();
     event.key === "Delete" ? press.now("kill", worker) : press.choose("speed", worker);
   };
-  dragged(group, (factor) => press.choose("speed", worker, factor), press);
+  dragged(group, "speed", worker, press, at, svg);
 }
 
-// What is dragged up or down becomes faster or slower; what is only pressed can be typed.
-function dragged(element, choose, press) {
+// What is dragged up or down becomes faster or slower, by a factor that stands beside it; the speed of what is
+// only pressed can be typed.
+function dragged(element, what, worker, press, at, svg) {
   element.onpointerdown = (down) => {
     press.hold();
     element.setPointerCapture(down.pointerId);
     let factor = 1;
+    const text = words(0, 0, "", "psb-strong");
+    const sign = s("g", { class: "psb-factor" }, s("rect", { width: 52, height: 18, rx: 4 }), text);
+    text.setAttribute("x", "26");
+    text.setAttribute("y", "13");
     element.onpointermove = (event) => {
       factor = 2 ** ((down.clientY - event.clientY) / OCTAVE);
       factor = Number(Math.min(10, Math.max(0.1, factor)).toPrecision(2));
-      choose(factor);
+      press.choose(what, worker, factor);
+      text.textContent = `${factor} ×`;
+      const x = at.x + 70 > WIDTH ? at.x - 72 : at.x + 20;
+      sign.setAttribute("transform", `translate(${x} ${at.y - 9})`);
+      svg.append(sign);
     };
-    element.onpointerup = () => (factor === 1 ? choose() : press.fork());
+    element.onpointerup = () => (factor === 1 ? press.choose(what, worker) : press.fork());
     element.onlostpointercapture = () => {
       element.onpointermove = element.onpointerup = null;
       press.release();
@@ -185,13 +194,13 @@ function returning(group, worker, press) {
 }
 
 // The link of a worker, wide enough to take hold of: dragged down it is throttled.
-function pressableLink(ends, worker, press) {
+function pressableLink(ends, worker, press, at, svg) {
   const link = s(
     "line",
     { ...ends, class: "psb-link-hold", "data-worker": worker },
     s("title", {}, `the link of worker ${worker}: drag down to throttle it`),
   );
-  dragged(link, (factor) => press.choose("link", worker, factor), press);
+  dragged(link, "link", worker, press, at, svg);
   return link;
 }
 
@@ -228,10 +237,10 @@ function message(from, to, { phase, progress, version }, collective, colours) {
   );
 }
 
-function waits(from, to) {
-  const high = Math.min(from.y, to.y) - 42; // above the nodes: below them are words
+function waits(from, to, radius) {
+  const high = Math.min(from.y, to.y) - 48; // above the nodes: below them are words
   return s("path", {
-    d: `M ${from.x} ${from.y - 13} Q ${(from.x + to.x) / 2} ${high} ${to.x} ${to.y - 13}`,
+    d: `M ${from.x} ${from.y - radius} Q ${(from.x + to.x) / 2} ${high} ${to.x} ${to.y - radius}`,
     class: "psb-waits",
   });
 }

@@ -1,6 +1,7 @@
 // What the user expects before a run, what would happen otherwise, and a goal to reach.
 import { button, h, select } from "./dom.js";
 import { Drawing } from "./drawing.js";
+import { popover } from "./popover.js";
 
 const LISTED = 64; // more workers than this are typed
 
@@ -37,19 +38,19 @@ export class Prediction {
       h("label", {}, "accuracy ", this.accuracy, " %"),
       h("label", {}, "as fast as the run before ", this.faster, " ×"),
     );
-    this.element = h(
-      "details",
-      { class: "psb-predict" },
-      h("summary", {}, "Predict first"),
+    this.fold = popover(
       h(
-        "div",
-        { class: "psb-predict-body" },
-        h("div", { class: "psb-predict-words" }, form),
-        this.drawing.element,
+        "details",
+        { class: "psb-predict" },
+        h("summary", {}, "Predict first"),
+        h(
+          "div",
+          { class: "psb-popped psb-predict-body" },
+          h("div", { class: "psb-predict-words" }, form),
+          this.drawing.element,
+        ),
       ),
     );
-    this.fold = this.element;
-    this.element = h("div", {}, this.fold, this.gaps);
   }
 
   workers(count) {
@@ -124,7 +125,7 @@ export class WhatIf {
       onchange: () => this.draw(),
     });
     this.strategy = select(
-      this.strategies.map((s) => [s.name, s.name.replaceAll("_", " ")]),
+      this.strategies.map((s) => [s.name, s.label]),
       { class: "psb-select psb-what-strategy", "aria-label": "strategy" },
     );
     this.wanted = this.strategy.value = "asp";
@@ -161,8 +162,19 @@ export class WhatIf {
     this.draw();
   }
 
+  // What else could be from here on is asked for by a press.
+  toggle(open = this.element.hidden) {
+    this.element.hidden = !open;
+    if (open) this.what.focus();
+  }
+
+  // Have the number of what is chosen typed.
+  type() {
+    this.toggle(true);
+    this.number.focus();
+  }
+
   show(about, live) {
-    this.element.hidden = false;
     const workers = about.workers ?? [];
     if (this.workers !== String(workers)) {
       this.workers = String(workers);
@@ -229,6 +241,7 @@ export class WhatIf {
     const what = this.what.value;
     const worker = Number(this.worker.value);
     const momentum = this.momentum.value;
+    this.toggle(false);
     this.fork(
       {
         strategy: { strategy: this.strategy.value, momentum },

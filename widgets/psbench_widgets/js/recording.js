@@ -24,11 +24,13 @@ export function upTo(column, value, strictly = false, low = 0, high = column.len
 
 export const duration = (seconds) =>
   seconds < 0.9995 ? `${shortest(1000 * seconds)} ms` : `${shortest(seconds)} s`;
+export const amount = (value) => shortest(value);
 const shortest = (value) => String(Number(value.toPrecision(3)));
 
 export class Recording {
   constructor(plain) {
-    const { workers, phases, whys, step_s, end_s: end, begin_s: begin = 0, whole_s: whole = end } = plain;
+    const { workers, phases, whys, step_s, waiting, along } = plain;
+    const { end_s: end, begin_s: begin = 0, whole_s: whole = end } = plain;
     /** @type {number} seconds, as are `end` and `whole` */ this.begin = begin;
     /** @type {number} */ this.end = end;
     /** @type {number} */ this.whole = whole;
@@ -37,6 +39,9 @@ export class Recording {
     /** @type {string[]} */ this.whys = whys;
     // seconds that a step of each worker takes, on average over the whole run: what sorts them by speed
     /** @type {Float64Array} */ this.steps = unpack(step_s);
+    /** @type {Float64Array} share of its time that each worker waits */ this.waiting = unpack(waiting);
+    /** @type {?Float64Array} share of the workers that wait in each of equal parts of the whole run */
+    this.along = along ? unpack(along) : null; // of a run under way it is not known in advance
     this.about = plain.about ?? {}; // label, compositions, collective, stored by the sender
     this.tables = Object.fromEntries(
       Object.entries(plain.tables).map(([name, table]) => [

@@ -1,20 +1,20 @@
 // The table of runs: filtered, sorted, grouped, hidden, and what can be done to each.
-import { button, h, select } from "./dom.js";
+import { button, h, select, svg } from "./dom.js";
+import { popover } from "./popover.js";
+import { amount } from "./recording.js";
 
-const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`);
-const number = (value) =>
-  value === null || value === undefined ? "–" : String(Number(value.toPrecision(4)));
+const isNone = (value) => value === null || value === undefined;
+const percent = (value, digits) => (isNone(value) ? "–" : `${(100 * value).toFixed(digits)} %`);
 const COLUMNS = [
+  { key: "number", head: "#", number: true },
   { key: "label", head: "run" },
+  { key: "val_accuracy", head: "accuracy", number: true },
+  { key: "time_s", head: "time", number: true },
+  { key: "idle", head: "waiting", number: true },
   { key: "about", head: "of", lesser: true },
-  { key: "seed", head: "seed", lesser: true },
-  { key: "backend", head: "backend", lesser: true },
   { key: "status", head: "status" },
-  { key: "epochs", head: "epochs" },
-  { key: "time_s", head: "time (s)" },
-  { key: "val_accuracy", head: "accuracy" },
-  { key: "idle", head: "waiting" },
 ];
+const [WIDE, HIGH] = [74, 20]; // pixels of a curve beside its run
 const GROUPS = {
   "": "no groups",
   strategy: "by strategy",
@@ -98,25 +98,23 @@ export class RunsTable {
             h(
               "tr",
               { class: "psb-run-group" },
-              h("th", { colspan: COLUMNS.length + 1, scope: "rowgroup" }, name),
+              h("th", { colspan: COLUMNS.length + 2, scope: "rowgroup" }, name),
             ),
           ]),
       ...shown
         .filter((run) => name === null || run[group] === name)
-        .flatMap((run) => [this.row(run), ...notes(run, COLUMNS.length + 1)]),
+        .flatMap((run) => [this.row(run), ...notes(run, COLUMNS.length + 2)]),
     ]);
     const heads = COLUMNS.map((column) =>
       h(
         "th",
         {
           scope: "col",
-          class: column.lesser ? "psb-lesser" : "",
+          class: `${column.lesser ? "psb-lesser" : ""} ${column.number ? "psb-number" : ""}`,
           "aria-sort": key === column.key ? (down ? "descending" : "ascending") : undefined,
         },
-        button(
-          column.head + (key === column.key ? (down ? " ▾" : " ▴") : ""),
-          "psb-sort",
-          () => this.sortBy(column.key),
+        button(column.head + (key === column.key ? (down ? " ▾" : " ▴") : ""), "psb-sort", () =>
+          this.sortBy(column.key),
         ),
       ),
     );
@@ -124,7 +122,7 @@ export class RunsTable {
       h(
         "table",
         { class: "psb-table psb-runs" },
-        h("thead", {}, h("tr", {}, h("td", {}), heads)),
+        h("thead", {}, h("tr", {}, h("td", {}), heads, h("td", {}))),
         h("tbody", {}, body),
       ),
     );
@@ -178,54 +176,66 @@ export class RunsTable {
     dot.style.background = run.colour;
     const act = (text, kind, title, shownWhen) =>
       shownWhen &&
-      button(text, `psb-small psb-do-${kind}`, () => this.send({ kind, number: run.number }), {
-        title,
-        "aria-label": `${text}: run ${run.number}`,
-      });
+      button(text, `psb-act psb-do-${kind}`, () => this.send({ kind, number: run.number }), { title });
     const leaveOut = () => {
       this.hidden.add(run.number);
       this.draw();
     };
-    const hide = button("hide", "psb-small", leaveOut, {
+    const hide = button("hide", "psb-act", leaveOut, {
       title: "Leave it out of this table; it is still compared if it is ticked",
-      "aria-label": `hide: run ${run.number}`,
     });
-    const acts = h(
-      "div",
-      { class: "psb-acts" },
-      act("show", "show", "Show this run's charts", run.can_compare),
-      act("beside", "beside", "Put it beside the run that is shown, on one time axis", run.can_compare),
-      act("use", "settings", "Use these settings again", true),
-      act("Python", "python", "The Python of this run", true),
-      act("stop", "stop", "Stop or cancel it", !over),
-      over && hide,
-      act("remove", "remove", "Take it out of the table", over),
+    const what = { role: "group", "aria-label": `actions of run ${run.number}` };
+    const acts = popover(
+      h(
+        "details",
+        { class: "psb-acts" },
+        h("summary", { "aria-label": `actions of run ${run.number}`, title: "actions" }, "⋯"),
+        h(
+          "div",
+          { class: "psb-popped", ...what },
+          h("div", { class: "psb-muted psb-run-about" }, `${run.about}; seed ${run.seed}; ${run.backend}`),
+          act("show", "show", "Show this run's charts", run.can_compare),
+          act("show beside", "beside", "Beside the run that is shown, on one time axis", run.can_compare),
+          act("use its settings", "settings", "Use these settings again", true),
+          act("its Python", "python", "The Python of this run", true),
+          act("stop", "stop", "Stop or cancel it", !over),
+          over && hide,
+          act("remove", "remove", "Take it out of the table", over),
+        ),
+      ),
     );
     return h(
       "tr",
       {
         "data-number": run.number,
         "data-status": run.status,
-        title: run.digest ? `digest ${run.digest}\n${run.reason ?? ""}` : "",
+        title: run.digest ? `seed ${run.seed}, ${run.reason ?? ""}\ndigest ${run.digest}` : "",
       },
-      h("td", {}, tick),
-      h(
-        "td",
-        {},
-        h("span", { class: "psb-named" }, dot, name),
-        h("div", { class: "psb-muted psb-run-about" }, `${run.about}; seed ${run.seed}; ${run.backend}`),
-        acts,
-      ),
+      h("td", { class: "psb-tick-cell" }, tick),
+      h("td", { class: "psb-number psb-muted" }, run.number),
+      h("td", {}, h("div", { class: "psb-named" }, dot, name, sparkline(run))),
+      h("td", { class: "psb-number psb-result-cell" }, percent(run.val_accuracy, 1)),
+      h("td", { class: "psb-number" }, isNone(run.time_s) ? "–" : `${amount(run.time_s)} s`),
+      h("td", { class: "psb-number" }, percent(run.idle, 0)),
       h("td", { class: "psb-muted psb-lesser" }, run.about),
-      h("td", { class: "psb-number psb-lesser" }, run.seed),
-      h("td", { class: "psb-lesser" }, run.backend),
       h("td", {}, h("span", { class: `psb-status-word psb-is-${run.status}` }, run.status)),
-      h("td", { class: "psb-number" }, number(run.epochs)),
-      h("td", { class: "psb-number" }, number(run.time_s)),
-      h("td", { class: "psb-number" }, percent(run.val_accuracy)),
-      h("td", { class: "psb-number" }, percent(run.idle)),
+      h("td", {}, acts),
     );
   }
+}
+
+// The accuracy along the run, from 0 to 1.
+function sparkline({ curve = [], colour, number }) {
+  if (curve.length < 2) return "";
+  const at = (value, i) => `${(i / (curve.length - 1)) * WIDE},${(1 - value) * (HIGH - 2) + 1}`;
+  const line = svg("polyline", { points: curve.map(at).join(" "), fill: "none", "stroke-width": 1.5 });
+  line.style.stroke = colour.includes("--psb-line") ? "var(--psb-muted)" : colour;
+  const size = { width: WIDE, height: HIGH, viewBox: `0 0 ${WIDE} ${HIGH}` };
+  return svg(
+    "svg",
+    { class: "psb-sparkline", role: "img", "aria-label": `accuracy along run ${number}`, ...size },
+    line,
+  );
 }
 
 function compare(a, b) {

@@ -6,18 +6,32 @@ import { Recording } from "./recording.js";
 import { sentence } from "./sentence.js";
 import { sequence } from "./sequence.js";
 import { Announcer } from "./announcer.js";
+import { Strip } from "./strip.js";
 import { Timeline } from "./timeline.js";
 import { looks, onThemeChange } from "./theme.js";
 
 const READABLE = 220; // spans that can be told apart in a timeline
 const SPEEDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50];
+const FILM = "film"; // the whole run in so many seconds
+const FILM_S = 10;
 const KINDS = ["event", "update", "barrier", "epoch", "wait"];
+const CALLED = {
+  compute: "computing",
+  wait: "waiting",
+  pull: "model arrives",
+  send: "gradient leaves",
+  cancelled: "cancelled work",
+};
+const NEXT = ["compute", "wait", "pull", "send", "cancelled", "switching"]; // as the legend has them
+const ROWS = { one: 30, low: 24, two: 18 }; // pixels of a row: alone, on a low screen, with another run
+const isLow = matchMedia("(max-height: 800px)");
 
 export class Stage {
   // ask(time), seek({ step, at, back }): see Moment; moved(time or null): the moment has changed;
-  // selected({ brush, worker }): something is selected in every chart; press: see machine
-  constructor({ ask, seek, moved, selected, press }) {
-    this.events = { moved, selected, press };
+  // selected({ brush, worker }): something is selected in every chart; press: see machine; fork(): asks what
+  // shall be otherwise from this moment on
+  constructor({ ask, seek, moved, selected, press, fork = null }) {
+    this.events = { moved, selected, press, fork };
     this.films = [];
     this.moment = new Moment({ ask, seek });
     this.brush = null;
@@ -35,58 +49,46 @@ export class Stage {
       button(text, `psb-small psb-${name}`, click, { title, "aria-label": title });
     this.timelines = h("div", { class: "psb-timelines" });
     this.back = small("◂", "back", "step back", () => this.step(true));
-    this.play = small("▶", "play", "play", () => this.toggle());
+    this.play = small("▶ play", "play", "play", () => this.toggle());
     this.forth = small("▸", "forth", "step forward", () => this.step(false));
     this.kind = select(
       KINDS.map((kind) => [kind, kind]),
       { class: "psb-select psb-step", "aria-label": "step by", title: "what a step is" },
     );
-    this.slider = h("input", {
-      type: "range",
-      class: "psb-slider",
-      min: "0",
-      max: "1000",
-      step: "any",
-      value: "0",
-      "aria-label": "moment of the run",
+    this.strip = new Strip(looks().phases, {
+      at: (time) => this.go(time, true),
+      key: (event) => this.onKey(event),
     });
-    this.slider.oninput = () => this.go((Number(this.slider.value) / 1000) * this.end, true);
-    this.slider.onkeydown = (event) => this.onKey(event);
     this.clock = h("output", { class: "psb-time" });
-    this.speed = select(
-      SPEEDS.map((value) => [value, `${value} ×`]),
-      {
-        class: "psb-select psb-speed",
-        "aria-label": "speed of playing",
-        title: "seconds of the run in a second",
-      },
-    );
+    this.speed = select([[FILM, "10 s film"], ...SPEEDS.map((value) => [value, `${value} ×`])], {
+      class: "psb-select psb-speed",
+      "aria-label": "speed of playing",
+      title: "seconds of the run in a second, or the whole run in ten",
+    });
     const toFirst = "go to the first wait of one worker for another";
-    this.firstWait = small("first wait", "first-wait", toFirst, () => this.toFirstWait());
+    this.firstWait = small("⇤ first wait", "first-wait", toFirst, () => this.toFirstWait());
     this.live = small("live", "live", "follow the run", () => this.followAgain());
     const closer = small("+", "closer", "show less time, larger", () => this.rescale(0.5));
     const wider = small("−", "wider", "show more time", () => this.rescale(2));
     this.controls = h(
       "div",
       { class: "psb-scrub", role: "group", "aria-label": "rewind and play" },
-      this.back,
-      this.play,
-      this.forth,
-      this.kind,
       this.firstWait,
-      this.slider,
-      this.clock,
+      h("span", { class: "psb-steps" }, this.back, this.kind, this.forth),
+      this.play,
       this.speed,
-      wider,
-      closer,
+      this.clock,
+      h("span", { class: "psb-steps" }, wider, closer),
       this.live,
+      this.events.fork &&
+        small("Fork here …", "fork-open", "another future from this moment on", this.events.fork),
     );
     this.legend = h("div", { class: "psb-legend", "aria-hidden": "true" });
     this.span = h("span", { class: "psb-chart-note psb-span" });
     this.why = h("div", { class: "psb-why" });
     this.announcement = h("p", { class: "psb-announcement", "aria-live": "polite" });
     this.announcer = new Announcer((text) => (this.announcement.textContent = text));
-    this.machines = h("div", { class: "psb-machines" });
+    this.places = h("div", { class: "psb-machine-places" });
     this.picture = select(
       ["machines", "messages"].map((picture) => [picture, picture]),
       {
@@ -95,18 +97,33 @@ export class Stage {
         onchange: () => this.draw(),
       },
     );
-    this.empty = true;
+    this.machines = h(
+      "section",
+      { class: "psb-machines", "aria-label": "the machines at this moment" },
+      h(
+        "div",
+        { class: "psb-chart-head" },
+        h("span", { class: "psb-chart-title" }, "At this moment"),
+        this.events.press && h("span", { class: "psb-chart-note" }, "drag a worker to make it slower"),
+        this.picture,
+      ),
+      this.places,
+    );
+    this.machines.hidden = true; // until a run is shown
+    this.name = h("span", { class: "psb-film-name" });
     this.element = h(
       "section",
       { class: "psb-stage", hidden: true, "aria-label": "what each worker does" },
       h(
         "div",
         { class: "psb-stage-head" },
-        h("span", { class: "psb-chart-title" }, "What each worker does"),
+        h("span", { class: "psb-chart-title" }, "Who works, who waits"),
         this.legend,
         this.span,
+        this.name,
       ),
       this.timelines,
+      this.strip.element,
       this.controls,
       this.why,
       this.announcement,
@@ -118,15 +135,32 @@ export class Stage {
   // Show recordings (plain data, one or two); `live` ones move the moment along unless the user has moved it.
   show(plains, { live = false, at = null, sought = "" } = {}) {
     const recordings = plains.map((plain) => new Recording(plain));
+    const isEnding = this.running && this.follow && !live;
     const what = this.moment.take(recordings, { live, at, sought });
     if (what === "run") this.set(recordings);
-    if (what === "piece")
-      this.films.forEach((film, i) => film.timeline.show((film.recording = recordings[i])));
-    this.element.hidden = false;
+    if (what === "piece") this.films.forEach((film, i) => (film.recording = recordings[i]));
+    if (what === "piece") this.arrange();
+    if (what === "piece" && !live) this.explain();
+    if (this.announced) this.told = this.announced = "";
+    this.strip.take(recordings);
+    this.element.hidden = this.machines.hidden = false;
     this.live.hidden = !live;
-    if (what === "run") this.rest();
+    if (what === "run") this.rest(this.moment.now === null);
+    else if (isEnding) this.rest(true);
     this.draw();
     if (sought) this.events.moved(this.now, true);
+  }
+
+  // Pixels that the row of a worker may have.
+  get highest() {
+    return this.films.length > 1 ? ROWS.two : isLow.matches ? ROWS.low : ROWS.one;
+  }
+
+  // Runs beside each other share the axis below the last.
+  arrange() {
+    this.films.forEach(({ recording, timeline }, i) =>
+      timeline.show(recording, this.highest, i === this.films.length - 1),
+    );
   }
 
   set(recordings) {
@@ -140,44 +174,64 @@ export class Stage {
         worker: (worker) => this.select({ worker: worker === this.worker ? null : worker }),
         tell: (text) => this.tell(text),
       });
-      timeline.show(recording);
       return { recording, timeline };
     });
+    this.arrange();
+    const titles = recordings.map(({ about }) => about.title ?? about.label);
+    const isAlone = recordings.length === 1;
+    this.name.textContent = isAlone ? titles[0] : "";
     this.brush = this.worker = null;
     this.zoom = 1;
     this.timelines.replaceChildren(
-      ...this.films.map(({ recording, timeline }) =>
+      ...this.films.map(({ timeline }, i) =>
         h(
           "div",
           { class: "psb-film" },
-          h("div", { class: "psb-film-name" }, recording.about.title ?? recording.about.label),
+          !isAlone && h("div", { class: "psb-film-name" }, titles[i]),
           timeline.element,
         ),
       ),
     );
-    this.machines.replaceChildren(
-      this.picture,
+    this.places.replaceChildren(
       ...this.films.map((film) => (film.place = h("figure", { class: "psb-machine-place" }))),
     );
+    this.explain();
+  }
+
+  // The legend, of what there is in what is shown.
+  explain() {
     const phases = looks().phases;
-    const shown = this.films[0].recording.phases.filter(
+    const some = (name) =>
+      this.films.some(({ recording }) =>
+        recording.tables.spans.phase.includes(recording.phases.indexOf(name)),
+      );
+    const shown = NEXT.filter(
       (name) =>
-        name !== "switching" || this.films.some((film) => film.recording.about.compositions?.length > 1),
+        !["cancelled", "switching"].includes(name) ||
+        some(name) ||
+        (name === "switching" && this.films.some((film) => film.recording.about.compositions?.length > 1)),
     );
     this.legend.replaceChildren(
-      ...shown.map((name) => h("span", { class: "psb-key" }, swatch(phases[name], name), name)),
+      ...shown.map((name) =>
+        h("span", { class: "psb-key" }, swatch(phases[name], name), CALLED[name] ?? name),
+      ),
     );
   }
 
-  // Where another run begins to be shown, and how fast it plays.
-  rest() {
-    const window = this.window();
-    const wanted = window / 10;
-    const nearest = SPEEDS.reduce((best, each) =>
-      Math.abs(Math.log(each / wanted)) < Math.abs(Math.log(best / wanted)) ? each : best,
-    );
-    this.speed.value = String(nearest);
-    this.moment.now ??= Math.min(this.end, this.films[0].recording.begin + window / 2);
+  // What was asked for is on its way: said at once.
+  announce(text) {
+    this.announced = true;
+    this.pause();
+    this.tell(text);
+  }
+
+  // How fast another run plays; one that is over and not yet looked at is shown
+  rest(isNew) {
+    this.speed.value = FILM;
+    if (!isNew) return;
+    // where there is something to see, else where it begins
+    this.moment.now = Math.min(this.end, this.films[0].recording.begin + this.window() / 2);
+    this.moment.step("wait", false, -1);
   }
 
   get now() {
@@ -287,15 +341,14 @@ export class Stage {
     if (this.now >= this.end) this.moment.go(0);
     this.moment.follow = false;
     this.told = "";
-    this.play.textContent = "❚❚";
+    this.play.textContent = "❚❚ pause";
     this.play.title = "pause";
     this.play.setAttribute("aria-label", "pause");
     let before = performance.now();
     const frame = (at) => {
       if (!this.playing) return;
       // what is not here yet is waited for, and not skipped
-      if (this.moment.isLoaded())
-        this.go(this.now + (Math.min(100, at - before) / 1000) * Number(this.speed.value));
+      if (this.moment.isLoaded()) this.go(this.now + (Math.min(100, at - before) / 1000) * this.rate);
       else this.moment.ask(this.now);
       before = at;
       if (this.now >= this.end) this.pause();
@@ -308,10 +361,15 @@ export class Stage {
     if (this.playing) cancelAnimationFrame(this.playing);
     const was = this.playing;
     this.playing = null;
-    this.play.textContent = "▶";
+    this.play.textContent = "▶ play";
     this.play.title = "play";
     this.play.setAttribute("aria-label", "play");
     if (was) this.events.moved(this.now, true);
+  }
+
+  // Seconds of the run in one second of playing.
+  get rate() {
+    return this.speed.value === FILM ? this.end / FILM_S : Number(this.speed.value);
   }
 
   rescale(factor) {
@@ -370,15 +428,15 @@ export class Stage {
       // what has the focus keeps it, though it is drawn anew
       if (at) film.place.querySelector(`.psb-node[data-worker="${at}"]`)?.focus();
     }
-    if (document.activeElement !== this.slider || this.playing || this.running)
-      this.slider.value = String((1000 * this.now) / this.end);
     const shown = (time) => time.toFixed(digits(this.end));
-    this.clock.textContent = `${shown(this.now)} s of ${shown(this.end)}`;
+    const clock = `${shown(this.now)} s of ${shown(this.end)} s`;
+    this.clock.replaceChildren(h("b", {}, `${shown(this.now)} s`), ` of ${shown(this.end)} s`);
+    const recordings = this.films.map(({ recording }) => recording);
+    this.strip.draw(recordings, from, from + window, this.now, this.end, clock);
     const [from_s, to_s] = this.brush ?? [];
     this.span.textContent = this.brush
       ? `selected: ${from_s.toFixed(digits(this.end))} to ${to_s.toFixed(digits(this.end))} s`
       : "";
-    this.slider.setAttribute("aria-valuetext", this.clock.textContent);
     this.live.setAttribute("aria-pressed", String(this.follow));
     this.element.dataset.now = String(this.now);
     this.say();
@@ -409,7 +467,10 @@ export class Stage {
     this.why.replaceChildren(
       ...lines.map(([head, bold, rest]) => h("p", {}, head, bold && h("b", {}, bold), bold && " ", rest)),
     );
-    this.why.classList.toggle("psb-waiting", lines.some(([, bold]) => bold.includes(" waiting for ")));
+    this.why.classList.toggle(
+      "psb-waiting",
+      lines.some(([, bold]) => / (is|are) waiting/.test(bold) && !bold.startsWith("No worker")),
+    );
   }
 
   dispose() {
@@ -420,7 +481,7 @@ export class Stage {
   }
 }
 
-const digits = (end) => Math.max(1, Math.min(4, 4 - Math.ceil(Math.log10(end || 1))));
+const digits = (end) => Math.max(1, Math.min(4, 5 - Math.ceil(Math.log10(end || 1))));
 
 function swatch(colour, name) {
   const mark = h("i", { class: `psb-swatch psb-swatch-${name}` });

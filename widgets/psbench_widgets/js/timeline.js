@@ -1,22 +1,24 @@
 // The timeline of one run on a canvas: a row for each worker, spans of what it does, drawn from a recording.
 import { h } from "./dom.js";
-import { bySpeed, layout, MANY, sharesAlong } from "./layout.js";
+import { bySpeed, layout, MANY, margins, sharesAlong } from "./layout.js";
 import { duration, upTo } from "./recording.js";
 
-const [NARROW, WIDE] = [30, 92];
 const BIN = 4; // pixels in which a band's shares are the same
 const AXIS = 18;
+const TICKS = 6; // of the versions alone
 // waiting stands out: full and hot; what travels is half as high as what is computed
 const THICK = { compute: 0.86, pull: 0.43, send: 0.43, wait: 0.86, switching: 0.43, cancelled: 0.43 };
 const STACK = ["compute", "pull", "send", "cancelled", "switching", "wait"];
-const HIGHEST = 20;
 const TALLEST = 150;
+const TOTAL_BAR = 40; // pixels of a total in a row that is lower
+const SPELLED = 26; // rows so high have room for words below their totals
 
 export class Timeline {
   // events: at(time) when a moment is picked, brush([from, to] or null), worker(id or null), tell(text or "")
   constructor(colours, events) {
     this.colours = colours;
     this.events = events;
+    this.gutter = this.right = this.axisHeight = 0;
     this.canvas = h("canvas", {
       class: "psb-timeline-canvas",
       role: "img",
@@ -33,20 +35,20 @@ export class Timeline {
     this.canvas.onkeydown = (event) => this.onKey(event);
   }
 
-  show(recording) {
+  // highest: pixels that a row may have; hasAxis: whether no timeline below it has the same axis
+  show(recording, highest, hasAxis) {
     this.recording = recording;
+    this.axisHeight = hasAxis ? AXIS : TICKS;
     this.order = recording.workers.length > MANY ? bySpeed(recording.steps) : [];
     this.arrange([]);
-    this.row = Math.max(3, Math.min(HIGHEST, Math.floor(TALLEST / this.shown.length)));
-    this.height = this.row * this.shown.length + AXIS;
+    this.row = Math.max(3, Math.min(highest, Math.floor(TALLEST / this.shown.length)));
+    this.height = this.row * this.shown.length + this.axisHeight;
     this.canvas.style.height = `${this.height}px`;
   }
 
   // The rows, with some workers drawn in full whatever their speed.
   arrange(named) {
-    const { workers } = this.recording;
-    this.gutter = workers.length > MANY ? WIDE : NARROW;
-    this.shown = layout(workers, this.order, named);
+    this.shown = layout(this.recording.workers, this.order, named);
   }
 
   // Draw from `from` to `to` (s) with the cursor at `now`.
@@ -63,6 +65,8 @@ export class Timeline {
       this.canvas.width = Math.round(width * ratio);
       this.canvas.height = Math.round(this.height * ratio);
     }
+    const { left, right } = margins(width);
+    [this.gutter, this.right] = [left, right];
     this.width = width;
     const pen = this.canvas.getContext("2d");
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -73,6 +77,7 @@ export class Timeline {
       muted: style.getPropertyValue("--psb-muted") || "#666",
       line: style.getPropertyValue("--psb-line") || "#ccc",
       accent: style.getPropertyValue("--psb-accent") || "#1976d2",
+      soft: style.getPropertyValue("--psb-soft") || "#eee",
       font: style.fontFamily,
     };
     this.axis(pen);
@@ -80,7 +85,7 @@ export class Timeline {
     this.unknown(pen);
     pen.save();
     pen.beginPath();
-    pen.rect(this.gutter, 0, width - this.gutter, this.height);
+    pen.rect(this.gutter, 0, width - this.gutter - this.right + 6, this.height);
     pen.clip();
     this.shown.forEach(({ places }, i) => places && this.shares(pen, places, i));
     this.shown.forEach(
@@ -91,9 +96,16 @@ export class Timeline {
     this.versions(pen);
     this.joins(pen);
     pen.fillStyle = this.ink.text;
-    pen.fillRect(this.x(now) - 0.75, 0, 1.5, this.height - AXIS + 4);
+    const x = this.x(now);
+    pen.fillRect(x - 0.75, 0, 1.5, this.height - this.axisHeight + 4);
+    pen.beginPath();
+    pen.moveTo(x - 5, 0);
+    pen.lineTo(x + 5, 0);
+    pen.lineTo(x, 6);
+    pen.fill();
     pen.restore();
     this.labels(pen, selected);
+    if (this.right > TOTAL_BAR) this.totals(pen);
     this.canvas.setAttribute(
       "aria-label",
       `timeline of ${this.recording.workers.length} workers from ${from.toPrecision(4)} to ` +
@@ -103,14 +115,14 @@ export class Timeline {
 
   x(time) {
     const { from, to } = this.view;
-    return this.gutter + ((time - from) / (to - from)) * (this.width - this.gutter - 6);
+    return this.gutter + ((time - from) / (to - from)) * (this.width - this.gutter - this.right);
   }
 
   time(x) {
     const { from, to } = this.view;
     return Math.min(
       to,
-      Math.max(from, from + ((x - this.gutter) / (this.width - this.gutter - 6)) * (to - from)),
+      Math.max(from, from + ((x - this.gutter) / (this.width - this.gutter - this.right)) * (to - from)),
     );
   }
 
@@ -140,7 +152,7 @@ export class Timeline {
     if (!places.length) return;
     const { phases, tables } = this.recording;
     const xs = [];
-    for (let x = this.gutter; x < this.width - 6; x += BIN) xs.push(x);
+    for (let x = this.gutter; x < this.width - this.right; x += BIN) xs.push(x);
     const times = xs.map((x) => this.time(x + BIN / 2));
     const found = sharesAlong(places, this.recording.rows, tables.spans, times, phases.length);
     xs.forEach((x, k) => {
@@ -207,7 +219,7 @@ export class Timeline {
     if (end < whole && end < to) gaps.push([Math.max(end, from), Math.min(to, whole)]);
     for (const [a, b] of gaps) {
       const [left, width] = [this.x(a), this.x(b) - this.x(a)];
-      const height = this.height - AXIS;
+      const height = this.height - this.axisHeight;
       pen.save();
       pen.beginPath();
       pen.rect(left, 0, width, height);
@@ -231,19 +243,56 @@ export class Timeline {
   band(pen, [a, b]) {
     pen.fillStyle = this.ink.accent;
     pen.globalAlpha = 0.18;
-    pen.fillRect(this.x(a), 0, this.x(b) - this.x(a), this.height - AXIS);
+    pen.fillRect(this.x(a), 0, this.x(b) - this.x(a), this.height - this.axisHeight);
     pen.globalAlpha = 1;
   }
 
+  // Its name, and how fast it is.
   labels(pen, selected) {
-    pen.textAlign = "right";
     pen.textBaseline = "middle";
     const every = Math.ceil(11 / this.row);
-    this.shown.forEach(({ worker, label }, i) => {
+    const { speeds } = this.recording.about;
+    this.shown.forEach(({ worker, place, label }, i) => {
       if (i % every) return;
-      pen.font = `${worker === selected ? "bold " : ""}11px ${this.ink.font}`;
-      pen.fillStyle = worker === selected ? this.ink.text : this.ink.muted;
-      pen.fillText(label, this.gutter - 8, (i + 0.5) * this.row + 0.5);
+      const y = (i + 0.5) * this.row + 0.5;
+      const isNamed = place !== undefined;
+      pen.textAlign = "left";
+      pen.font = `${isNamed ? "600 " : ""}12px ${this.ink.font}`;
+      pen.fillStyle = isNamed ? this.ink.text : this.ink.muted;
+      pen.fillText(label, 0, y);
+      const begin = pen.measureText(label).width;
+      if (worker !== undefined && worker === selected) pen.fillRect(0, y + 7, begin, 1.5);
+      if (!isNamed || !speeds?.length) return;
+      pen.font = `11px ${this.ink.font}`;
+      pen.fillStyle = this.ink.muted;
+      const speed = `speed ${speeds[place]}`;
+      if (begin + 6 + pen.measureText(speed).width < this.gutter - 4) pen.fillText(speed, begin + 6, y);
+    });
+  }
+
+  // The share of its time that a worker waits in the whole run, as a bar and in words: below it, or beside.
+  totals(pen) {
+    const every = Math.ceil(12 / this.row);
+    const isSpelled = this.row >= SPELLED;
+    const left = this.width - this.right + 10;
+    const width = isSpelled ? this.right - 12 : TOTAL_BAR;
+    const high = isSpelled ? 9 : 7;
+    pen.font = `11px ${this.ink.font}`;
+    pen.textAlign = "right";
+    pen.textBaseline = "middle";
+    this.shown.forEach(({ place }, i) => {
+      if (place === undefined || i % every) return;
+      const share = this.recording.waiting[place];
+      const y = (i + 0.5) * this.row - (isSpelled ? 6 : 0);
+      const percent = `${Math.round(100 * share)} %`;
+      pen.fillStyle = this.ink.soft;
+      pen.fillRect(left, y - high / 2, width, high);
+      pen.fillStyle = this.colours.wait;
+      pen.fillRect(left, y - high / 2, width * share, high);
+      pen.fillStyle = this.ink.muted;
+      const words = !share ? "never waits" : `${percent} waiting`;
+      if (isSpelled) pen.fillText(words, this.width - 2, y + 13);
+      else pen.fillText(percent, this.width - 2, y + 0.5);
     });
   }
 
@@ -251,19 +300,20 @@ export class Timeline {
     const { from, to } = this.view;
     const foot = this.row * this.shown.length;
     pen.fillStyle = this.ink.line;
-    pen.fillRect(this.gutter, foot, this.width - this.gutter, 1);
+    pen.fillRect(this.gutter, foot, this.width - this.gutter - this.right, 1);
+    if (this.axisHeight < AXIS) return;
     pen.font = `11px ${this.ink.font}`;
     pen.textBaseline = "top";
     pen.fillStyle = this.ink.muted;
-    pen.textAlign = "left";
-    pen.fillText("s", this.width - 8, foot + 6);
     pen.textAlign = "center";
     const step = nice((to - from) / Math.max(2, this.width / 110));
     const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+    let unit = " s"; // with the first number
     for (let t = Math.ceil(from / step) * step; t <= to + 1e-12; t += step) {
       const x = this.x(t);
-      if (x < this.gutter + 8 || x > this.width - 32) continue;
-      pen.fillText(t.toFixed(digits), x, foot + 6);
+      if (x > this.width - this.right - 8) continue;
+      pen.fillText(`${t.toFixed(digits)}${unit}`, x, foot + 6);
+      unit = "";
     }
   }
 

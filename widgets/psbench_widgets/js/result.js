@@ -1,0 +1,63 @@
+// What came of a run, before all else: four numbers, a sentence, and the question that forks.
+import { button, h } from "./dom.js";
+import { amount } from "./recording.js";
+
+const CLOCKS = { simulated: "virtual time" };
+
+export class Result {
+  // fork(strategy): asks what the run would have been under another strategy from its beginning
+  constructor(fork) {
+    this.fork = fork;
+    this.element = h("section", { class: "psb-result", hidden: true, "aria-label": "result of the run" });
+  }
+
+  // run: a line of the table of runs, or none; recording: what is shown of it
+  show(run, recording) {
+    this.element.hidden = !run || run.time_s === undefined;
+    if (this.element.hidden) return;
+    const clock = CLOCKS[run.backend] ?? "wall-clock time";
+    const epochs = `${amount(run.epochs)} epoch${amount(run.epochs) === "1" ? "" : "s"}`;
+    const percent = (share, digits) => `${(100 * share).toFixed(digits)} %`;
+    const numbers = [
+      run.val_accuracy !== null && ["accuracy", percent(run.val_accuracy, 1), "accuracy reached"],
+      ["time", `${amount(run.time_s)} s`, `${clock}, ${epochs}`],
+      run.idle !== null && ["waiting", percent(run.idle, 0), "of all time was waiting"],
+      run.staleness !== null && ["staleness", run.staleness.toFixed(1), "versions stale (mean)"],
+    ];
+    const other = run.strategy === "asp" ? "bsp" : "asp";
+    const ask = button(`What would ${other.toUpperCase()} have done?`, "psb-link", () => this.fork(other));
+    this.element.replaceChildren(
+      ...numbers
+        .filter(Boolean)
+        .map(([name, value, about]) =>
+          h("div", { class: `psb-result-${name}` }, h("b", {}, value), h("span", {}, about)),
+        ),
+      h("p", {}, `${whoWaited(recording)} `, recording.about.can_fork && ask),
+    );
+  }
+}
+
+const ALIKE = 0.1; // shares of waiting that differ by less are told together
+const NAMED = 4; // workers; more are counted
+
+function whoWaited({ waiting, workers }) {
+  const order = workers.map((_, place) => place).sort((a, b) => waiting[b] - waiting[a] || a - b);
+  const percent = (place) => Math.round(100 * waiting[place]);
+  const [most, least] = [order[0], order.at(-1)];
+  if (!percent(most)) return "No worker waited.";
+  const together = order.filter((place) => waiting[place] > waiting[most] - ALIKE).sort((a, b) => a - b);
+  const lowest = Math.min(...together.map(percent));
+  const range = lowest < percent(most) ? `${lowest} to ${percent(most)} %` : `${percent(most)} %`;
+  const all = together.length === workers.length;
+  const who = all ? "Every worker" : names(together.map((place) => workers[place]));
+  const sentence = `${who} waited ${range} of ${all || together.length === 1 ? "its" : "their"} time`;
+  if (all) return `${sentence}.`;
+  const other = `worker ${workers[least]}`;
+  return `${sentence}; ${other} ${percent(least) ? `least, ${percent(least)} %` : "never"}.`;
+}
+
+function names(workers) {
+  if (workers.length === 1) return `Worker ${workers[0]}`;
+  if (workers.length > NAMED) return `${workers.length} workers`;
+  return `Workers ${workers.slice(0, -1).join(", ")} and ${workers.at(-1)}`;
+}
