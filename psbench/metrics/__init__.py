@@ -41,6 +41,7 @@ from psbench.metrics.totals import time_use as time_use
 from psbench.metrics.traffic import conservation as conservation
 from psbench.metrics.traffic import messages as messages
 from psbench.metrics.traffic import total_bytes as total_bytes
+from psbench.metrics.trained_groups import class_distance as class_distance
 from psbench.metrics.trained_groups import group_distance as group_distance
 from psbench.metrics.trained_groups import trained_groups as trained_groups
 from psbench.metrics.votes import local_steps_ratio as local_steps_ratio

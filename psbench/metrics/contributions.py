@@ -117,19 +117,22 @@ class Work:
                 sums[key] = sums[key] - counted
 
     def rows(self, log: EventLog) -> list[tuple[int, str, int | None, int, int]]:
-        """Return the rows of `contributions`, whose reasons a log has: by worker, those used first, by age."""
+        """Return the rows of `contributions`, whose reasons a log has: by worker, used ones first."""
         worker, samples, pending = self._pushes
         unused = {**self._unused}
         codes = np.full(int(pending.sum()), _BUFFERED)
         _add(unused, worker[pending > 0], codes, samples[pending > 0])
         found: list[tuple[int, str, int | None, int, int]] = [
-            (worker, "used", age, *map(int, sums)) for (worker, age), sums in sorted(self._used.items())
+            (worker, "used", age, int(sums[0]), int(sums[1]))
+            for (worker, age), sums in sorted(self._used.items())
         ]
         reasons = {
             (worker, _OURS[code] if code in _OURS else log.text(code)): sums
             for (worker, code), sums in unused.items()
         }
-        found += [(worker, why, None, *map(int, sums)) for (worker, why), sums in sorted(reasons.items())]
+        found += [
+            (worker, why, None, int(sums[0]), int(sums[1])) for (worker, why), sums in sorted(reasons.items())
+        ]
         return sorted((row for row in found if row[3]), key=lambda row: (row[0], row[2] is None))
 
     def counts(self, log: EventLog) -> tuple[dict[int, int], dict[int, dict[str, int]]]:
@@ -159,7 +162,7 @@ def _add(sums: _Sums, workers: Array, codes: Array, samples: Array) -> None:
     total = np.bincount(place, weights=samples, minlength=len(keys)).astype(np.int64)
     for key, gradients, each in zip(keys.tolist(), count.tolist(), total.tolist(), strict=True):
         who = key >> 32, (key & 0xFFFFFFFF) - 8
-        sums[who] = sums.get(who, np.zeros(2, dtype=np.int64)) + (gradients, each)
+        sums[who] = sums.get(who, np.zeros(2, dtype=np.int64)) + np.array([gradients, each])
 
 
 def totals(log: EventLog) -> dict[str, Any]:

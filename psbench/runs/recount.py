@@ -44,8 +44,8 @@ class Drawn(NamedTuple):
 def recount(run: Run, by: npt.ArrayLike | None = None) -> pd.DataFrame:
     """Count the samples that a run was trained on, group by group.
 
-    `metrics.trained_groups` takes a mini-batch for its worker's shard on average. This loads the data, divides
-    it and draws every mini-batch again, as the run did.
+    `metrics.trained_groups` takes a mini-batch for its worker's shard on average. This loads the data,
+    divides it and draws every mini-batch again, as the run did.
 
     Parameters
     ----------
@@ -56,8 +56,8 @@ def recount(run: Run, by: npt.ArrayLike | None = None) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        `group`, `samples` (in gradients that were used), `share` (of these), `whole` (the group's share of the
-        training data). `attrs["distance"]` is the total variation between the two shares.
+        `group`, `samples` (in gradients that were used), `share` (of these), `whole` (the group's share of
+        the training data). `attrs["distance"]` is the total variation between the two shares.
 
     Raises
     ------
@@ -72,8 +72,8 @@ def recount(run: Run, by: npt.ArrayLike | None = None) -> pd.DataFrame:
     groups, names = data.strata if by is None else (np.asarray(by, dtype=np.int64), ())
     if len(groups) != len(data.train_y) or groups.min() < 0:
         raise ParameterError(
-            f"recount: by has {len(groups)} numbers of groups for {len(data.train_y)} samples; give one from 0 "
-            "on for each"
+            f"recount: by has {len(groups)} numbers of groups for {len(data.train_y)} samples; give one "
+            "from 0 on for each"
         )
     whole = np.bincount(groups, minlength=len(names))
     used = np.zeros(len(whole), dtype=np.int64)
