@@ -84,7 +84,8 @@ def test_a_table_is_written_and_read_back(suffix, read, table, run, tmp_path):
     found = read(path)
     wanted = run.frame(table)
     assert list(found) == list(wanted)
-    assert found["time_s"].tolist() == wanted["time_s"].tolist()
+    for name in {"time_s", "gradients", "share"} & {*wanted}:
+        assert found[name].tolist() == wanted[name].tolist()
     assert list(path.parent.iterdir()) == [path]
 
 

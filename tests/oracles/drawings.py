@@ -312,7 +312,7 @@ def distances(run: Run, label: str) -> Table:
     for place, row in enumerate(rows):
         if row.kind == "APPLY":
             version = row.version
-        if row.kind == "APPLY" and row.loss == 0 or row.kind not in ("APPLY", "RELEASE") or not row.samples:
+        if (row.kind == "APPLY" and row.loss == 0) or row.kind not in ("APPLY", "RELEASE") or not row.samples:
             continue
         count += 1
         if count % run.experiment.num_workers == 0:

@@ -133,7 +133,17 @@ def test_what_each_server_holds(runs: dict[str, list[Run]]) -> None:
 @pytest.fixture(scope="session")
 def groups(runs: dict[str, list[Run]]) -> dict[str, list[Run]]:
     """Runs of all kinds, of which some seeds have reasons to wait that others lack."""
-    chosen = ("barrier", "losses", "switch", "votes", "overlap", "divergence", "bounded", "no barrier", "skewed")
+    chosen = (
+        "barrier",
+        "losses",
+        "switch",
+        "votes",
+        "overlap",
+        "divergence",
+        "bounded",
+        "no barrier",
+        "skewed",
+    )
     return {name: runs[name] for name in chosen} | {"unlike": [runs["barrier"][0], runs["bounded"][0]]}
 
 
