@@ -390,7 +390,7 @@ def shares_in_groups(columns: Columns) -> Columns:
 
 
 def fates_in_groups(columns: Columns) -> Columns:
-    """Return each worker's gradients by fate, or, of many workers, those of tenths of them by number."""
+    """Return gradients of each worker by fate; of many workers, those of tenths of them by their number."""
     workers = list(dict.fromkeys(columns.get("worker", ())))
     if len(workers) <= MANY:
         return columns
