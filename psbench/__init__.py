@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from psbench.results.run import Run
     from psbench.runs.comparing import compare
     from psbench.runs.execution import resume, run
+    from psbench.runs.recount import recount
     from psbench.runs.replaying import replay
     from psbench.runs.sweeps.sweep import Sweep, sweep
     from psbench.twin import predict
@@ -52,6 +53,7 @@ _NAMES = {
     "psbench.results.run": ("Run",),
     "psbench.runs.comparing": ("compare",),
     "psbench.runs.execution": ("resume", "run"),
+    "psbench.runs.recount": ("recount",),
     "psbench.runs.replaying": ("replay",),
     "psbench.runs.sweeps.sweep": ("Sweep", "sweep"),
     "psbench.twin": ("predict",),
@@ -76,6 +78,7 @@ __all__ = [
     "compare",
     "data",
     "predict",
+    "recount",
     "replay",
     "resume",
     "run",

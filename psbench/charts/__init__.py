@@ -7,6 +7,8 @@ Wherever a function takes a table it also takes the name of a data set that is s
 from psbench.charts.colours import HUES as HUES
 from psbench.charts.colours import PHASE_COLOURS as PHASE_COLOURS
 from psbench.charts.colours import looks as looks
+from psbench.charts.contributions import contribution_chart as contribution_chart
+from psbench.charts.contributions import trained_chart as trained_chart
 from psbench.charts.curves import AXES as AXES
 from psbench.charts.curves import VALUES as VALUES
 from psbench.charts.curves import axes_of as axes_of

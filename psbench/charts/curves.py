@@ -33,6 +33,7 @@ VALUES = {
     "val_loss": ("validation loss", ""),
     "train_loss": ("training loss", ""),
     "consensus_distance": ("sum of squared distances to the mean model", "~g"),
+    "class_distance": ("share of samples of another class", ".0%"),
     "samples_per_s": ("samples applied per second", "~s"),
 }
 
@@ -91,7 +92,7 @@ def curve(
     if not isinstance(table, str) and f"{y}_low" in table and table[f"{y}_low"].notna().any():
         known = base.transform_filter(f"isValid(datum['{y}_low'])").mark_area(fillOpacity=0.14, clip=True)
         layers.append(known.encode(y=alt.Y(f"{y}_low:Q"), y2=alt.Y2(f"{y}_high"), fill=fill))
-    scale = alt.Scale(zero=False, padding=4)
+    scale = alt.Scale(zero=y == "class_distance", padding=4)
     tooltip = tooltips("label:N", f"{x}:Q .5~r", f"{y}:Q .5~r")
     line = valid.mark_line(clip=True).encode(
         y=alt.Y(f"{y}:Q", title=y_title, scale=scale, axis=value_axis(y_format)),

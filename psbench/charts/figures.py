@@ -8,12 +8,12 @@ from typing import TypeAlias
 import pandas as pd
 
 from psbench import metrics
-from psbench.charts import distributions, gossip, tables, workers
+from psbench.charts import contributions, distributions, gossip, tables, workers
 from psbench.charts.computation_tree import NODES, tree_chart, tree_table
 from psbench.charts.display import Sheet, stack
 from psbench.charts.figure import Figure
 from psbench.charts.growing import GrowingTables, tables_of
-from psbench.charts.learning import curves
+from psbench.charts.learning import curves, distance_curve
 from psbench.charts.names import TITLES
 from psbench.charts.pareto import pareto_chart, pareto_table
 from psbench.charts.sequence import sequence_chart, sequence_table
@@ -25,8 +25,14 @@ from psbench.metrics.record import RunRecord
 #: label -> runs that differ in their seed only
 RunsByLabel: TypeAlias = Mapping[str, Sequence[RunRecord]]
 
+#: distance of the classes trained on from the data that is worth a chart that nobody asked for
+NOTICEABLE = 0.01
 #: versions that a sequence diagram shows; more messages than these make cannot be followed
 SEQUENCE_VERSIONS = 5
+
+
+#: how to read what became of gradients
+FATES = "Blue: used, the lighter the older (versions made meanwhile). Violet: never used, and why."
 
 
 def run_chart(
@@ -58,10 +64,13 @@ def run_chart(
     """
     figures = [*curves([run], [tables.label_of(run)], x=x), *worker_figures(run)]
     has_server = not (run.log.rows()["kind"] == Kind.MIX).any()  # which the diagram draws in its middle
-    rest = [*label_figures(run), *([sequence_figure(run)] if has_server else [])] if names else []
+    rest = [*label_figures(run), *([sequence_figure(run)] if has_server else [])]
+    drawn = {figure.name for figure in figures}
+    faint = trained_figures([run], [tables.label_of(run)], x, least=0.0)
+    rest += [figure for figure in faint if figure.name not in drawn]
     if "tree" in names and strategy is not None:
         rest.append(tree_figure(metrics.computation_tree(run.log, strategy)))
-    return _chosen([*figures, *rest], names, width)
+    return _chosen([*figures, *(rest if names else [])], names, width)
 
 
 def comparison_chart(groups: RunsByLabel, *names: str, x: str = "time_s", width: int = 640) -> Sheet:
@@ -75,7 +84,7 @@ def comparison_chart(groups: RunsByLabel, *names: str, x: str = "time_s", width:
     """
     labels = [label for label, runs in groups.items() for _ in runs]
     figures = curves([run for runs in groups.values() for run in runs], labels, x=x)
-    return _chosen([*figures, *comparison_figures(groups)], names, width)
+    return _chosen([*figures, *comparison_figures(groups, x)], names, width)
 
 
 def _chosen(figures: Sequence[Figure], names: Sequence[str], width: int) -> Sheet:
@@ -99,6 +108,7 @@ def worker_figures(
     sizes = metrics.batch_sizes(run.log)
     if (sizes.groupby("worker")["batch_size"].nunique() > 1).any():
         figures.append(Figure(workers.batch_size_chart(sizes), sizes, name="batch_size"))
+    figures += trained_figures([run], [label], among=among)
     return figures + _rule(grown) + server_figures(run) + gossip_figures(run)
 
 
@@ -149,6 +159,9 @@ def _counted(grown: GrowingTables, among: Sequence[str] | None) -> list[Figure]:
     if len(shares):
         chart = workers.share_chart(shares, among=among)
         figures.append(Figure(chart, shares.drop(columns="equal"), "Dashed: an equal share.", "share"))
+    work = pd.DataFrame(grown.totals("contributions"))
+    if len(work) and work["fate"].nunique() > 1:  # one fate says nothing
+        figures.append(Figure(contributions.contribution_chart(work), work, FATES, "contributions"))
     for quantity in ("staleness", "lead"):
         table = pd.DataFrame(grown.totals(quantity))
         if len(table) > 1:  # one bar says nothing
@@ -156,6 +169,32 @@ def _counted(grown: GrowingTables, among: Sequence[str] | None) -> list[Figure]:
                 Figure(distributions.histogram(table, quantity, among=among), table, name=quantity)
             )
     return figures
+
+
+def trained_figures(
+    runs: Sequence[RunRecord],
+    labels: Sequence[str],
+    x: str = "time_s",
+    least: float = NOTICEABLE,
+    among: Sequence[str] | None = None,
+) -> list[Figure]:
+    """Return which classes a run was trained on, and how far they are from the data along runs.
+
+    There are none where classes are not known, or no run ends at least so far off.
+    """
+    known = [
+        (run, label)
+        for run, label in zip(runs, labels, strict=True)
+        if (metrics.class_distance(run.log, run.meta) or -1.0) >= least
+    ]
+    if not known:
+        return []
+    figures = []
+    if len(runs) == 1:
+        table = metrics.trained_groups(runs[0].log, runs[0].meta)
+        note = "Orange: its share of the data. A gradient counts as its worker's shard on average."
+        figures.append(Figure(contributions.trained_chart(table), table, note, "trained"))
+    return figures + distance_curve(runs, labels, x, among)
 
 
 def _rule(grown: GrowingTables) -> list[Figure]:
@@ -245,7 +284,7 @@ def tree_figure(tree: metrics.ComputationTree, first: int = 0, nodes: int = NODE
     return Figure(tree_chart(table), table, note, "tree")
 
 
-def comparison_figures(groups: RunsByLabel) -> list[Figure]:
+def comparison_figures(groups: RunsByLabel, x: str = "time_s") -> list[Figure]:
     """Return the figures that compare strategies: time use, waiting, staleness, lead, bytes."""
     use = tables.stacked([tables.time_use_table(runs, label=label) for label, runs in groups.items()])
     idle = tables.stacked([tables.idle_table(runs, label) for label, runs in groups.items()])
@@ -254,6 +293,12 @@ def comparison_figures(groups: RunsByLabel) -> list[Figure]:
         figures.append(
             Figure(workers.idle_chart(idle, "label"), idle, "Mean over workers and seeds.", "idle")
         )
+    work = tables.stacked([tables.contribution_table(runs, label) for label, runs in groups.items()])
+    if len(work) and work["fate"].nunique() > 1:
+        note = f"{FATES} Over all workers and seeds."
+        figures.append(Figure(contributions.contribution_chart(work, "label"), work, note, "contributions"))
+    labels = [label for label, runs in groups.items() for _ in runs]
+    figures += trained_figures([run for runs in groups.values() for run in runs], labels, x)
     figures += [_spread(groups, quantity) for quantity in ("staleness", "lead")]
     sent = tables.stacked([tables.traffic_table(runs, label) for label, runs in groups.items()])
     figures.append(Figure(distributions.traffic_chart(sent), sent, "Mean over seeds.", "bytes"))

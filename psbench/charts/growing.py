@@ -11,20 +11,25 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from psbench.arrays import Array
+from psbench.charts.contributions import age_group, in_order
 from psbench.charts.curves import AXES
 from psbench.charts.distributions import bars
 from psbench.charts.source import POINTS, plain
 from psbench.charts.tables import EVALUATED, mark_of
 from psbench.core.log import EventLog, Kind
 from psbench.metrics.axes import Axes
+from psbench.metrics.contributions import Work
 from psbench.metrics.curves import TrainingLoss, evaluated
 from psbench.metrics.record import RunRecord
 from psbench.metrics.rows import Rows, pick
 from psbench.metrics.switches import rule_values, switched
 from psbench.metrics.totals import PushTotals, SpanTotals
+from psbench.metrics.trained_groups import TrainedGroups, groups_of
 
 Columns: TypeAlias = dict[str, Any]
 
+#: the curve of how far the classes trained on are from the data
+DISTANCE = "class_distance"
 #: points of a curve beyond which it is thinned to a quarter
 LONGEST = 4 * POINTS
 
@@ -105,7 +110,10 @@ class Curves:
         self._label, self._size = label, int(meta["dataset_size"])
         self._names: Sequence[str] = meta.get("compositions", ())
         self._axes, self._training = Axes(), TrainingLoss(self._size)
-        self.lines = {name: Line() for name in EVALUATED}
+        self.lines = {name: Line() for name in (*EVALUATED, DISTANCE)}
+        groups = groups_of(meta)
+        #: of the classes, if the run's facts describe them
+        self.trained = None if groups is None else TrainedGroups(groups)
         self.marks: list[dict[str, Any]] = []
 
     def read(self, log: EventLog, rows: Rows) -> None:
@@ -113,8 +121,12 @@ class Curves:
         at = self._axes.read(rows)
         training = self._training.read(rows, at)
         self._add("train_loss", training, training.pop("train_loss"))
+        if self.trained is not None:
+            far = self.trained.read(log, rows, at)
+            distances = far.pop("distance")
+            self._add(DISTANCE, far | {"epoch": far["epoch"] / self._size}, distances)
         found = evaluated(log, rows, at)
-        for name in self.lines:
+        for name in EVALUATED:
             own = [row for row in found if name in row and name != "train_loss"]
             axes = {axis: np.array([row[axis] for row in own]) for axis in AXES}
             self._add(name, axes, np.array([row[name] for row in own], dtype=float))
@@ -150,7 +162,7 @@ class GrowingTables:
     def __init__(self, label: str, meta: Mapping[str, Any]) -> None:
         self._label, self._meta = label, meta
         self.curves = Curves(label, meta)
-        self._spans, self._pushes = SpanTotals(), PushTotals()
+        self._spans, self._pushes, self._work = SpanTotals(), PushTotals(), Work()
         self._rule: Columns = {"epoch": [], "value": [], "threshold": []}
         self._log: EventLog | None = None
         self.has_pushes = False
@@ -168,6 +180,7 @@ class GrowingTables:
         self.curves.read(log, rows)
         self._spans.read(log, rows)
         self._pushes.read(rows)
+        self._work.read(rows)
         if len(notes := pick(rows, Kind.NOTE)):
             seen = rule_values(log.excerpt(notes))
             for name, column in self._rule.items():
@@ -183,6 +196,9 @@ class GrowingTables:
         self._between_s = earlier._between_s[1], self._between_s[1]
         self._spans.count_from(earlier._spans)
         self._pushes.count_from(earlier._pushes)
+        self._work.count_from(earlier._work)
+        if self.curves.trained is not None and earlier.curves.trained is not None:
+            self.curves.trained.count_from(earlier.curves.trained)
 
     def totals(self, name: str) -> Columns:
         """Return a table of sums or counts as columns; empty if it has no content."""
@@ -205,6 +221,22 @@ class GrowingTables:
         found = self._pushes.counts.columns(workers)
         columns = {"label": [self._label] * len(workers), **found}
         return {**columns, "equal": [1 / max(len(workers), 1)] * len(workers)}
+
+    def _contributions(self) -> Columns:
+        """Return what became of each worker's gradients; those used in groups of ages."""
+        found: dict[tuple[int, str], int] = {}
+        for worker, fate, age, gradients, _ in [] if self._log is None else self._work.rows(self._log):
+            key = worker, fate if age is None else age_group(age)
+            found[key] = found.get(key, 0) + gradients
+        order = in_order([fate for _, fate in found])
+        keys = sorted(found, key=lambda key: (key[0], order.index(key[1])))
+        counts, total = [found[key] for key in keys], max(sum(found.values()), 1)
+        columns = {"worker": [key[0] for key in keys], "fate": [key[1] for key in keys]}
+        return columns | {"gradients": counts, "share": [count / total for count in counts]} if keys else {}
+
+    def _trained(self) -> Columns:
+        trained = self.curves.trained
+        return {} if trained is None or trained.shares is None else trained.columns()
 
     def _bytes(self) -> Columns:
         sent = self._pushes.bytes(self._has_ended and bool(self._meta.get("unanswered")))
@@ -244,6 +276,8 @@ _TOTALS = {
     "time_use": GrowingTables._time_use,
     "idle": GrowingTables._idle,
     "share": GrowingTables._share,
+    "contributions": GrowingTables._contributions,
+    "trained": GrowingTables._trained,
     "staleness": lambda own: own._counts(own._pushes.staleness),
     "lead": lambda own: own._counts(own._pushes.lead),
     "bytes": GrowingTables._bytes,

@@ -104,6 +104,30 @@ def _training(
     return [] if table.empty else [drawing.draw(table, own, "train_loss", shown, note)]
 
 
+def distance_curve(
+    runs: Sequence[RunRecord], labels: Sequence[str], x: str, among: Sequence[str] | None = None
+) -> list[Figure]:
+    """Return how far the classes trained on are from the data, of the first run of each label.
+
+    A figure for each clock, as `curves`; `among` are all labels of the page.
+    """
+    names, first = (
+        list(among or dict.fromkeys(labels)),
+        dict(zip(reversed(labels), reversed(runs), strict=True)),
+    )
+    x, note = axis_of(x), "Total variation, after every so many gradients as workers."
+    clocks = list(dict.fromkeys(clock_of(run.meta) for run in first.values()))
+    together = len(clocks) == 1 or x != "time_s"
+    figures = []
+    for own in [clocks] if together else [[clock] for clock in clocks]:
+        shown = [name for name in dict.fromkeys(labels) if clock_of(first[name].meta) in own]
+        table = tables.stacked([tables.distance_table(first[name], name) for name in shown])
+        marks = _switch_marks([first[name] for name in shown], shown, x)
+        drawing = _Drawing(names, x, own, apart=not together)
+        figures += [] if table.empty else [drawing.draw(table, marks, "class_distance", shown, note)]
+    return figures
+
+
 def _switch_marks(runs: Sequence[RunRecord], labels: Sequence[str], x: str) -> pd.DataFrame:
     """Return the switches of runs: a switch's columns, `seed` (from 0 for each label) and `is_repeated`.
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from psbench import metrics
+from psbench.charts.contributions import age_group, in_order
 from psbench.charts.curves import AXES
 from psbench.metrics.record import RunRecord
 
@@ -91,6 +92,26 @@ def spread_table(values: pd.Series[int], label: str) -> pd.DataFrame:
     low, high = (float(values.quantile(q)) for q in (0.05, 0.95))
     row = {"label": label, "low": low, "high": high, "mean": float(values.mean()), "max": int(values.max())}
     return pd.DataFrame([row])
+
+
+def contribution_table(runs: Sequence[RunRecord], label: str) -> pd.DataFrame:
+    """Return what became of gradients: `label`, `fate` (an age, or a reason), `gradients`, `share`."""
+    found: dict[str, int] = {}
+    for run in runs:
+        frame = metrics.contributions(run.log)
+        for fate, age, gradients in frame[["fate", "age", "gradients"]].itertuples(index=False):
+            key = fate if pd.isna(age) else age_group(age)
+            found[key] = found.get(key, 0) + gradients
+    fates, total = in_order(list(found)), max(sum(found.values()), 1)
+    rows = [(label, fate, found[fate], found[fate] / total) for fate in fates]
+    return pd.DataFrame(rows, columns=["label", "fate", "gradients", "share"])
+
+
+def distance_table(run: RunRecord, label: str) -> pd.DataFrame:
+    """Return the distance of the classes trained on from the data: `label`, the axes, `class_distance`."""
+    frame = metrics.group_distance(run.log, run.meta)
+    frame.insert(0, "label", label)
+    return frame
 
 
 def sent_bytes(run: RunRecord) -> dict[str, int]:

@@ -9,6 +9,7 @@ from psbench.metrics.chunks import chunks_sent as chunks_sent
 from psbench.metrics.clocks import clock_lead as clock_lead
 from psbench.metrics.computation_tree import ComputationTree as ComputationTree
 from psbench.metrics.computation_tree import computation_tree as computation_tree
+from psbench.metrics.contributions import contributions as contributions
 from psbench.metrics.curves import evaluations as evaluations
 from psbench.metrics.curves import throughput as throughput
 from psbench.metrics.curves import time_to_target as time_to_target
@@ -23,7 +24,6 @@ from psbench.metrics.pushes import batch_sizes as batch_sizes
 from psbench.metrics.pushes import pushes as pushes
 from psbench.metrics.pushes import share_of_applied as share_of_applied
 from psbench.metrics.pushes import staleness as staleness
-from psbench.metrics.pushes import unused_workers as unused_workers
 from psbench.metrics.rows import end_of as end_of
 from psbench.metrics.servers import reassignments as reassignments
 from psbench.metrics.servers import server_loads as server_loads
@@ -43,5 +43,8 @@ from psbench.metrics.totals import time_use as time_use
 from psbench.metrics.traffic import conservation as conservation
 from psbench.metrics.traffic import messages as messages
 from psbench.metrics.traffic import total_bytes as total_bytes
+from psbench.metrics.trained_groups import class_distance as class_distance
+from psbench.metrics.trained_groups import group_distance as group_distance
+from psbench.metrics.trained_groups import trained_groups as trained_groups
 from psbench.metrics.votes import local_steps_ratio as local_steps_ratio
 from psbench.metrics.warnings import never_switched as never_switched

@@ -154,14 +154,6 @@ class PushCounts:
         return {"worker": list(workers), **counts, "share": share}
 
 
-def unused_workers(shares: pd.DataFrame) -> list[str]:
-    """Return a warning for each worker of `share_of_applied` without an applied push."""
-    if not shares["applied"].sum():
-        return []
-    unused = shares.loc[shares["applied"] == 0, "worker"]
-    return [f"worker {w}: none of its pushes was applied, so its shard was never learned" for w in unused]
-
-
 def batch_sizes(log: EventLog) -> pd.DataFrame:
     """Return each worker's batch size at every change, and at its last push.
 

@@ -11,14 +11,16 @@ from psbench.core.log import EventLog, Kind
 from psbench.core.target import Target, target_of
 from psbench.metrics.chunks import chunks_sent
 from psbench.metrics.clocks import clock_lead
+from psbench.metrics.contributions import starved_workers, totals
 from psbench.metrics.curves import evaluations, time_to_target, training_loss
 from psbench.metrics.independence import mean_independence
-from psbench.metrics.pushes import share_of_applied, staleness, unused_workers
+from psbench.metrics.pushes import share_of_applied, staleness
 from psbench.metrics.rows import Rows, end_of, finite, kept_steps, pick, trained
 from psbench.metrics.servers import reassignments
 from psbench.metrics.switches import switches
 from psbench.metrics.totals import idle_fraction
 from psbench.metrics.traffic import conservation, messages, total_bytes
+from psbench.metrics.trained_groups import class_distance
 from psbench.metrics.votes import local_steps_ratio
 from psbench.metrics.warnings import never_switched, resumed_midway, whole_rates
 
@@ -49,7 +51,9 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | Target | N
         those kept after a vote, `mini_batches` the samples trained on in global batches (what the thesis
         counts: a synchronous update is one, an asynchronous one of n workers the n-th part),
         `local_steps` is there only where workers vote (`local_steps_ratio`), `time_s` the time at the end,
-        `idle_fraction` and `share_of_applied` lists by worker id.
+        `idle_fraction` and `share_of_applied` lists by worker id. `contributions` has how many gradients were
+        `used`, and how many were `unused`, by reason (`metrics.contributions`), and the `class_distance` of
+        what was trained on from the data (`metrics.group_distance`; None where classes are not known).
         `independence` (mean WI) is there only where a worker does more than a step between two requests.
         `servers` is there only with more than one server: for each composition with several its name, what
         each server holds at the start, and the imbalance of it (`Placement.balance`); `reassignments` only
@@ -92,6 +96,7 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | Target | N
         "messages": messages(log, unanswered),
         "idle_fraction": list(idle_fraction(log).values()),
         "share_of_applied": [finite(share) for share in shares["share"]],
+        "contributions": totals(log) | {"class_distance": class_distance(log, meta)},
         "switches": switches(log, meta["dataset_size"], meta.get("compositions", ())),
         "lost_workers": list(meta.get("lost_workers", ())),
         "incidents": list(meta.get("incidents", ())),
@@ -115,7 +120,7 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | Target | N
     used = usage(meta)
     summary |= {"usage": used} if used else {}
     found = [*never_switched(log, meta), *whole_rates(log, meta), *resumed_midway(log)]
-    found += _warnings(summary, shares)
+    found += [*starved_workers(log), *_warnings(summary)]
     return summary | {"warnings": found}
 
 
@@ -178,8 +183,8 @@ def _staleness(log: EventLog) -> dict[str, float | int | None]:
     )
 
 
-def _warnings(summary: Mapping[str, Any], shares: pd.DataFrame) -> list[str]:
-    warnings = unused_workers(shares)
+def _warnings(summary: Mapping[str, Any]) -> list[str]:
+    warnings = []
     if summary["status"] == "diverged":
         warnings.append(f"the run diverged: {summary['reason']}")
     if summary["status"] == "stopped":

@@ -9,6 +9,7 @@ import pandas as pd
 
 from psbench.core.target import Target
 from psbench.metrics import clock_of, interval, standard_deviation, time_to_target
+from psbench.metrics.contributions import unused_share
 from psbench.results.groups import differences
 from psbench.results.run import Run
 from psbench.results.text import two_digits
@@ -33,11 +34,15 @@ COLUMNS: dict[str, tuple[str, str, float, str]] = {
     "staleness_max": ("staleness max", ".0f", 1, ""),
     "clock_lead_max": ("clock lead max", ".0f", 1, ""),
     "idle_fraction": ("idle", ".1f", 100, " %"),
+    "unused": ("unused", ".1f", 100, " %"),
+    "class_distance": ("class distance", ".1f", 100, " %"),
     "bytes": ("MB sent", ".4g", 1, ""),
     "switch_epoch": ("switch at epoch", ".1f", 1, ""),
 }
 #: columns that a report folds away, so that the others fit on a screen and a page
 FOLDED = frozenset({"train_accuracy", "val_loss", "updates", "staleness_max", "clock_lead_max"})
+#: columns that are shown where a row has at least so much: of most comparisons they say nothing
+_SHOWN_FROM = {"unused": 1e-9, "class_distance": 0.01}
 #: the same, with what sweeps show beside them
 SHOWN = COLUMNS | {
     "best_val_accuracy": ("best accuracy", ".1f", 100, " %"),
@@ -121,6 +126,8 @@ def numbers_of_run(run: Run, summary: Mapping[str, Any], target: Target | None) 
         "staleness_max": summary["staleness"]["max"],
         "clock_lead_max": summary["clock_lead_max"],
         "idle_fraction": sum(idle) / len(idle) if idle else None,
+        "unused": unused_share(summary["contributions"]),
+        "class_distance": summary["contributions"]["class_distance"],
         "bytes": sum(summary["bytes"].values()) / 1e6,
         "switch_epoch": switches[0]["epoch"] if switches else None,
     }
@@ -148,6 +155,7 @@ def text_cells(frame: pd.DataFrame, differing: Sequence[str] = ()) -> tuple[list
     records = frame.to_dict("records")
     names = [name for name in COLUMNS if any(as_text(record, name) != _NONE for record in records)]
     names = [name for name in names if name != "speed_up" or len(frame) > 1]
+    names = [name for name in names if name not in _SHOWN_FROM or frame[name].max() >= _SHOWN_FROM[name]]
     if frame["val_accuracy"].notna().all():  # the loss is for what has no accuracy
         names = [name for name in names if name != "val_loss"]
     place = next((at for at, name in enumerate(names) if name.startswith("time_to")), len(names))

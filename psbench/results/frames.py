@@ -64,4 +64,6 @@ TABLES: dict[str, Callable[[RunRecord], pd.DataFrame]] = {
     "curves": lambda run: metrics.evaluations(run.log),
     "training": lambda run: metrics.training_loss(run.log, run.meta["dataset_size"]),
     "events": lambda run: events_of(run.log),
+    "contributions": lambda run: metrics.contributions(run.log),
+    "trained": lambda run: metrics.trained_groups(run.log, run.meta),
 }

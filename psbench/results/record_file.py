@@ -103,6 +103,7 @@ class Facts(_Declared):
     changed_buffers: list[str] = []
     classes: list[str] = []
     label_counts: list[list[Count]] | None = None
+    class_counts: list[Count] = []
     speeds: list[NonNegativeFloat] = []
     checkpoints: list[str] = []
     lost_workers: list[Count] = []
@@ -126,6 +127,8 @@ class Facts(_Declared):
                 raise ValueError(f"{name}: has {len(values)} values for {self.num_workers} workers")
         if any(len(row) != len(self.classes) for row in self.label_counts or ()):
             raise ValueError(f"label_counts: has not a number for each of {len(self.classes)} classes")
+        if self.class_counts and len(self.class_counts) != len(self.classes):
+            raise ValueError(f"class_counts: has not a number for each of {len(self.classes)} classes")
         if late := [each.worker for each in self.usage if each.worker >= self.num_workers]:
             raise ValueError(f"usage: has worker {late[0]} of {self.num_workers}")
         try:

@@ -73,10 +73,12 @@ class Run:
 
         Parameters
         ----------
-        table : "curves", "training" or "events"
+        table : "curves", "training", "events", "contributions" or "trained"
             The evaluations (`metrics.evaluations`: a row each, with `epoch`, `time_s`, `updates`, `bytes` and
             the values); the smoothed loss of the training steps (`metrics.training_loss`); every row of the
-            event log, with the names of its kinds (`core.log.Kind`) and its texts.
+            event log, with the names of its kinds (`core.log.Kind`) and its texts; what became of each
+            worker's gradients (`metrics.contributions`); which classes the model was trained on
+            (`metrics.trained_groups`).
         """
         from psbench.results.frames import frame_of
 

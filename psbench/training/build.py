@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -280,6 +281,7 @@ class Workload:
             "classes": list(names),
             "sharding": None if self.sharding_report is None else asdict(self.sharding_report),
             "label_counts": None if counts is None else counts.tolist(),
+            "class_counts": np.bincount(strata, minlength=len(names)).tolist() if self.shards else [],
             "speeds": [float(speed) for speed in self.profile.speed],
         }
 

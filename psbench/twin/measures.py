@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ from psbench.arrays import Integers
 from psbench.core.log import Kind
 from psbench.errors import DataError
 from psbench.metrics import idle_fraction, staleness, time_to_target
+from psbench.metrics.contributions import starved_workers, totals, unused_share
 from psbench.results.run import Run
 
 #: share of the versions that are passed over, in which processes warm up
@@ -31,6 +33,10 @@ class Measures:
         Of every push that was applied.
     bytes_up, bytes_down : int
         Of a push, and of a release that brought something; the largest.
+    unused : float, 0 to 1
+        Share of the finished gradients that were never used.
+    starved : list of str
+        A line for each worker of whose gradients none, or few, were used.
     target_s : float or None, seconds
         Until the target was reached; None if it was not, or none was given.
     """
@@ -41,6 +47,8 @@ class Measures:
     staleness: Integers
     bytes_up: int
     bytes_down: int
+    unused: float = 0.0
+    starved: Sequence[str] = ()
     target_s: float | None = None
 
 
@@ -68,6 +76,8 @@ def measures_of(run: Run, target: float | None = None) -> Measures:
         staleness=staleness(run.log)["staleness"].to_numpy(np.int64),
         bytes_up=int(sent[1].max(initial=0)),
         bytes_down=int(sent[0].max(initial=0)),
+        unused=unused_share(totals(run.log)) or 0.0,
+        starved=starved_workers(run.log),
         target_s=None if target is None else time_to_target(run.log, target),
     )
 

@@ -124,16 +124,19 @@ def write_prediction(found: Predictions, path: Path) -> Path:
         "s an update",
         "s an epoch",
         "idle",
+        "unused",
         *([f"s to {found.target:g}"] if asked else []),
     ]
     rows = [
         [
             *(row.title, str(row.update_s), str(row.epoch_s)),
             f"{row.idle:.1%}",
+            f"{row.unused:.1%}",
             *(["not reached" if row.target_s is None else str(row.target_s)] if asked else []),
         ]
         for row in found.rows
     ]
+    starved = [f"{row.title}: {text}" for row in found.rows for text in row.starved]
     ties = [f"cannot be told apart: {first} and {second}" for first, second in found.ties()]
     text = page(
         "prediction.html",
@@ -141,6 +144,6 @@ def write_prediction(found: Predictions, path: Path) -> Path:
         abstract=["On machines that were measured, in virtual time."],
         figure=figure,
         cells=(headings, rows),
-        verdicts=[] if found.over else ties,
+        verdicts=[*starved, *([] if found.over else ties)],
     )
     return write_text(path, text)

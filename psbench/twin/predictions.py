@@ -44,6 +44,16 @@ class Predicted:
         return math.fsum(each.idle for each in self.runs) / len(self.runs)
 
     @property
+    def unused(self) -> float:
+        """Mean share of the finished gradients that are never used, over the runs; 0 to 1."""
+        return math.fsum(each.unused for each in self.runs) / len(self.runs)
+
+    @property
+    def starved(self) -> Sequence[str]:
+        """The workers that are starved in the first run, a line each."""
+        return self.runs[0].starved
+
+    @property
     def judged_by(self) -> Band:
         """The band that decides the ranking: time to the target, or else per epoch."""
         return self.target_s or self.epoch_s
@@ -85,7 +95,7 @@ class Predictions:
         """Return a row for each strategy as plain data."""
         return [
             {
-                **{"strategy": row.name, "setting": row.setting, "idle": row.idle},
+                **{"strategy": row.name, "setting": row.setting, "idle": row.idle, "unused": row.unused},
                 **{name: _band(getattr(row, name)) for name in ("update_s", "epoch_s", "target_s")},
                 "staleness_mean": sum(float(each.staleness.mean()) for each in row.runs) / len(row.runs),
             }
@@ -98,13 +108,14 @@ class Predictions:
     def __str__(self) -> str:
         """Return a table, and a list of ties."""
         asked = self.target is not None
-        head = f"{'strategy':<34}{'s an update':>26}{'s an epoch':>26}{'idle':>8}"
+        head = f"{'strategy':<34}{'s an update':>26}{'s an epoch':>26}{'idle':>8}{'unused':>8}"
         lines = [head + (f"{f's to {self.target:g}':>26}" if asked else "")]
         for row in self.rows:
             cells = [row.update_s, row.epoch_s]
             line = f"{row.title:<34}" + "".join(f"{cell!s:>26}" for cell in cells)
-            line += f"{row.idle:>8.1%}"
+            line += f"{row.idle:>8.1%}{row.unused:>8.1%}"
             lines.append(line + (f"{_shown(row.target_s):>26}" if asked else ""))
+        lines += [f"{row.title}: {text}" for row in self.rows for text in row.starved]
         lines.append(f"in brackets: where another run lies with 90 %, over {self.seeds} seeds")
         if self.is_curve:
             best, same = self.best()

@@ -31,7 +31,6 @@ from psbench.metrics import (
     timeline,
     total_bytes,
     training_loss,
-    unused_workers,
 )
 from psbench.metrics.axes import Axes
 from psbench.metrics.pushes import BatchSizes
@@ -142,18 +141,6 @@ def test_every_push_has_a_fate():
     assert frame["fate"].tolist() == ["discarded", "committed", "buffered"]
     assert frame["staleness"].isna().tolist() == [True, False, True]
     assert frame["staleness"][1] == 1
-
-
-def test_a_worker_that_is_never_used_is_named():
-    log = EventLog()
-    for worker in (0, 3):
-        log.add(Kind.JOIN, 0.0, worker)
-    log.add(Kind.PUSH, 1.0, 0, 0, 0, 4, 1)
-    assert unused_workers(share_of_applied(log)) == []  # nothing was applied at all
-    log.add(Kind.APPLY, 1.0, 0, 0, 1, 4, 1)
-    assert unused_workers(share_of_applied(log)) == [
-        "worker 3: none of its pushes was applied, so its shard was never learned"
-    ]
 
 
 def test_batch_sizes_are_kept_where_they_change():

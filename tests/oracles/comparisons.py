@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from oracles.fates import class_distance, pieces_of
 from oracles.story import idle_of, rows_of, stalenesses, starts_of, workers_of
 from oracles.summaries import (
     chunks_begun,
@@ -24,7 +25,8 @@ from psbench.results.run import Run
 #: columns of the table of a comparison that are means over seeds
 MEANS = (
     *("time_s", "val_accuracy", "train_accuracy", "val_loss", "time_to_target_s", "epochs", "updates"),
-    *("staleness_mean", "staleness_max", "clock_lead_max", "idle_fraction", "bytes", "switch_epoch"),
+    *("staleness_mean", "staleness_max", "clock_lead_max", "idle_fraction", "unused", "class_distance"),
+    *("bytes", "switch_epoch"),
 )
 #: of a sweep, how far training got: what a run that diverged does not say
 QUALITY = ("val_accuracy", "best_val_accuracy", "train_accuracy", "val_loss", "train_loss")
@@ -40,6 +42,8 @@ def numbers_of(run: Run, target: float | None) -> dict[str, float | None]:
     best = [row["val_accuracy"] for row in evaluated if "val_accuracy" in row]
     answered = sent(rows, bool(run.meta["unanswered"]))
     data_bytes = sum(chunks_begun(answered)) * run.meta["sample_bytes"]
+    pieces = pieces_of(rows)
+    lost = sum(piece.fate != "used" for piece in pieces)
     return {
         "time_s": max(rows[-1].time_s, run.meta["time_s"]),
         **{name: last.get(name) for name in ("val_accuracy", "train_accuracy", "val_loss", "train_loss")},
@@ -51,6 +55,8 @@ def numbers_of(run: Run, target: float | None) -> dict[str, float | None]:
         "staleness_max": max(stale, default=None),
         "clock_lead_max": max((start.lead for start in starts_of(rows)), default=0),
         "idle_fraction": sum(idle.values()) / len(workers_of(rows)),
+        "unused": lost / len(pieces) if pieces else None,
+        "class_distance": class_distance(run, pieces),
         "bytes": (sum(row.bytes for row in answered) + data_bytes) / 1e6,
         "switch_epoch": switches[0]["epoch"] if switches else None,
     }

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from oracles.fates import class_distance, pieces_of, shares_of_classes
 from oracles.story import (
     PHASES,
     ROUNDING_S,
@@ -241,6 +242,89 @@ def shares(run: Run, label: str) -> Table:
     ]
 
 
+#: the groups of ages, in versions: the first and the last of each
+AGES = ((0, 0), (1, 1), (2, 3), (4, 7), (8, 15), (16, 31), (32, 63))
+
+
+def fate_of(piece: Any) -> str:
+    """Return how a chart names what became of a piece of work."""
+    if piece.age is None:
+        return str(piece.fate)
+    for low, high in AGES:
+        if low <= piece.age <= high:
+            return str(low) if low == high else f"{low}-{high}"
+    return "64 and more"
+
+
+def _place(fate: str) -> tuple[int, str]:
+    """Return where a fate is in the stack: by age, then by reason."""
+    first = fate.split("-")[0].split(" ")[0]
+    return (int(first), "") if first.isdigit() else (1000, fate)
+
+
+def worker_fates(run: Run) -> Table:
+    """Return how many gradients of each worker came to what, by age or reason."""
+    pieces = pieces_of(rows_of(run.log))
+    found = []
+    for worker in sorted({piece.worker for piece in pieces}):
+        own = [fate_of(piece) for piece in pieces if piece.worker == worker]
+        for fate in sorted({*own}, key=_place):
+            row = {"worker": worker, "fate": fate, "gradients": own.count(fate)}
+            found.append(row | {"share": own.count(fate) / len(pieces)})
+    return found
+
+
+def fates(label: str, runs: Sequence[Run]) -> Table:
+    """Return how many gradients came to what, over all workers and seeds."""
+    all_of_them = [fate_of(piece) for run in runs for piece in pieces_of(rows_of(run.log))]
+    return [
+        {"label": label, "fate": fate, "gradients": all_of_them.count(fate)}
+        | {"share": all_of_them.count(fate) / len(all_of_them)}
+        for fate in sorted({*all_of_them}, key=_place)
+    ]
+
+
+def classes(run: Run) -> Table:
+    """Return the samples of each class in what was used."""
+    pieces = pieces_of(rows_of(run.log))
+    shares = shares_of_classes(run, pieces) or []
+    labels = data_of(run).train_y.tolist()
+    used = sum(piece.samples for piece in pieces if piece.fate == "used")
+    return [
+        {"group": name, "samples": used * share, "share": share}
+        | {"whole": labels.count(number) / len(labels)}
+        for number, (name, share) in enumerate(zip(run.meta["classes"], shares, strict=False))
+    ]
+
+
+def is_far(runs: Sequence[Run]) -> bool:
+    """Return whether one of the runs has been trained on other classes than the data's by a percent."""
+    return any((class_distance(run, pieces_of(rows_of(run.log))) or 0.0) >= 0.01 for run in runs)
+
+
+def distances(run: Run, label: str) -> Table:
+    """Return how far off the classes are after every so many gradients as there are workers."""
+    rows = rows_of(run.log)
+    found: Table = []
+    if not run.meta["label_counts"]:
+        return found
+    count = version = 0
+    for place, row in enumerate(rows):
+        if row.kind == "APPLY":
+            version = row.version
+        if (row.kind == "APPLY" and row.loss == 0) or row.kind not in ("APPLY", "RELEASE") or not row.samples:
+            continue
+        count += 1
+        if count % run.experiment.num_workers == 0:
+            # what had become of it until then: pushes that are pending are not used
+            far = class_distance(run, [p for p in pieces_of(rows[: place + 1]) if p.fate == "used"])
+            axes = {"time_s": row.time_s, "epoch": samples_until(rows, place + 1) / run.meta["dataset_size"]}
+            sent_until = sum(each.bytes for each in rows[: place + 1])
+            axes |= {"updates": version, "bytes": sent_until}
+            found.append({"label": label, **axes, "class_distance": far})
+    return found
+
+
 def counted(values: Sequence[int], label: str) -> Table:
     """Return how often each number occurs, in at most 40 bars of equally many numbers."""
     width = 1
@@ -290,6 +374,9 @@ def of_run(run: Run, label: str) -> dict[str, list[Table]]:
         "idle": [worker_idle(run)],
         "steps": [steps(run)],
         "share": [shares(run, label)],
+        "contributions": [worker_fates(run)],
+        "trained": [classes(run)],
+        "class_distance": [distances(run, label)],
         "staleness": [counted(staleness(run), label)],
         "lead": [counted(leads(run), label)],
         "batch_size": [batch_sizes(run)],
@@ -298,6 +385,10 @@ def of_run(run: Run, label: str) -> dict[str, list[Table]]:
     }
     if not any(row["ms"] for row in found["steps"][0] if row["part"] == "reading"):
         del found["steps"]
+    if len({row["fate"] for row in found["contributions"][0]}) == 1:
+        del found["contributions"]
+    if not is_far([run]):
+        del found["trained"], found["class_distance"]
     for name in ("staleness", "lead"):  # one bar says nothing
         if len(found[name][0]) == 1:
             del found[name]

@@ -41,6 +41,10 @@ def _experiments() -> dict[str, list[dict[str, Any]]]:
             | {"batch_size": 480, "stop": {"epochs": 1}, "seed": seed}
             for seed in (0, 1)
         ],
+        "skewed": [
+            {"strategy": {"name": "ssp", "staleness_bound": 2}, "cluster": FOUR}
+            | {"sharding": {"name": "dirichlet", "alpha": 0.2, "min_size": 2}}
+        ],
         "losses": [{"strategy": "asp", "cluster": CHANGING, "seed": seed} for seed in (0, 1)],
         "losses at a barrier": [{"strategy": "bsp", "cluster": CHANGING}],
         "switch": [

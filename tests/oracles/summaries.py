@@ -9,6 +9,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import torch
+from oracles.fates import class_distance, pieces_of, starved
 from oracles.story import (
     Row,
     end_of,
@@ -242,6 +243,7 @@ def summary_of(run: Run) -> dict[str, Any]:
             sum(row.worker == worker for row in applied) / len(applied) if applied else None
             for worker in workers
         ],
+        "contributions": _contributions(run, rows),
         "switches": switches_of(rows, size, [c.name for c in experiment.strategy.compositions]),
         "digest": digest_of(run.log),
     }
@@ -258,6 +260,16 @@ def summary_of(run: Run) -> dict[str, Any]:
     return found
 
 
+def _contributions(run: Run, rows: list[Row]) -> dict[str, Any]:
+    pieces = pieces_of(rows)
+    lost = [piece.fate for piece in pieces if piece.fate != "used"]
+    return {
+        "used": len(pieces) - len(lost),
+        "unused": {fate: lost.count(fate) for fate in lost},
+        "class_distance": class_distance(run, pieces),
+    }
+
+
 def _votes(rows: list[Row], local: int) -> dict[str, Any]:
     synchronous = sum(row.kind == "RELEASE" and row.id == 1 for row in rows)
     return {
@@ -271,16 +283,7 @@ def _votes(rows: list[Row], local: int) -> dict[str, Any]:
 def warnings_of(run: Run) -> list[str]:
     """Return what a reader is warned of, but for switch rules and incidents."""
     rows = rows_of(run.log)
-    applied = {row.worker for row in rows if row.kind == "APPLY"}
-    found = (
-        at_whole_rates(run)
-        + resumed(rows)
-        + [
-            f"worker {worker}: none of its pushes was applied, so its shard was never learned"
-            for worker in workers_of(rows)
-            if applied and worker not in applied
-        ]
-    )
+    found = at_whole_rates(run) + resumed(rows) + starved(rows)
     if run.meta["status"] == "diverged":
         found.append(f"the run diverged: {run.meta['reason']}")
     lost = lost_workers(rows)

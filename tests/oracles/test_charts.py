@@ -44,9 +44,10 @@ def test_figures_of_what_workers_did(runs: dict[str, list[Run]], name: str) -> N
     for run in runs[name][:1]:
         found, expected = by_name(charts.worker_figures(run, LABEL)), drawings.of_run(run, LABEL)
         assert {*found} - {"servers"} == {*expected}
+        marks = drawings.switched(LABEL, [run])
         for figures, tables in ((found[figure], expected[figure]) for figure in expected):
             for figure, table in zip(figures, tables, strict=True):
-                check(figure, table)
+                check(figure, table, [*table, *marks] if figure.name == "class_distance" else None)
         for figure in (*found["timeline"], *found.get("switch", ())):
             has_beside = len(metrics.sends_beside(run.log)) > 0
             assert ("see why. A send within" in figure.note) == has_beside
@@ -132,7 +133,17 @@ def test_what_each_server_holds(runs: dict[str, list[Run]]) -> None:
 @pytest.fixture(scope="session")
 def groups(runs: dict[str, list[Run]]) -> dict[str, list[Run]]:
     """Runs of all kinds, of which some seeds have reasons to wait that others lack."""
-    chosen = ("barrier", "losses", "switch", "votes", "overlap", "divergence", "bounded", "no barrier")
+    chosen = (
+        "barrier",
+        "losses",
+        "switch",
+        "votes",
+        "overlap",
+        "divergence",
+        "bounded",
+        "no barrier",
+        "skewed",
+    )
     return {name: runs[name] for name in chosen} | {"unlike": [runs["barrier"][0], runs["bounded"][0]]}
 
 
@@ -149,12 +160,18 @@ def test_figures_of_a_comparison(groups: dict[str, list[Run]]) -> None:
             for label, own in groups.items()
             for row in drawings.spread(label, [value for run in own for value in values(run)])
         ]
+    expected["contributions"] = [row for label, own in groups.items() for row in drawings.fates(label, own)]
+    assert drawings.is_far([run for own in groups.values() for run in own])
+    expected["class_distance"] = [
+        row for label, own in groups.items() for row in drawings.distances(own[0], label)
+    ]
+    first = [mark for label, own in groups.items() for mark in drawings.switched(label, own[:1])]
     both = drawings.pareto(groups)
     expected |= {"pareto_bytes": both, "pareto_silent_s": both}
     assert {*found} == {*expected}
     for name, table in expected.items():
         (figure,) = found[name]
-        check(figure, table)
+        check(figure, table, [*table, *first] if name == "class_distance" else None)
 
 
 @pytest.mark.parametrize("name", NAMES)

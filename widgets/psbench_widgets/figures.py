@@ -109,14 +109,28 @@ FIGURES = (
         note="dashed: an equal share",
         names_runs=True,
     ),
+    FigureSpec(
+        "contributions",
+        "updates",
+        lambda _, *fates: charts.contribution_chart("source", fates=fates),
+        note="blue: used, lighter is older; violet: never used",
+    ),
     TRADE,
     _histogram("staleness", "0 is fresh"),
     _histogram("lead", "what SSP bounds"),
     FigureSpec("bytes", "updates", lambda *_: charts.traffic_chart("source")),
     FigureSpec("batch_size", "updates", lambda *_: charts.batch_size_chart("source")),
     FigureSpec("rule", "updates", lambda *_: charts.rule_chart("source"), note="dashed: its threshold"),
+    _curve("class_distance", "data"),
+    FigureSpec(
+        "trained", "data", lambda *_: charts.trained_chart("source"), note="orange: its share of the data"
+    ),
     FigureSpec("labels", "data", lambda *_: charts.label_chart("source")),
 )
+
+
+#: charts whose specification has the values of a column: what is stacked
+_STACKED = {"idle": "reason", "contributions": "fate"}
 
 
 class Figures:
@@ -212,7 +226,7 @@ class Figures:
         name = str(experiment.strategy.name)
         shown = Shown(name, EventLog(), {"strategy": name, "dataset_size": 1})
         for figure in FIGURES:
-            if figure.key == "idle":
+            if figure.key in _STACKED:
                 continue
             spec = self._spec(figure, [shown], *([self.x] if figure.is_curve else []))
             if not self._shown:
@@ -229,9 +243,8 @@ class Figures:
             chart = self.charts[figure.key]
             span = whole if figure.is_curve else f"{whose}{words}" + ("" if chart.count() else ": none")
             if isinstance(next(iter(self._sent.get(figure.key, {}).get("worker", ())), None), str):
-                least, most = (
-                    ("wait least", "wait most") if figure.key != "share" else ("push least", "push most")
-                )
+                pushes = figure.key in ("share", "contributions")
+                least, most = ("push least", "push most") if pushes else ("wait least", "wait most")
                 span += f"; tenths of the workers, from those that {least} to those that {most}"
             swept = SWEPT if figure.key == "trade" and self._sweep else ""
             chart.note = "; ".join(filter(None, (span, swept, figure.note)))
@@ -307,6 +320,8 @@ class Figures:
             columns = with_sweep(columns, self._sweep)
         elif figure.key == "share":
             columns = shares_in_groups(columns)
+        elif figure.key == "contributions":
+            columns = fates_in_groups(columns)
         elif figure.key == "batch_size":
             columns = of_some(columns)
         if columns == self._sent.get(figure.key, {}):
@@ -315,7 +330,8 @@ class Figures:
         if not columns:  # there was none of it yet: not what there was later
             self.charts[figure.key].replace({})
             return
-        about = tuple(sorted(set(columns["reason"]))) if figure.key == "idle" else ()
+        stacked = _STACKED.get(figure.key)
+        about = tuple(sorted(set(columns[stacked]))) if stacked else ()
         if self._about.get(figure.key) != about:
             self._about[figure.key] = about
             self.charts[figure.key].spec = self._spec(figure, self._shown, *about)
@@ -372,6 +388,34 @@ def shares_in_groups(columns: Columns) -> Columns:
     for name in ("share", "applied", "equal"):
         found[name] = [float(np.mean(np.array(columns[name])[group])) for group in order]
     return {"label": [columns["label"][0]] * GROUPS, **found}
+
+
+def fates_in_groups(columns: Columns) -> Columns:
+    """Return gradients of each worker by fate; of many workers, those of tenths of them by their number."""
+    workers = list(dict.fromkeys(columns.get("worker", ())))
+    if len(workers) <= MANY:
+        return columns
+    totals = dict.fromkeys(workers, 0)
+    for worker, gradients in zip(columns["worker"], columns["gradients"], strict=True):
+        totals[worker] += gradients
+    order = sorted(workers, key=lambda worker: totals[worker])
+    tenth = {
+        worker: _tenth(number)
+        for number, group in enumerate(np.array_split(np.array(order), GROUPS))
+        for worker in group.tolist()
+    }
+    found: dict[tuple[str, str], list[float]] = {}
+    rows = zip(*(columns[name] for name in ("worker", "fate", "gradients", "share")), strict=True)
+    for worker, fate, gradients, share in rows:
+        sums = found.setdefault((tenth[worker], fate), [0, 0.0])
+        sums[0], sums[1] = sums[0] + gradients, sums[1] + share
+    keys = sorted(found)
+    return {
+        "worker": [key[0] for key in keys],
+        "fate": [key[1] for key in keys],
+        "gradients": [found[key][0] for key in keys],
+        "share": [found[key][1] for key in keys],
+    }
 
 
 def of_some(columns: Columns) -> Columns:

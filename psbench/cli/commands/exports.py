@@ -32,7 +32,12 @@ def export_command(
         ),
     ] = None,
     table: Annotated[
-        str, typer.Option("--table", metavar="TABLE", help="Which table: curves, training or events.")
+        str,
+        typer.Option(
+            "--table",
+            metavar="TABLE",
+            help="Which table: curves, training, events, contributions, trained.",
+        ),
     ] = "curves",
 ) -> None:
     """Export a saved run: tables as CSV or Parquet, scalars for TensorBoard, or a page.

@@ -1,0 +1,226 @@
+"""Groups of samples, as classes: how much of each a model was trained on, and how far off that is.
+
+A log says how much of each worker's shard was used, and a run's facts how the samples of a shard divide into
+groups. A mini-batch counts as its worker's shard on average; `psbench.recount` counts the samples themselves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from psbench.arrays import Array, Doubles
+from psbench.core.log import EventLog, Kind
+from psbench.errors import UnknownName
+from psbench.metrics.axes import Axes, AxisValues
+from psbench.metrics.contributions import is_used
+from psbench.metrics.rows import Rows, positions
+from psbench.metrics.table import table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: rows whose samples are looked at together; bounds memory
+_PIECE = 4096
+
+
+class Groups(NamedTuple):
+    """A partition of the training samples.
+
+    Attributes
+    ----------
+    names : list of str
+    of_shards : float64 array, (num_workers, num_groups)
+        The share of each group in each worker's shard; rows sum to 1.
+    whole : float64 array, (num_groups,)
+        The share of each group in the data.
+    """
+
+    names: list[str]
+    of_shards: Doubles
+    whole: Doubles
+
+    @classmethod
+    def of_counts(cls, names: list[str], shards: Any, whole: Any) -> Groups:
+        """Return the groups of which each shard and the whole data have so many samples."""
+        counts, total = np.asarray(shards, dtype=float), np.asarray(whole, dtype=float)
+        return cls(list(names), counts / counts.sum(axis=1, keepdims=True), total / total.sum())
+
+
+def _classes(meta: Mapping[str, Any]) -> Groups | None:
+    """Return the classes, if a run's facts have their counts (timing-only runs read no data)."""
+    counts, whole = meta.get("label_counts"), meta.get("class_counts")
+    return Groups.of_counts(meta["classes"], counts, whole) if counts and whole else None
+
+
+#: the partitions that a run's facts may describe, by name
+GROUPINGS: dict[str, Callable[[Mapping[str, Any]], Groups | None]] = {"class": _classes}
+
+
+def groups_of(meta: Mapping[str, Any], by: str = "class") -> Groups | None:
+    """Return the groups of a run's samples; None where its facts do not describe them.
+
+    Raises
+    ------
+    UnknownName
+        If there is no such partition.
+    """
+    if by not in GROUPINGS:
+        raise UnknownName("partition of samples", by, GROUPINGS)
+    return GROUPINGS[by](meta)
+
+
+def distance(shares: Array, whole: Array) -> Doubles:
+    """Return the total variation between distributions: the share that would have to be another group.
+
+    >>> float(distance(np.array([0.75, 0.25]), np.array([0.5, 0.5])))
+    0.25
+    """
+    found: Doubles = np.abs(shares - whole).sum(axis=-1) / 2
+    return found
+
+
+def trained_groups(log: EventLog, meta: Mapping[str, Any], by: str = "class") -> pd.DataFrame:
+    """Return how much of each group the model was trained on.
+
+    Parameters
+    ----------
+    log : EventLog
+    meta : mapping
+        The run's facts.
+    by : "class"
+
+    Returns
+    -------
+    DataFrame
+        `group`, `samples` (in gradients that were used), `share` (of these, 0 to 1), `whole` (the group's
+        share of the training data). Empty where the facts do not describe the groups, or nothing was used.
+    """
+    columns = ("group", "samples", "share", "whole")
+    groups = groups_of(meta, by)
+    if groups is None:
+        return table([], columns=columns)
+    found = TrainedGroups(groups)
+    found.read(log, log.rows(), None)
+    return table(found.columns(), columns=columns)
+
+
+def group_distance(log: EventLog, meta: Mapping[str, Any], by: str = "class") -> pd.DataFrame:
+    """Return the distance of what was trained on so far from the data, along a run.
+
+    Returns
+    -------
+    DataFrame
+        `time_s`, `epoch`, `updates`, `bytes` and `class_distance`: total variation, 0 to 1, after every so
+        many gradients as there are workers. Empty as `trained_groups` is.
+    """
+    groups = groups_of(meta, by)
+    rows = log.rows()
+    at = Axes().read(rows)
+    if groups is None:
+        groups = Groups([], np.zeros((0, 0)), np.zeros(0))
+    found = TrainedGroups(groups).read(log, rows, at)
+    found["epoch"] = found["epoch"] / meta["dataset_size"]
+    return table(found | {f"{by}_distance": found.pop("distance")})
+
+
+def class_distance(log: EventLog, meta: Mapping[str, Any]) -> float | None:
+    """Return the distance of what a run was trained on from the data, by class; None if that is not known."""
+    groups = groups_of(meta)
+    if groups is None:
+        return None
+    found = TrainedGroups(groups)
+    found.read(log, log.rows(), None)
+    return found.distance
+
+
+class TrainedGroups:
+    """How much of each group was trained on, along a log that grows."""
+
+    def __init__(self, groups: Groups) -> None:
+        self.groups, self._workers = groups, len(groups.of_shards)
+        self._samples = np.zeros(self._workers)  # used, by the shard that they are of
+        self._count = 0  # gradients used
+        self._shared: dict[int, Mapping[str, Any]] = {}  # what others share with a worker for its steps
+
+    def read(self, log: EventLog, rows: Rows, at: AxisValues | None) -> dict[str, Array]:
+        """Read new rows; return where they are on the axes, with the `distance` there (none without `at`).
+
+        `epoch` is in samples: the size of the data is not known here.
+        """
+        place = positions(rows, Kind.APPLY, Kind.RELEASE)
+        used = rows[place]
+        place = place[(used["samples"] > 0) & ((used["kind"] == Kind.RELEASE) | is_used(used))]
+        parts: list[tuple[Array, Array]] = [(place[:0], np.zeros(0))]
+        by_shard = self._shards(log, rows)
+        for begin in range(0, len(place) if self._workers else 0, _PIECE):
+            parts.append(self._read_piece(place[begin : begin + _PIECE], rows, by_shard))
+        shown, distances = (np.concatenate(each) for each in zip(*parts, strict=True))
+        if at is None:
+            return {}
+        axes = {"time_s": rows["time_s"][shown], "epoch": at.samples[shown]}
+        return axes | {"updates": at.version[shown], "bytes": at.bytes[shown], "distance": distances}
+
+    def _read_piece(
+        self, place: Array, rows: Rows, by_shard: Mapping[int, Mapping[int, int]]
+    ) -> tuple[Array, Array]:
+        own = np.zeros((len(place), self._workers))
+        own[np.arange(len(place)), rows["worker"][place]] = rows["samples"][place]
+        for number, row in enumerate(place.tolist()) if by_shard else ():
+            for shard, samples in by_shard.get(row, {}).items():
+                own[number, rows["worker"][row]] -= samples
+                own[number, shard] += samples
+        until = self._samples + np.cumsum(own, axis=0)
+        shown = np.flatnonzero((self._count + 1 + np.arange(len(place))) % self._workers == 0)
+        self._samples, self._count = until[-1], self._count + len(place)
+        of_groups = until[shown] @ self.groups.of_shards
+        shares = of_groups / of_groups.sum(axis=1, keepdims=True)
+        return place[shown], distance(shares, self.groups.whole)
+
+    def _shards(self, log: EventLog, rows: Rows) -> dict[int, dict[int, int]]:
+        """Return, for each row of steps with which others shared samples (data injection), how many each."""
+        releases = positions(rows, Kind.RELEASE)
+        shares = [n for n in np.unique(rows["text"][releases]).tolist() if '"injection"' in log.text(n)]
+        if not (shares or self._shared):
+            return {}
+        orders = {number: json.loads(log.text(number))["injection"] for number in shares}
+        found: dict[int, dict[int, int]] = {}
+        for place in positions(rows, Kind.RELEASE, Kind.APPLY, Kind.HANDOVER).tolist():
+            row = rows[place]
+            if row["kind"] == Kind.HANDOVER:
+                self._shared.clear()
+                continue
+            worker, shared = int(row["worker"]), self._shared.get(int(row["worker"]))
+            if shared and row["samples"] > 0:
+                steps = max(int(row["steps"]), 1)
+                found[place] = dict.fromkeys(shared["workers"], shared["each"] * steps)
+            if row["kind"] == Kind.RELEASE and row["id"] == 0 and int(row["text"]) in orders:
+                self._shared[worker] = orders[int(row["text"])]
+        return found
+
+    def count_from(self, earlier: TrainedGroups) -> None:
+        """Leave out what an earlier state of the same log had counted."""
+        self._samples = self._samples - earlier._samples
+
+    @property
+    def shares(self) -> Doubles | None:
+        """The share of each group in what was trained on; None if nothing was."""
+        of_groups = self._samples @ self.groups.of_shards
+        return of_groups / of_groups.sum() if of_groups.sum() > 0 else None
+
+    @property
+    def distance(self) -> float | None:
+        """The distance of these shares from those of the data."""
+        shares = self.shares
+        return None if shares is None else float(distance(shares, self.groups.whole))
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of `trained_groups`; empty if nothing was used."""
+        shares = self.shares
+        if shares is None:
+            return {name: [] for name in ("group", "samples", "share", "whole")}
+        samples, whole = self._samples @ self.groups.of_shards, self.groups.whole
+        return {"group": self.groups.names, "samples": samples, "share": shares, "whole": whole}
