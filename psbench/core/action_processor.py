@@ -128,7 +128,7 @@ class ActionProcessor:
         self.set_ranges(now.placement.ranges(self._wire_size.layout))
         own_rate = type(now.communication).rate_epoch is not Communication.rate_epoch
         self._rate_epoch = now.communication.rate_epoch if own_rate else None
-        self._order_hooks: list[Any] = defined("on_release", now.communication, now.stragglers)
+        self._order_hooks: list[Any] = defined("on_release", now.communication, now.stragglers, now.selection)
 
     def watch(self, rule: Switching | None) -> None:
         """Ask this switch rule after every update, if there is one, beside the composition's parts."""

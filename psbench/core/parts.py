@@ -18,6 +18,7 @@ from psbench.core.arithmetic import State, Vector, WorkerStep
 from psbench.core.events import Evaluated, Push, Report, SwitchRequested, Vote
 from psbench.core.needs import FLOAT_CODECS, Need
 from psbench.core.part import Part, make_part, overrides
+from psbench.core.selection import Selection as Selection
 from psbench.core.view import ClusterView
 from psbench.core.worker_policy import WorkerPolicy
 

@@ -12,12 +12,11 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from psbench.backends.checkpointing import Since, named, repeats_steps, under
+from psbench.backends.checkpointing import Since, kept_tensors, named, repeats_steps, under
 from psbench.backends.compression import Compression
 from psbench.backends.local_steps import mean_model, obey, renew
 from psbench.backends.partition import fragments_of, partitions
 from psbench.backends.simulated.event_queue import EventQueue
-from psbench.backends.simulated.measurements import forward_s
 from psbench.backends.simulated.shared_cores import StepBegins
 from psbench.backends.simulated.transfers import Transfers
 from psbench.backends.simulated.workers import Resources, WorkerEvent, Workers
@@ -212,6 +211,8 @@ class LocalWorkers(Workers):
         """Forget a worker; should it come back, it starts from the model it is sent."""
         self.cancel(worker, None)
         self._workers.pop(worker, None)
+        if self._trainer is not None:
+            self._trainer.forget(worker)
         self.without_model.add(worker)
         self.compression.leave(worker)
 
@@ -252,7 +253,7 @@ class LocalWorkers(Workers):
         """
         own = self._workers.get(worker)
         if own is None or worker not in self._resources.view.active:
-            held: _Held = {}, self._resources.position(worker)
+            held: _Held = self._resources.remembered(worker), self._resources.position(worker)
         elif waits and own.is_idle:
             held = self._held(own)
         elif own.loop.exchanging and push is None:
@@ -264,12 +265,12 @@ class LocalWorkers(Workers):
 
     def _held(self, worker: _Worker, since: Since | None = None) -> _Held:
         """Return what a worker holds now, as it is to be stored if it computes from now on."""
-        plain, tensors = self._resources.position(worker.number), dict[str, Tensor]()
+        plain, tensors = self._resources.position(worker.number), self._resources.remembered(worker.number)
         if since is None or self._repeats_steps:
             plain |= {"loop": worker.loop.state_dict(), "next_chunk_s": worker.next_chunk_s}
             plain |= {} if since is None else {"since": since, "orders": {**worker.model.orders}}
             if self._trainer is not None and (since is not None or self._composition.computes_on_workers):
-                tensors = named("model/", worker.model.state_dict())
+                tensors |= named("model/", worker.model.state_dict())
         return tensors, plain
 
     def restore(self, worker: int, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
@@ -283,7 +284,7 @@ class LocalWorkers(Workers):
             if model:
                 own.model.load_state_dict(model)
             own.model.obey(plain.get("orders", {}))
-            own.at_release = own.at_push = named("model/", model), {**plain}
+            own.at_release = own.at_push = kept_tensors(tensors), {**plain}
             for orders in plain.get("told", ()):
                 own.loop.on_orders(orders)
 
@@ -338,6 +339,8 @@ class LocalWorkers(Workers):
             steps, evaluator = self._resources.computing
             worker.job = None
             result = steps.result(step.job, self._step_model(worker), worker.model.buffers)
+            assert self._trainer is not None
+            self._trainer.learn(step.job, result)
             worker.model.stepped(result, step.samples, worker.loop.epoch)
             loss = result.loss
             stats = StepStatistics(result, worker.model, evaluator)
@@ -345,7 +348,7 @@ class LocalWorkers(Workers):
         directive = worker.loop.stepped(step.samples, step.compute_s, loss, stats or _UNKNOWN)
         if evaluated := stats.evaluated_samples if stats is not None else 0:
             worker.computes = True
-            seconds = forward_s(self._resources.workload.profile, evaluated, worker.number)
+            seconds = self._resources.workload.profile.forward_s(evaluated, worker.number)
             end = EvaluationEnd(worker, worker.generation, directive)
             self._queue.schedule(now + seconds, worker.number, end)
         else:
@@ -414,7 +417,10 @@ class LocalWorkers(Workers):
         num_bytes = self._transfers.bytes_of_push(worker.loop.fragment, worker.loop.version)
         sent = None if self._trainer is None else worker.model.payload(worker.loop.fragment)
         measured = numbers_of(sent, worker.loop.reads)
-        push = worker.loop.push(-1, bytes=num_bytes, overlapping=overlapping, measured=measured)
+        reported = {} if self._trainer is None else self._trainer.report(worker.number)
+        push = worker.loop.push(
+            -1, bytes=num_bytes, overlapping=overlapping, measured=measured, reported=reported
+        )
         if sent is not None:
             if (corruptions := self._resources.corruptions) is not None:
                 sent = corruptions.of(worker.number, push.ticket, sent, push.fragment)
@@ -437,11 +443,13 @@ class LocalWorkers(Workers):
         injection = worker.loop.injection
         self._network.advance(now)
         begins_s += self._network.injection(number, injection, self._sample_bytes)
-        job = None if self._trainer is None else self._trainer.start(number, samples, injection)
-        compute_s = self._resources.step_times.next(number, samples, begins_s)
-        if job is not None:
-            worker.job, (steps, _), model = job, self._resources.computing, worker.model
-            steps.begin(job, self._step_model(worker), model.buffers, begins_s + compute_s)
+        job, compute_s = None, self._resources.step_times.next(number, samples, begins_s)
+        if self._trainer is not None:
+            own, model = (self._step_model(worker), worker.model.buffers), worker.model
+            job = worker.job = self._trainer.start(number, samples, injection, model.orders, own)
+            if job.looked:
+                compute_s += self._resources.workload.profile.forward_s(job.looked, number)
+            self._resources.computing[0].begin(job, *own, begins_s + compute_s)
         worker.computes = True
         end = StepEnd(worker, worker.generation, job, samples, compute_s)
         if self._resources.cores is None:

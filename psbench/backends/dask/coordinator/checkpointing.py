@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from psbench.backends.checkpointing import (
     KEPT_WHEN_VOID,
+    SELECTION,
     Resumption,
     actions_to_plain,
     idle_workers,
@@ -219,7 +220,11 @@ class WorkerPart(NamedTuple):
     def as_of_release(self) -> WorkerPart:
         """Return what is left of the part of a worker that waited, once it computes: that work is void."""
         kept = {name: value for name, value in self.state.items() if name in KEPT_WHEN_VOID}
-        return WorkerPart(kept, {name: t for name, t in self.tensors.items() if name == "residual"})
+        return WorkerPart(kept, self._kept_when_void())
+
+    def _kept_when_void(self) -> StateDict:
+        kept = ("residual", SELECTION)
+        return {name: tensor for name, tensor in self.tensors.items() if name.startswith(kept)}
 
 
 def part_at(position: BatchPosition) -> WorkerPart:
