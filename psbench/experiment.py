@@ -243,6 +243,12 @@ class Experiment(Specification):
         self.sharding.check_data(self.data.name, self.data.num_shards, workers)
         suitability.check_reduced_momentum(self.strategy, self.optimizer)
         for composition in self.strategy.compositions:
+            if self.sharding.ordered and composition.selection.chooses:
+                raise ParameterError(
+                    f"sharding {self.sharding.name!r} keeps the samples of a worker in their order, and "
+                    f"selection {composition.selection.name!r} takes them in its own; use another sharding, "
+                    "or selection 'reshuffle'"
+                )
             placement = composition.placement
             adding = servers_that_add(placement)
             if adding or not isinstance(placement, Collective):

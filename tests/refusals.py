@@ -145,6 +145,7 @@ PLAIN = {
     "communication": "every_step",
     "stragglers": "fixed",
     "placement": "parameter_server",
+    "selection": "reshuffle",
 }
 GRADIENTS = {"name": "exchange", "aggregate": "gradient"}
 PIECES = {"name": "fragments", "local_steps": 4, "num_fragments": 2, "overlap": 0}

@@ -166,6 +166,15 @@ def repeats_steps(composition: Strategy) -> bool:
     return not (waits or isinstance(composition.placement, PeerToPeer))
 
 
+#: prefix of what a worker's selection remembers, among its tensors
+SELECTION = "selection/"
+
+
+def kept_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return of a restored worker's tensors its model, and what its selection remembers."""
+    return {name: value for name, value in tensors.items() if name.startswith(("model/", SELECTION))}
+
+
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 

@@ -84,11 +84,15 @@ def push_round(
     *,
     num_bytes: int,
     overlapping: bool,
+    reported: Mapping[str, float],
 ) -> Push:
-    """Push what a worker has made since its last push, or what a faulty one sends in its place."""
+    """Push what a worker has made since its last push, or what a faulty one sends in its place.
+
+    `reported`: what its selection reports with it.
+    """
     payload = model.payload(loop.fragment)
     measured = numbers_of(payload, loop.reads)
-    push = loop.push(-1, bytes=num_bytes, overlapping=overlapping, measured=measured)
+    push = loop.push(-1, bytes=num_bytes, overlapping=overlapping, measured=measured, reported=reported)
     if corruptions is not None:
         payload = corruptions.of(loop.worker, push.ticket, payload, push.fragment)
     decoded = exchange.push(push, payload, model.buffers)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from psbench.core.actions import Action, Apply
 from psbench.core.events import COLLECTIVE, Push
+from psbench.core.selection import REPORTED
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView
 from psbench.core.wire_size import WireSize
@@ -18,8 +19,8 @@ def with_stats(push: Push, reads: Sequence[str]) -> Push:
     A worker with a loop has sent them, except the time its push took.
     """
     sent = push.stats or {}
-    ended = {COLLECTIVE: sent[COLLECTIVE]} if COLLECTIVE in sent else {}
-    push.stats = {name: sent[name] if name in sent else getattr(push, name) for name in reads} | ended
+    others = {name: sent[name] for name in sent if name == COLLECTIVE or name.startswith(REPORTED)}
+    push.stats = {name: sent[name] if name in sent else getattr(push, name) for name in reads} | others
     return push
 
 

@@ -38,8 +38,15 @@ from psbench.core.parts import Aggregation as Aggregation
 from psbench.core.parts import Communication as Communication
 from psbench.core.parts import Consistency as Consistency
 from psbench.core.parts import Placement as Placement
+from psbench.core.parts import Selection as Selection
 from psbench.core.parts import Stragglers as Stragglers
 from psbench.core.parts import Switching as Switching
+from psbench.core.selection import ByNeighbourhood as ByNeighbourhood
+from psbench.core.selection import Memory as Memory
+from psbench.core.selection import Neighbourhoods as Neighbourhoods
+from psbench.core.selection import SampleGroups as SampleGroups
+from psbench.core.selection import of_groups as of_groups
+from psbench.core.selection import reported as reported
 from psbench.core.specification import Specification as Specification
 from psbench.core.specification import parameter as parameter
 from psbench.core.strategy import Strategy as Strategy

@@ -129,7 +129,7 @@ class ActionProcessor:
         self.set_ranges(now.placement.ranges(self._wire_size.layout))
         own_rate = type(now.communication).rate_epoch is not Communication.rate_epoch
         self._rate_epoch = now.communication.rate_epoch if own_rate else None
-        self._order_hooks: list[Any] = defined("on_release", now.communication, now.stragglers)
+        self._order_hooks: list[Any] = defined("on_release", now.communication, now.stragglers, now.selection)
 
     def watch(self, rule: Switching | None) -> None:
         """Call this switch rule after every update, besides the composition's parts."""

@@ -87,6 +87,10 @@ CALLED_IN_ALL: dict[str, tuple[str, ...]] = {
     ),
     "worker policy": ("after_step", "step_samples", "on_orders"),
     "stragglers": ("on_push", "on_timer", "on_applied", "on_release"),
+    "selection": (
+        *("look", "choose", "learn", "report"),
+        *("on_push", "on_evaluated", "on_release"),
+    ),
     "placement": ("ranges", "balance", "worker_bytes", "bytes_up", "bytes_down"),
     # a rule with a time alone is asked nothing else: see `never_asked`
     "switching": ("on_applied", "on_evaluated", "on_push", "on_timer", "on_switch_requested", "why_not"),

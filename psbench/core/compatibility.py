@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from psbench.core.aggregation import Aggregation, PayloadKind, ReplyKind
 from psbench.core.needs import Need
 from psbench.core.part import REGISTRY, Part
-from psbench.core.parts import Communication, Consistency, Placement, Stragglers
+from psbench.core.parts import Communication, Consistency, Placement, Selection, Stragglers
 from psbench.errors import PsbenchError, UnknownName
 
 #: how many parts an error proposes
@@ -37,6 +37,9 @@ class Composition(Protocol):
     def placement(self) -> Placement: ...
 
     @property
+    def selection(self) -> Selection: ...
+
+    @property
     def lr_scaling(self) -> Literal["none", "by_share"]: ...
 
 
@@ -52,7 +55,8 @@ def misfits(strategy: Composition) -> list[str]:
     for what, value, known in declared:
         if value not in known:
             raise UnknownName(f"{what} of aggregation {a.name!r}", str(value), known)
-    parts = (strategy.consistency, a, strategy.communication, strategy.stragglers, strategy.placement)
+    others = strategy.communication, strategy.stragglers, strategy.placement, strategy.selection
+    parts = (strategy.consistency, a, *others)
     return [reason for part in parts for reason in _unmet(part, strategy)]
 
 

@@ -23,6 +23,7 @@ from psbench.core.hooks import Hook, Performers, defined
 from psbench.core.log import EventLog, Kind, pack_row, plain_json, push_text
 from psbench.core.membership import EngineMembership
 from psbench.core.part import Part
+from psbench.core.parts import Selection
 from psbench.core.plateau import PlateauRule
 from psbench.core.strategy import Strategy
 from psbench.core.switch_rules import SwitchRules
@@ -85,6 +86,7 @@ class Engine:
         self._pending_changes = self._members.pending_changes
         self._waiting_events: deque[ev.Event] = deque()
         self._handlers = self._event_handlers()
+        self._selection: Selection | None = None  # as the strategy says it, without a state
         self._performers = self._action_performers()
         self._install(0)
 
@@ -216,7 +218,7 @@ class Engine:
         self.view.fragment_updates = updates
         self._processor.set_ranges(ranges)
         for part in self.composition.parts:
-            part.load_state_dict(state["parts"][part.domain])
+            part.load_state_dict(state["parts"].get(part.domain, {}))  # older states have no selection
         if self._rules is not None:
             self._rules.load_state_dict(state["rule"], self.view.in_force)
             self._use_rule()
@@ -306,6 +308,8 @@ class Engine:
         if self._plateau is not None and (fall := self._plateau.hear(event.values)):
             self._processor.rate_factor = self._plateau.factor
             self._processor.note(act.Note(fall))
+        for hook in self._after_evaluation:
+            self._todo.extend(hook(event, self.view))
         if self.rule is not None:  # performed first: a switch withholds the releases that follow
             self._todo.extendleft(reversed(self.rule.on_evaluated(event, self.view)))
 
@@ -406,7 +410,12 @@ class Engine:
     def _install(self, index: int) -> None:
         """Create the parts of a composition and bind the hooks that they define, once."""
         given: Strategy = self.strategy.compositions[index]
-        self.composition = now = given.model_copy(update={p.domain: p.fresh() for p in given.parts})
+        parts: dict[str, Part] = {p.domain: p.fresh() for p in given.parts}
+        if given.selection == self._selection:  # it belongs to the workers' data, and goes on with its state
+            parts["selection"] = self.composition.selection
+        self._selection = given.selection
+        self.composition = now = given.model_copy(update=parts)
+        self._after_evaluation: list[Hook] = defined("on_evaluated", now.selection)
         self.view.in_force = index
         self._processor.install(now, self.strategy.momentum_scale_of(index))
         self._on_push: Hook = now.consistency.on_push
@@ -420,7 +429,8 @@ class Engine:
         self.rule = rules.deciding if rules else None
         self.view.composition = rules.seen(self.view.in_force) if rules else 0
         self._processor.watch(self.rule)
-        asked: list[Part] = [now.communication, now.stragglers, *([] if self.rule is None else [self.rule])]
+        parts = now.communication, now.stragglers, now.selection
+        asked: list[Part] = [*parts, *([] if self.rule is None else [self.rule])]
         self._before_push: list[Hook] = defined("on_push", *asked)
 
     def _start_parts(self) -> None:

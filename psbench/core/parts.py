@@ -20,6 +20,7 @@ from psbench.core.needs import FLOAT_CODECS, Need
 from psbench.core.part import Part, make_part, overrides
 from psbench.core.placement import Layout as Layout
 from psbench.core.placement import Placement as Placement
+from psbench.core.selection import Selection as Selection
 from psbench.core.view import ClusterView
 from psbench.core.worker_policy import WorkerPolicy
 

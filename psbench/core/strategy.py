@@ -1,4 +1,4 @@
-"""A strategy: one part for each of five questions, checked to fit together (`core.compatibility`)."""
+"""A strategy: one part for each of six questions, checked to fit together (`core.compatibility`)."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from psbench.core.parts import (
     Consistency,
     FragmentRanges,
     Placement,
+    Selection,
     Stragglers,
     Switching,
 )
@@ -35,7 +36,7 @@ STATISTICS = ("compute_s", "send_s", "loss", "first_loss", "grad_norm_sq", "test
 #: the kinds of numbers that backends measure
 MEASURES = ("model_loss", "train_loss", "candidate_loss", "distance_sq", "dot", "server_load")
 
-DOMAINS = ("consistency", "aggregation", "communication", "stragglers", "placement")
+DOMAINS = ("consistency", "aggregation", "communication", "stragglers", "placement", "selection")
 
 
 class Strategy(Specification):
@@ -45,8 +46,9 @@ class Strategy(Specification):
     ----------
     name : str
         Name in charts and tables.
-    consistency, aggregation, communication, stragglers, placement : Part
-        A part, its name, or a mapping with its name and parameters.
+    consistency, aggregation, communication, stragglers, placement, selection : Part
+        A part, its name, or a mapping with its name and parameters. In a run that switches, a composition
+        that names no selection goes on with that of the one before it.
     lr_scaling : "auto", "none" or "by_share"
         The optimizer's rate for an update of k pushes in a cluster of n workers: the single-node rate, or
         that rate times k/n. With `by_share` a sample moves the model by the same amount in every strategy:
@@ -79,6 +81,7 @@ class Strategy(Specification):
     communication: Communication = Field(default_factory=lambda: _default("communication", "every_step"))
     stragglers: Stragglers = Field(default_factory=lambda: _default("stragglers", "fixed"))
     placement: Placement = Field(default_factory=lambda: _default("placement", "parameter_server"))
+    selection: Selection = Field(default_factory=lambda: _default("selection", "reshuffle"))
     lr_scaling: Literal["none", "by_share"] = parameter(
         "auto",
         "learning rate of an update of k pushes: as given, or times k/n; auto: as the parts declare",
@@ -114,8 +117,9 @@ class Strategy(Specification):
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The five parts in the order of `DOMAINS`."""
-        return (self.consistency, self.aggregation, self.communication, self.stragglers, self.placement)
+        """The six parts in the order of `DOMAINS`."""
+        m = self.communication
+        return (self.consistency, self.aggregation, m, self.stragglers, self.placement, self.selection)
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
@@ -155,7 +159,7 @@ class Strategy(Specification):
         """Whether every worker pushes exactly a 32-bit gradient after every step."""
         m = self.communication
         columns = {"compute_s", "send_s", "loss"} >= set(self.reads)
-        own = self.computes_on_workers or m.accumulates or has_own_policy(m)
+        own = self.computes_on_workers or m.accumulates or has_own_policy(m) or self.selection.chooses
         return columns and not (own or m.is_encoded)
 
     @property
@@ -203,7 +207,9 @@ class Strategy(Specification):
 
     @property
     def needs_gradients(self) -> str:
-        """The part whose decisions depend on tensors; empty if none does and `timing_only` is possible."""
+        """The part whose decisions depend on tensors; empty if none does, and `timing_only` is possible."""
+        if self.selection.remembers:
+            return self.selection.name
         for part in self.parts:
             if set(part.measures) - {"server_load"} or not set(part.reads) <= {"compute_s", "send_s"}:
                 return part.name
@@ -312,11 +318,21 @@ class Strategy(Specification):
 
     def spec(self) -> dict[str, Any]:
         """Return the specification: plain data from which an equal strategy is made."""
+        named = (p for p in self.parts if p.domain != "selection" or self.names_selection)
         return (
             {"name": self.name}
-            | {p.domain: p.model_dump(mode="json") for p in self.parts}
+            | {p.domain: p.model_dump(mode="json") for p in named}
             | {"lr_scaling": self.lr_scaling}
         )
+
+    @property
+    def names_selection(self) -> bool:
+        """Whether it names its selection, so that after a switch that of the composition before it ends."""
+        return "selection" in self.model_fields_set
+
+    def after(self, before: Strategy) -> Strategy:
+        """Return the composition as it follows another, whose selection goes on unless it names its own."""
+        return self if self.names_selection else self.model_copy(update={"selection": before.selection})
 
 
 def _default(domain: str, name: str) -> Any:

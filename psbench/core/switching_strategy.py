@@ -203,7 +203,7 @@ class SwitchingStrategy(Switch):
         """The compositions that may be in force."""
         return tuple(
             strategy.under_rule(self.switches[self.deciding(stage) - 1].rule)
-            for stage, strategy in enumerate(self._strategies())
+            for stage, strategy in enumerate(self._in_turn())
         )
 
     @property
@@ -248,6 +248,13 @@ class SwitchingStrategy(Switch):
         pair = {"name": self.name, "first": self.first.spec(), "second": self.second.spec()}
         later = {"then": [switch.spec() for switch in self.then]} if self.then else {}
         return pair | super().spec() | later
+
+    def _in_turn(self) -> list[Strategy]:
+        """Return the strategies, each with the selection of the one before it unless it names its own."""
+        found = [self.first]
+        for strategy in self._strategies()[1:]:
+            found.append(strategy.after(found[-1]))
+        return found
 
     def _strategies(self) -> tuple[Strategy, ...]:
         later = (switch.to for switch in self.then)

@@ -177,11 +177,17 @@ class WorkerLoop:
         return report
 
     def push(
-        self, number: int, *, bytes: int, overlapping: bool = False, measured: Mapping[str, float] = _NOTHING
+        self,
+        number: int,
+        *,
+        bytes: int,
+        overlapping: bool = False,
+        measured: Mapping[str, float] = _NOTHING,
+        reported: Mapping[str, float] = _NOTHING,
     ) -> Push:
         """Return the push that `stepped` or `release` asked for, and reset the statistics.
 
-        `measured` has statistics of what is pushed.
+        `measured` has statistics of what is pushed, `reported` those of the worker's selection.
         """
         push = Push(
             id=number,
@@ -193,7 +199,7 @@ class WorkerLoop:
             bytes=bytes,
             compute_s=self._compute_s - self._reported_s,
             loss=self._loss / max(1, self._samples),
-            stats=self._statistics(measured) or None,
+            stats={**self._statistics(measured), **reported} or None,
             overlapping=overlapping,
             fragment=self.fragment,
         )

@@ -56,6 +56,8 @@ class Dataset:
         Training samples of each worker, of data that is divided already.
     columns : mapping of str to ndarray, (N,)
         Of the training samples: what is known of them beside inputs and targets.
+    val_columns : mapping of str to ndarray, (M,)
+        Those of the validation samples, as far as they are known.
     features : tuple of str
         What columns of samples of shape (features,) are called; may be empty.
     is_column : bool
@@ -80,6 +82,7 @@ class Dataset:
     columns: Mapping[str, Array] = field(default_factory=dict)
     features: tuple[str, ...] = ()
     is_column: bool = False
+    val_columns: Mapping[str, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self.train_x) == 0:
@@ -179,8 +182,19 @@ class Dataset:
         """
         if name in self.columns:
             return self.columns[name]
-        if name in self.features and not isinstance(self.train_x, Several):
-            values: Array = self.train_x[:, self.features.index(name)].numpy()
+        return self._input(name, self.train_x)
+
+    def val_column(self, name: str) -> Array:
+        """Return a column of the validation samples, (M,); see `column`."""
+        if name in self.val_columns:
+            return self.val_columns[name]
+        if name in self.columns:
+            raise DataError(f"data {self.name!r}: column {name!r} is known of training samples alone")
+        return self._input(name, self.val_x)
+
+    def _input(self, name: str, inputs: Tensor | Several) -> Array:
+        if name in self.features and not isinstance(inputs, Several):
+            values: Array = inputs[:, self.features.index(name)].numpy()
             if (np.abs(values) >= _EXACT).any():
                 raise DataError(
                     f"data {self.name!r}: column {name!r} is an input, and 32-bit floats, as inputs are, do "

@@ -72,4 +72,7 @@ class Mixture(DataSource):
             torch.from_numpy, stratified_split(labels, self.val_fraction, streams.generator("split"))
         )
         classes = tuple(f"cloud {number}" for number in range(self.num_classes))
-        return Dataset(self.name, x[train], y[train], x[val], y[val], classes)
+        cloud = {"cloud": drawn[train.numpy()]}, {"cloud": drawn[val.numpy()]}
+        return Dataset(
+            *(self.name, x[train], y[train], x[val], y[val], classes), columns=cloud[0], val_columns=cloud[1]
+        )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
 from psbench.arrays import Array, Integers
+from psbench.core.selection import SampleGroups
 from psbench.data.base import Dataset, Task
 from psbench.data.several import Several, each_array
 from psbench.errors import DataError
@@ -125,12 +127,22 @@ class Shipment:
     train: _Part
     val: _Part
     shards: tuple[Integers, ...]
+    columns: Mapping[str, Array]
+    groups: Mapping[str, SampleGroups]
 
     @classmethod
     def of(
-        cls, data: Dataset, shards: tuple[Integers, ...], train: Integers | None, val: Integers | None
+        cls,
+        data: Dataset,
+        shards: tuple[Integers, ...],
+        train: Integers | None,
+        val: Integers | None,
+        groups: Mapping[str, SampleGroups] | None = None,
     ) -> Self:
-        """Return the data set with some training and validation samples, by their numbers; None: all."""
+        """Return the data set with some training and validation samples, by their numbers; None: all.
+
+        `groups` has the neighbourhoods that were found in all samples.
+        """
         return cls(
             name=data.name,
             classes=data.classes,
@@ -141,6 +153,8 @@ class Shipment:
             train=_Part.of(data.train_x, data.train_y, train),
             val=_Part.of(data.val_x, data.val_y, val),
             shards=shards,
+            columns=data.columns,
+            groups=groups or {},
         )
 
     def dataset(self) -> Dataset:
@@ -155,4 +169,5 @@ class Shipment:
             kind=self.kind,
             is_column=self.is_column,
             shards=self.shards,
+            columns=self.columns,
         )

@@ -139,6 +139,7 @@ class TableFile(DataSource):
             target_scale=found.target_scale,
             features=tuple(table.columns[place] for place in table.inputs),
             columns={table.columns[place]: found.kept[i][:train] for i, place in enumerate(table.keep)},
+            val_columns={table.columns[place]: found.kept[i][train:] for i, place in enumerate(table.keep)},
         )
 
     def _converted(self, table: Conversion) -> Converted:

@@ -35,6 +35,25 @@ class Loss(Part):
         """Return the sum over a batch, and its number of samples; for a loss that `adds_up`."""
         raise NotImplementedError(f"{type(self).__name__} must define total, as it adds up")
 
+    def of_each(self, outputs: Any, targets: Tensor) -> Tensor:
+        """Return the loss of each sample, (B,), by default one sample after the other.
+
+        Raises
+        ------
+        ParameterError
+            If the outputs are not one tensor.
+        """
+        import torch
+
+        outputs = logits_of(outputs)
+        if not isinstance(outputs, torch.Tensor):
+            raise ParameterError(
+                f"loss {self.name!r}: the model gives {type(outputs).__name__}, of which the loss of each "
+                "sample is not known; have it give one tensor"
+            )
+        rows = range(len(targets))
+        return torch.stack([self.mean(outputs[i : i + 1], targets[i : i + 1]) for i in rows])
+
     def on(self, device: torch.device) -> Loss:
         return self
 
@@ -60,6 +79,16 @@ class _OfTorch(Loss):
         every, counted = self.counted(targets)
         each = every / max(1, len(targets))
         return Total(total if each == 1 else total / each, counted / each)
+
+    def of_each(self, outputs: Any, targets: Tensor) -> Tensor:
+        """Return the loss of each sample; of several targets, the mean over those that count."""
+        outputs, aligned = self.aligned(self._tensor(outputs), targets)
+        found = self.reduced(outputs, aligned, "none").reshape(len(targets), -1)
+        every, counted = self.counted(targets)
+        if every == counted:
+            return found.mean(1)
+        counts = [max(1, self.counted(each)[1]) for each in targets]
+        return found.sum(1) / found.new_tensor(counts)
 
     def counted(self, targets: Tensor) -> tuple[int, int]:
         """Return the number of targets, and of those that the mean includes."""

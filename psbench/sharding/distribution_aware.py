@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
 from typing import Literal, Self
 
 import numpy as np
@@ -11,14 +9,10 @@ from pydantic import model_validator
 
 from psbench.arrays import Floats, Integers
 from psbench.core import parameter
+from psbench.core.k_means import Clustering
 from psbench.errors import ParameterError
 from psbench.sharding.base import Division, Rng, Sharding, deal, gather
 from psbench.sharding.stratified import groups
-
-logger = logging.getLogger(__name__)
-
-#: the published limit on KMeans' iterations
-MAX_ITERATIONS = 150
 
 
 class DistributionAware(Sharding):
@@ -45,7 +39,7 @@ class DistributionAware(Sharding):
     Reduces to: `modular` with one cluster that is not sparse; a partition when no cluster is. Otherwise
     the shards hold N + (workers - 1) * sparse samples in all.
     Our reading: keeping all components is a rotation, which changes no distance and so no cluster; it is left
-    out then. One thread is used: several add in an order of their own, and rounding could move a sample.
+    out then.
 
     Examples
     --------
@@ -98,41 +92,5 @@ class DistributionAware(Sharding):
 
     def cluster(self, features: Floats, labels: Integers, rng: Rng) -> Integers:
         """Return the cluster of each sample, int64, (N,)."""
-        from sklearn.cluster import KMeans
-        from sklearn.exceptions import ConvergenceWarning
-        from threadpoolctl import threadpool_limits
-
         count = self.clusters or 2 * len(np.unique(labels))
-        flat = np.asarray(features, dtype=np.float32).reshape(len(features), -1)
-        self._check_counts(count, *flat.shape)
-        seed = int(rng.integers(2**31))
-        kmeans = KMeans(count, max_iter=MAX_ITERATIONS, n_init=self.restarts, random_state=seed)
-        with threadpool_limits(1), warnings.catch_warnings():
-            # samples that coincide may make fewer clusters, of which scikit-learn warns; logged below
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            ids = np.asarray(kmeans.fit_predict(self.reduce(flat, seed)), dtype=np.int64)
-        if len(np.unique(ids)) < count:
-            logger.warning("sharding %r: only %d of %d clusters found", self.name, len(np.unique(ids)), count)
-        return ids
-
-    def _check_counts(self, clusters: int, num_samples: int, num_features: int) -> None:
-        if clusters > num_samples:
-            raise ParameterError(
-                f"sharding {self.name!r}: {clusters} clusters cannot be found among {num_samples} samples; "
-                f"set clusters to {num_samples} or less"
-            )
-        most = min(num_samples, num_features)
-        if self.components is not None and self.components > most:
-            raise ParameterError(
-                f"sharding {self.name!r}: {self.components:g} components cannot be kept of {most}; "
-                f"set components to {most} or less"
-            )
-
-    def reduce(self, flat: Floats, seed: int) -> Floats:
-        """Return the samples in principal components, (N, components)."""
-        if self.components is None:
-            return flat
-        from sklearn.decomposition import PCA
-
-        keep = int(self.components) if self.components >= 1 else self.components
-        return np.asarray(PCA(keep, random_state=seed).fit_transform(flat), dtype=np.float32)
+        return Clustering(f"sharding {self.name!r}", count, self.components, self.restarts).fit(features, rng)

@@ -10,7 +10,13 @@ from psbench.optimization.losses import logits_of
 
 
 def right_answers(outputs: Any, targets: Tensor) -> int | None:
-    """Return the number of correct predictions; None if the outputs are not logits of classes.
+    """Return the number of correct predictions; None if the outputs are not logits of classes."""
+    found = which_right(outputs, targets)
+    return None if found is None else int(found.sum())
+
+
+def which_right(outputs: Any, targets: Tensor) -> Tensor | None:
+    """Return whether each target has the largest logit; None if the outputs are no logits of classes.
 
     Shapes
     ------
@@ -23,6 +29,6 @@ def right_answers(outputs: Any, targets: Tensor) -> int | None:
     if outputs.dim() != targets.dim() + 1:
         return None
     if outputs.dim() == 2 and outputs.shape[1] == 1:
-        return int(((outputs[:, 0] > 0) == targets).sum())
+        return (outputs[:, 0] > 0) == targets
     found = outputs.argmax(-1 if outputs.dim() == 3 else 1)
-    return int((found == targets).sum()) if found.shape == targets.shape else None
+    return found == targets if found.shape == targets.shape else None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from psbench.arrays import Integers
+from psbench.arrays import Array, Integers
 from psbench.seeds import Streams
 
 
@@ -44,6 +45,18 @@ class Batches:
     def taken(self) -> int:
         """Number of samples taken so far."""
         return self._passes * len(self.shard) - len(self._left)
+
+    def restrict(self, samples: Integers) -> None:
+        """Begin a pass over these samples alone."""
+        self.shard, self._left = samples, samples[:0]
+
+    def state(self) -> dict[str, Array]:
+        """Return what `load` needs to go on from here."""
+        return {"shard": self.shard, "left": self._left, "passes": np.asarray(self._passes)}
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        """Go on from a `state`."""
+        self.shard, self._left, self._passes = state["shard"], state["left"], int(state["passes"])
 
     def skip_to(self, taken: int) -> None:
         """Move to the position after `taken` samples, without shuffling completed passes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,9 @@ from torch import Tensor
 from psbench.arrays import Integers
 from psbench.clusters import Profile
 from psbench.core import ClusterView, Engine, EventLog
+from psbench.core.parts import Selection
 from psbench.core.rounding import largest_remainder
+from psbench.core.selection import ByNeighbourhood, KnownOfData, SampleGroups
 from psbench.core.wire_size import WireSize
 from psbench.data import Dataset
 from psbench.data.several import Several
@@ -28,6 +30,7 @@ from psbench.optimization.suitability import blind_to_absence
 from psbench.seeds import Streams
 from psbench.sharding import ShardingReport, label_counts, measure_data
 from psbench.strategies.stragglers.dual_binary_search import CHUNKS_HELD
+from psbench.training.chooser import check_choices, check_neighbourhoods, checked_groups
 from psbench.training.device import device_of, for_device
 from psbench.training.evaluator import Evaluator
 from psbench.training.memory import check_data
@@ -49,6 +52,7 @@ class Workload:
     shards : one int64 array of training indices a worker; empty list in timing-only mode
     batch_sizes : samples per step of each worker at the beginning; they sum to the global batch
     sharding_report : what the sharding did and how long it took; None in timing-only mode
+    groups : the neighbourhoods that selections go by, by what divides the samples
     """
 
     experiment: Experiment
@@ -61,6 +65,7 @@ class Workload:
     shards: Sequence[Integers]
     batch_sizes: Sequence[int]
     sharding_report: ShardingReport | None = None
+    groups: dict[str, SampleGroups] = field(default_factory=dict)
 
     @classmethod
     def build(
@@ -115,8 +120,11 @@ class Workload:
             shards=shards,
             batch_sizes=batch_sizes,
             sharding_report=report,
+            groups={} if sent is None else dict(sent.groups),
         )
         workload._check_memory()
+        if whole_run:
+            workload._check_selections()
         if network.trial.unused and (blind := workload.blind):
             raise ParameterError(why_blind(blind, f"its {network.trial.unused[0]!r}"))
         return workload
@@ -178,6 +186,17 @@ class Workload:
                     f"{worker} do not hold the model and two samples; give it more memory, or use a smaller "
                     "model"
                 )
+
+    def _check_selections(self) -> None:
+        """Refuse a selection that cannot choose, and warn of workers that lack a neighbourhood."""
+        for composition in self.experiment.strategy.compositions:
+            selection = composition.selection
+            if not selection.chooses or not self.shards:
+                continue
+            known = self.known_of_data(selection)
+            if known.groups is not None:
+                check_neighbourhoods(selection, known.groups, self.shards)
+            check_choices(selection, self.shards, self.batch_sizes, self.streams, known)
 
     def engine(self, log: EventLog | None, make: Callable[..., Engine] = Engine) -> Engine:
         """Return a new engine for the experiment; `make` is called as `Engine` is."""
@@ -243,10 +262,39 @@ class Workload:
         loss, clip = self.loss.on(model.device), self.experiment.worker_optimizer.clip
         return make(model, self.data, self.shards, self.streams, ordered, loss, clip, self.blind)
 
+    def known_of_data(self, selection: Selection) -> KnownOfData:
+        """Return what a selection knows of the training set.
+
+        Raises
+        ------
+        ParameterError, UnknownName
+            If its neighbourhoods cannot be found.
+        """
+        data = self.data
+        classes = data.num_classes if data.task == "classification" else 0
+        return KnownOfData(self.groups_of(selection), classes, self._classes_of, data.column)
+
+    def _classes_of(self, samples: Integers) -> Integers:
+        found: Integers = self.data.train_y[torch.from_numpy(samples)].numpy()
+        return found
+
+    def groups_of(self, selection: Selection) -> SampleGroups | None:
+        """Return the neighbourhoods of a selection that has some; found once."""
+        if not isinstance(selection, ByNeighbourhood):
+            return None
+        kind, found = selection.neighbourhoods, self.groups
+        if repr(kind) not in found:
+            made = kind.groups(self.data, self.streams.generator("neighbourhoods"))
+            found[repr(kind)] = checked_groups(kind.name, made)
+        return found[repr(kind)]
+
     def evaluator(self) -> Evaluator:
         model, metrics = self.computing, self.experiment.metrics
         loss = self.loss.on(model.device)
-        return Evaluator(model, self.data, self.streams, loss=loss, metrics=metrics)
+        asked = [c.selection for c in self.experiment.strategy.compositions if c.selection.hears_evaluations]
+        groups = next((found for each in asked if (found := self.groups_of(each)) is not None), None)
+        val_groups = None if groups is None else (groups.val, len(groups.names))
+        return Evaluator(model, self.data, self.streams, loss=loss, metrics=metrics, groups=val_groups)
 
     def _servers(self) -> list[dict[str, Any]]:
         """Return the contents of each server, for each composition with more than one."""

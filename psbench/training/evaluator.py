@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from psbench.arrays import Doubles, Integers
+from psbench.core.selection import GROUP_ERROR, GROUP_LOSS
 from psbench.data import Dataset
 from psbench.data.several import Several
 from psbench.errors import ParameterError
@@ -22,7 +24,7 @@ from psbench.models.rng import drawing_from
 from psbench.optimization.losses import CROSS_ENTROPY, Loss, logits_of
 from psbench.optimization.scores import Metric
 from psbench.seeds import Streams
-from psbench.training.accuracy import right_answers
+from psbench.training.accuracy import right_answers, which_right
 from psbench.training.device import computed
 from psbench.training.model import FlatModel
 
@@ -42,7 +44,8 @@ class EvaluationPart(NamedTuple):
 class Scores(NamedTuple):
     """Results of a part of an evaluation: sums of the loss, correct predictions, and number of targets.
 
-    `counted` is how many samples each sum is of; a loss of a whole set is one of 1.
+    `counted` is how many samples each sum is of; a loss of a whole set is one of 1. `by_group` has the sums
+    of the losses, and of the errors, over the samples of each neighbourhood, if there are some.
     """
 
     losses: list[float]
@@ -50,6 +53,7 @@ class Scores(NamedTuple):
     right: int
     targets: int
     metrics: dict[str, float]
+    by_group: list[list[float]]
 
 
 class Evaluator:
@@ -64,6 +68,9 @@ class Evaluator:
     loss : Loss
     metrics : mapping of name to Metric
         Evaluated on the validation set.
+    groups : (int64 array, int) or None
+        The neighbourhood of each validation sample, and how many there are, where loss and errors of each are
+        wanted.
     """
 
     BATCH = 1000  # bounds memory; larger is not faster on a CPU
@@ -78,8 +85,9 @@ class Evaluator:
         *,
         loss: Loss = CROSS_ENTROPY,
         metrics: Mapping[str, Metric] = _NO_METRICS,
+        groups: tuple[Integers, int] | None = None,
     ) -> None:
-        self.model, self.data = model, data
+        self.model, self.data, self.groups = model, data, groups
         self._loss, self._metrics = loss, metrics
         self._streams = streams
         self._usual = {"train": train_sample, "test": test_sample}
@@ -132,14 +140,41 @@ class Evaluator:
                 values[f"{which}_accuracy"] = sum(each.right for _, each in own) / targets
             for _, each in own:
                 values |= {f"{which}_{name}": value for name, value in each.metrics.items()}
-        return values
+        validated = [
+            each.by_group for part, each in zip(self.parts, scores, strict=True) if part.which == "val"
+        ]
+        return values | self._by_group(validated) if self.groups is not None else values
+
+    def _by_group(self, parts: Sequence[list[list[float]]]) -> dict[str, float]:
+        """Return loss and share of errors of each neighbourhood that has samples, from sums over them."""
+        assert self.groups is not None
+        counts = np.bincount(self.groups[0], minlength=self.groups[1])
+        found = {}
+        for h in np.flatnonzero(counts):
+            loss, errors = (sum(sums[what][h] for sums in parts) / int(counts[h]) for what in (0, 1))
+            found[f"{GROUP_LOSS}{h}"] = loss
+            if not math.isnan(errors):  # else there are no classes
+                found[f"{GROUP_ERROR}{h}"] = errors
+        return found
+
+    def _sums_by_group(self, where: Tensor, answers: Any, y: Tensor) -> Doubles:
+        """Return the sums of losses and of errors over samples of each neighbourhood."""
+        assert self.groups is not None
+        own, count = self.groups[0][where.numpy()], self.groups[1]
+        losses = self._loss.of_each(answers, self.data.as_given(y)).double().cpu().numpy()
+        right, wrong = which_right(answers, y), np.full(len(y), np.nan)
+        if right is not None:
+            wrong = 1 - right.reshape(len(y), -1).double().mean(1).cpu().numpy()
+        sums: Any = [np.bincount(own, each, minlength=count) for each in (losses, wrong)]
+        return np.asarray(sums, dtype=np.float64)
 
     def _scores(self, part: EvaluationPart) -> Scores:
         data, stretch = self.data, slice(part.start, part.stop)
         if part.which == "train":
             return self._over(data.train_x, data.train_y, self._sample[stretch], [])
         outputs: list[Any] = []
-        scores = self._over(data.val_x, data.val_y, torch.arange(part.start, part.stop), outputs)
+        where = torch.arange(part.start, part.stop)
+        scores = self._over(data.val_x, data.val_y, where, outputs, grouped=self.groups is not None)
         return scores._replace(metrics=self._measured(_joined(outputs))) if self._metrics else scores
 
     def loss(
@@ -173,15 +208,25 @@ class Evaluator:
             self._samples[key] = torch.from_numpy(np.sort(order[: key[1]]))
         return self._samples[key]
 
-    def _over(self, inputs: Tensor | Several, labels: Tensor, where: Tensor, outputs: list[Any]) -> Scores:
-        """Return the scores of some samples; outputs that metrics need as a whole are added to `outputs`."""
+    def _over(
+        self,
+        inputs: Tensor | Several,
+        labels: Tensor,
+        where: Tensor,
+        outputs: list[Any],
+        grouped: bool = False,
+    ) -> Scores:
+        """Return the scores of some samples; what metrics or the loss need all of is added to `outputs`."""
         losses, counted, right, targets = list[float](), list[float](), 0, 0
+        sums: Doubles = np.zeros((2, self.groups[1] if grouped and self.groups is not None else 0))
         device, adds_up = self.model.device, self._loss.adds_up
         # no inference mode: what a forward keeps (a cache, a scripted layer's plan) could not be trained on
         with torch.no_grad(), self._drawing():
             for part in torch.split(where, self.BATCH):
                 y = labels[part].to(device)
                 answers = computed(self.model.module, inputs[part].to(device), self.model.precision)
+                if grouped:
+                    sums = sums + self._sums_by_group(part, answers, y)
                 found = right_answers(answers, y)
                 right += found or 0
                 targets += 0 if found is None else y.numel()
@@ -193,7 +238,7 @@ class Evaluator:
                     outputs.append(_each(lambda parts: parts[0].cpu(), [answers]))
             if not adds_up:
                 losses, counted = [self._of_all(outputs, labels[where])], [1.0]
-        return Scores(losses, counted, right, targets, {})
+        return Scores(losses, counted, right, targets, {}, sums.tolist())
 
     def _of_all(self, outputs: list[Any], labels: Tensor) -> float:
         """Return the loss of all batches together: its denominator may differ from the number of samples."""

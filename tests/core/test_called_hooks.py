@@ -294,7 +294,7 @@ def test_a_hook_of_another_domain_is_refused_with_its_class(base):
         "reduce_s": "placement",
         "receivers": "placement",
         "num_bytes": "codec",
-        "on_evaluated": "switching",
+        "on_evaluated": "selection",
     }.items(),
 )
 def test_a_worker_s_half_has_no_hook_of_another_domain(hook, domain):

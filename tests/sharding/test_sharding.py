@@ -15,6 +15,7 @@ from sklearn.decomposition import PCA
 from sklearn.model_selection import StratifiedKFold
 
 import psbench as ps
+from psbench.core.k_means import Clustering
 from psbench.core.part import REGISTRY, make_part
 from psbench.errors import ParameterError
 from psbench.seeds import Streams
@@ -210,9 +211,7 @@ def test_default_number_of_clusters_is_twice_the_classes():
 
 def test_coinciding_samples_make_fewer_clusters_and_say_so(monkeypatch):
     said = []  # by the logger itself: what other tests have made of logging does not matter
-    monkeypatch.setattr(
-        logging.getLogger(DistributionAware.__module__), "warning", lambda *of: said.append(of)
-    )
+    monkeypatch.setattr(logging.getLogger(Clustering.__module__), "warning", lambda *of: said.append(of))
     shards = split(DistributionAware(clusters=5), [0] * 12, 2, features=np.ones((12, 3), np.float32))
     assert sorted(np.concatenate(shards).tolist()) == list(range(12))
     assert [of[2:] for of in said] == [(1, 5)]

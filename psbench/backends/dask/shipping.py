@@ -76,15 +76,16 @@ class Shipping:
 
     def _for(self, role: str) -> Shipment:
         data, shards = self._workload.data, tuple(self._workload.shards)
+        groups = self._workload.groups
         if role == EVALUATOR:
-            return Shipment.of(data, shards, None, None)
+            return Shipment.of(data, shards, None, None, groups)
         few = trial_rows(len(data.train_y))
         nothing = np.arange(0)
         workers = {worker_name(worker): worker for worker in range(len(shards))}
         if role not in workers:
-            return Shipment.of(data, shards, few, nothing)
+            return Shipment.of(data, shards, few, nothing, groups)
         compositions = self._workload.experiment.strategy.compositions
         validates = any("test_loss" in composition.reads for composition in compositions)
         everything = any(composition.communication.shares_samples for composition in compositions)
         own = None if everything else np.concatenate([few, shards[workers[role]]])
-        return Shipment.of(data, shards, own, None if validates else nothing)
+        return Shipment.of(data, shards, own, None if validates else nothing, groups)

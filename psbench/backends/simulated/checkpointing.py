@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from psbench.backends.checkpointing import idle_workers, named, under
+from psbench.backends.checkpointing import SELECTION, idle_workers, named, under
 from psbench.backends.simulated.resources import Resources
 from psbench.backends.simulated.workers import Workers
 from psbench.core.events import Push
@@ -46,6 +46,8 @@ def restore_workers(
         if plain["position"] is not None and resources.trainer is not None:
             resources.trainer.go_to(number, BatchPosition(*plain["position"]))
         own = under(f"worker/{name}/", tensors)
+        if resources.trainer is not None:
+            resources.trainer.remember(number, under(SELECTION, own))
         workers.restore(number, own, plain)
         if resources.corruptions is not None:
             resources.corruptions.load(own)

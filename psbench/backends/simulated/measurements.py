@@ -10,22 +10,18 @@ from torch import Tensor
 
 from psbench.backends.pushes import bases_of_updates, versions_in_use
 from psbench.backends.simulated.resources import Resources
-from psbench.clusters import Profile
 from psbench.core import actions as act
 from psbench.core.strategy import Strategy
 from psbench.training.mixing import ModelVectors
 from psbench.training.products import add_up, product_of, share_of
 
-#: a forward pass takes about a third of a training step, which is forward, backward and backward again
-_FORWARD = 1 / 3
-
 
 class SimulatedMeasurements:
     """Measures for one composition.
 
-    A loss takes the time of a forward pass over its samples (`forward_s`) on a machine of speed 1, which a
-    server or a node beside it is taken to be; a distance takes none. A server's load is the time that its
-    link was busy.
+    A loss takes the time of a forward pass over its samples (`Profile.forward_s`) on a machine of speed 1,
+    which a server or a node beside it is taken to be; a distance takes none. A server's load is the time that
+    its link was busy.
 
     Parameters
     ----------
@@ -78,7 +74,7 @@ class SimulatedMeasurements:
             model = (server.parameters, server.buffers) if push is None else payloads[push]
             facts[name] = evaluator.loss(which, *model, measure.samples)
             size = evaluator.sample_size(which, measure.samples)
-            seconds += forward_s(self._resources.workload.profile, size)
+            seconds += self._resources.workload.profile.forward_s(size)
         return facts, seconds
 
     def _dot(self, name: str, payloads: Mapping[int, ModelVectors]) -> float:
@@ -95,13 +91,3 @@ class SimulatedMeasurements:
         base = self._resources.view.pending[push].base_version
         difference = self._resources.server.parameters - self.held[base]
         return float(torch.dot(difference, difference))
-
-
-def forward_s(profile: Profile, samples: int, worker: int | None = None) -> float:
-    """Return the seconds in which a loss is taken over so many samples: a third of what training takes.
-
-    On a worker's machine, or on one of speed 1. Nothing varies by chance, and reading samples again takes no
-    time: they are the same in every evaluation.
-    """
-    seconds = samples * profile.seconds_per_sample * _FORWARD
-    return seconds if worker is None else seconds / profile.speed[worker]

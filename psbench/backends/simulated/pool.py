@@ -198,7 +198,7 @@ class Pool:
             task.result = answer
         elif not task.is_void:
             vectors = self._memory[place, 1].clone()
-            task.result = StepResult(vectors[: self._size], vectors[self._size :], answer)
+            task.result = StepResult(vectors[: self._size], vectors[self._size :], *answer)
         self._feed()
 
     def _lose(self, process: _Process) -> None:

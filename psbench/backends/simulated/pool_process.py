@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TypeAlias
 
 import cloudpickle
 import torch
 from torch import Tensor, nn
 
+from psbench.arrays import Array, Integers
 from psbench.data import Dataset
 from psbench.optimization.clip import Clip
 from psbench.optimization.losses import Loss
@@ -30,6 +31,10 @@ _SHARED = ("train_x", "train_y", "val_x", "val_y")
 _LEFT_OUT = ("shards", "columns")
 
 
+#: the loss of a step, and what it has found of its samples
+StepNumbers: TypeAlias = tuple[float, Mapping[str, Array]]
+
+
 @dataclass(frozen=True)
 class Served:
     """What a process computes with, but the data set's tensors."""
@@ -44,6 +49,7 @@ class Served:
     threads: int
     precision: str | None
     blind: str
+    groups: tuple[Integers, int] | None
 
     @classmethod
     def of(cls, workload: Workload, trainer: Trainer, evaluator: Evaluator) -> Served:
@@ -62,6 +68,7 @@ class Served:
             threads=experiment.threads,
             precision=experiment.precision,
             blind=workload.blind,
+            groups=evaluator.groups,
         )
 
     def build(self, tensors: tuple[Tensor, ...]) -> tuple[Trainer, Evaluator]:
@@ -71,7 +78,8 @@ class Served:
         data = Dataset(**self.data, **shared)
         model = FlatModel(self.module, self.changed_buffers, precision=self.precision)
         trainer = Trainer(model, data, [], self.streams, loss=self.loss, clip=self.clip, blind=self.blind)
-        return trainer, Evaluator(model, data, self.streams, loss=self.loss, metrics=self.metrics)
+        how = {"loss": self.loss, "metrics": self.metrics, "groups": self.groups}
+        return trainer, Evaluator(model, data, self.streams, **how)
 
 
 def serve(pipe: Connection, packed: bytes, tensors: tuple[Tensor, ...], memory: Tensor, size: int) -> None:
@@ -80,7 +88,7 @@ def serve(pipe: Connection, packed: bytes, tensors: tuple[Tensor, ...], memory: 
     Parameters
     ----------
     pipe : Connection
-        Brings (place, request) and takes (place, answer): a loss for a step, scores for a part of an
+        Brings (place, request) and takes (place, answer): the numbers of a step, scores for a part of an
         evaluation, and an exception, packed, where there was one.
     packed : bytes
         A `Served`.
@@ -100,7 +108,7 @@ def serve(pipe: Connection, packed: bytes, tensors: tuple[Tensor, ...], memory: 
             place, request = pipe.recv()
         except (EOFError, OSError):
             return
-        answer: float | Scores | bytes
+        answer: StepNumbers | Scores | bytes
         try:
             if built is None:
                 built = cloudpickle.loads(packed).build(tensors)
@@ -116,14 +124,14 @@ def serve(pipe: Connection, packed: bytes, tensors: tuple[Tensor, ...], memory: 
 
 def _answer(
     trainer: Trainer, evaluator: Evaluator, request: StepTask | EvaluationPart, memory: Tensor, size: int
-) -> float | Scores:
+) -> StepNumbers | Scores:
     parameters, buffers = memory[0, :size], memory[0, size:]
     if isinstance(request, EvaluationPart):
         return evaluator.evaluate_part(request, parameters, buffers)
     step = trainer.result(request, parameters, buffers)
     memory[1, :size].copy_(step.gradient)
     memory[1, size:].copy_(step.buffers)
-    return step.loss
+    return step.loss, step.found
 
 
 def _packed(error: BaseException) -> bytes:

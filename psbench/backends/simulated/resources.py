@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
+from psbench.backends.checkpointing import SELECTION, named
 from psbench.backends.simulated.shared_cores import SharedCores
 from psbench.backends.simulated.steps import Steps
 from psbench.clusters import StepTimes
@@ -49,3 +52,7 @@ class Resources:
         """Return as plain data where a worker is in its data and its step times."""
         position = None if self.trainer is None else self.trainer.position(worker)
         return {"used": self.step_times.used(worker), "position": position}
+
+    def remembered(self, worker: int) -> dict[str, Tensor]:
+        """Return what a worker's selection remembers, as it is named among its tensors."""
+        return {} if self.trainer is None else named(SELECTION, self.trainer.remembered(worker))

@@ -376,6 +376,7 @@ class SimulatedCluster(PromptDriver):
         self.server.use(composition.aggregation, fragments_of(composition, self._workload.model.layout))
         if self.trainer is not None:
             self.trainer.unassign()
+            self.trainer.select(composition.selection, self._workload.known_of_data(composition.selection))
         self._measurements = SimulatedMeasurements(composition, resources, transfers.network.server_loads)
         self.workers = Workers(
             composition,

@@ -10,12 +10,11 @@ from typing import Any
 
 from torch import Tensor
 
-from psbench.backends.checkpointing import Since, named, repeats_steps, under
+from psbench.backends.checkpointing import Since, kept_tensors, named, repeats_steps, under
 from psbench.backends.local_steps import brought, mean_model, obey, push_round, renew
 from psbench.backends.partition import fragments_of
 from psbench.backends.simulated.event_queue import EventQueue
 from psbench.backends.simulated.exchange import GradientExchange, ServerExchange, WorkersExchange
-from psbench.backends.simulated.measurements import forward_s
 from psbench.backends.simulated.peer_exchange import PeerExchange
 from psbench.backends.simulated.resources import Resources
 from psbench.backends.simulated.shared_cores import StepBegins
@@ -187,6 +186,8 @@ class Workers:
         self.cancel(worker, None)
         if self._workers.pop(worker, None) is not None:
             self.without_model.add(worker)
+            if self._trainer is not None:
+                self._trainer.forget(worker)
         self.exchange.leave(worker)
 
     def reassign(self, ranges: Ranges) -> None:
@@ -228,7 +229,7 @@ class Workers:
         if own is None and push is not None:
             held = self._before_step(push)
         elif own is None or worker not in self._view.active:
-            held = {}, self._resources.position(worker)
+            held = self._resources.remembered(worker), self._resources.position(worker)
         elif waits and own.is_idle:
             held = self._held(own)
         elif own.loop.exchanging and push is None:
@@ -240,12 +241,12 @@ class Workers:
 
     def _held(self, worker: Worker, since: Since | None = None) -> Held:
         """Return what a worker holds now, as it is to be stored if it computes from now on."""
-        plain, tensors = self._resources.position(worker.number), dict[str, Tensor]()
+        plain, tensors = self._resources.position(worker.number), self._resources.remembered(worker.number)
         if since is None or self._repeats_steps:
             plain |= {"loop": worker.loop.state_dict(), "next_chunk_s": worker.next_chunk_s}
             plain |= {} if since is None else {"since": since, "orders": {**worker.model.orders}}
             if self._trainer is not None and (since is not None or self._composition.computes_on_workers):
-                tensors = named("model/", worker.model.state_dict())
+                tensors |= named("model/", worker.model.state_dict())
         return tensors, plain
 
     def restore(self, worker: int, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
@@ -265,7 +266,7 @@ class Workers:
             own.loop.load_state_dict(plain["loop"])
             own.next_chunk_s = plain["next_chunk_s"]
             own.model.obey(plain.get("orders", {}))
-            own.at_release = own.at_push = named("model/", model), {**plain}
+            own.at_release = own.at_push = kept_tensors(tensors), {**plain}
             for orders in plain.get("told", ()):
                 own.loop.on_orders(orders)
 
@@ -350,6 +351,8 @@ class Workers:
             worker.job = None
             parameters = self.exchange.computes_from(worker.number, worker.model)
             result = steps.result(step.job, parameters, worker.model.buffers)
+            assert self._trainer is not None
+            self._trainer.learn(step.job, result)
             worker.model.stepped(result, step.samples, worker.loop.epoch)
             loss = result.loss
             stats = StepStatistics(result, worker.model, evaluator)
@@ -357,7 +360,7 @@ class Workers:
         directive = worker.loop.stepped(step.samples, step.compute_s, loss, stats or _UNKNOWN)
         if evaluated := stats.evaluated_samples if stats is not None else 0:
             worker.computes = True
-            seconds = forward_s(self._resources.workload.profile, evaluated, worker.number)
+            seconds = self._resources.workload.profile.forward_s(evaluated, worker.number)
             end = EvaluationEnd(worker, worker.generation, directive)
             self._queue.schedule(now + seconds, worker.number, end)
         else:
@@ -425,6 +428,7 @@ class Workers:
                 self._resources.corruptions,
                 num_bytes=num_bytes,
                 overlapping=overlapping,
+                reported=self._trainer.report(worker.number),
             )
         self.exchange.sends(push, now)
         self._send(push, now)
@@ -442,12 +446,14 @@ class Workers:
         injection = worker.loop.injection
         self._network.advance(now)
         begins_s += self._network.injection(number, injection, self._sample_bytes)
-        job = None if self._trainer is None else self._trainer.start(number, samples, injection)
-        compute_s = self._resources.step_times.next(number, samples, begins_s)
-        if job is not None:
-            worker.job, (steps, _), model = job, self._resources.computing, worker.model
-            parameters = self.exchange.computes_from(number, model)
-            steps.begin(job, parameters, model.buffers, begins_s + compute_s)
+        job, compute_s = None, self._resources.step_times.next(number, samples, begins_s)
+        if self._trainer is not None:
+            model = worker.model
+            own = self.exchange.computes_from(number, model), model.buffers
+            job = worker.job = self._trainer.start(number, samples, injection, model.orders, own)
+            if job.looked:
+                compute_s += self._resources.workload.profile.forward_s(job.looked, number)
+            self._resources.computing[0].begin(job, *own, begins_s + compute_s)
         worker.computes = True
         end = StepEnd(worker, worker.generation, job, samples, compute_s)
         if self._resources.cores is None:

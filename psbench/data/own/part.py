@@ -86,9 +86,10 @@ class OwnData(Own, DataSource):
             train, val = self._split(content, streams)
             rows: list[Any] = [content.x[train], content.y[train], content.x[val], content.y[val]]
             columns = {name: column[train] for name, column in content.columns.items()}
+            val_columns = {name: column[val] for name, column in content.columns.items()}
         else:
             rows = [content.x, content.y, content.val_x, content.val_y]
-            columns = dict(content.columns)
+            columns, val_columns = dict(content.columns), {}
         scale = (0.0, 1.0)
         if self.standardise:
             rows[0], rows[2] = _standardised(rows[0], rows[2], "samples")[0]
@@ -105,6 +106,7 @@ class OwnData(Own, DataSource):
             target_scale=scale,
             kind=content.task,
             columns=columns,
+            val_columns=val_columns,
             features=content.features,
             is_column=content.is_column,
         )

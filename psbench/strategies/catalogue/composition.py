@@ -16,7 +16,7 @@ from psbench.core.strategy import DOMAINS
 from psbench.errors import ParameterError, UnknownName
 
 # imported so that their parts are registered, whichever a composition names
-from psbench.strategies import aggregation, communication, consistency, placement, stragglers  # noqa: F401
+from psbench.strategies import aggregation, communication, consistency, placement, selection, stragglers  # noqa: F401
 from psbench.strategies.catalogue.entry import Entry
 
 #: the parts of a plain parameter server
@@ -46,9 +46,9 @@ class Published(Entry):
 
     @property
     def part_classes(self) -> dict[str, type[Part]]:
-        """The part class of each domain."""
-        own = {part.domain: part for part in self.parts}
-        return {domain: own.get(domain) or REGISTRY[domain][PLAIN[domain]] for domain in DOMAINS}
+        """The part class of each domain, of the selection only if the entry has one of its own."""
+        plain = {domain: REGISTRY[domain][name] for domain, name in PLAIN.items()}
+        return plain | {part.domain: part for part in self.parts}
 
     @property
     def parameters(self) -> dict[str, FieldInfo]:
@@ -84,6 +84,7 @@ class Published(Entry):
                 )
             usual = {name: value for name, value in self.defaults.items() if name in part.model_fields}
             settings[domain] = replaced.get(domain) or part(**usual | own)
+        settings |= {domain: part for domain, part in replaced.items() if domain not in settings}
         for unknown in sorted(values.keys() - taken):
             raise UnknownName(
                 f"parameter of strategy {self.name!r}", unknown, [*self.parameters, *DOMAINS, "lr_scaling"]

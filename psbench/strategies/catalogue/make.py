@@ -105,6 +105,8 @@ def named_spec(strategy: AnyStrategy) -> dict[str, Any]:
     if isinstance(strategy, SwitchingStrategy):
         named = spec | {key: {"name": spec[key]["name"]} for key in ("first", "second")}
     else:
-        values = {k: v for domain in DOMAINS for k, v in spec[domain].items() if k in entry.parameters}
+        values = {
+            k: v for domain in DOMAINS for k, v in spec.get(domain, {}).items() if k in entry.parameters
+        }
         named = {"name": strategy.name, **values}
     return named if make_strategy(named).spec() == spec else spec

@@ -15,6 +15,7 @@ from typing import Any
 
 from psbench.backends.checkpointing import (
     KEPT_WHEN_VOID,
+    SELECTION,
     actions_to_plain,
     idle_workers,
     named,
@@ -204,7 +205,8 @@ def part_at(position: BatchPosition) -> WorkerPart:
 def _as_of_release(part: WorkerPart) -> WorkerPart:
     """Return what is left of the part of a worker that waited, once it computes: that work is void."""
     kept = {name: value for name, value in part.state.items() if name in KEPT_WHEN_VOID}
-    return WorkerPart(kept, {name: t for name, t in part.tensors.items() if name == "residual"})
+    tensors = {name: t for name, t in part.tensors.items() if name.startswith(("residual", SELECTION))}
+    return WorkerPart(kept, tensors)
 
 
 def _named_for_file(state: StateDict, ids: dict[PushKey, int]) -> StateDict:

@@ -63,7 +63,7 @@ class EmulatedMachine:
     """
 
     def __init__(self, profile: Profile, worker: int, streams: Streams) -> None:
-        self._worker = worker
+        self._worker, self._profile = worker, profile
         self._factor = max(profile.speed) / profile.speed[worker]
         self._slowdowns = [slow for slow in profile.slowdowns if slow.worker == worker]
         self._times = StepTimes(profile, streams) if profile.paces_live_runs else None
@@ -71,13 +71,20 @@ class EmulatedMachine:
         self.by_hand = 1.0
         self._is_real = self._factor <= 1.0 and not self._slowdowns and self._times is None
 
-    def more_s(self, clock: CoordinatorClock, began: float, took_s: float, samples: int) -> float:
-        """Return the seconds to wait after a step; `began` is a time of `time.perf_counter`."""
+    def more_s(
+        self, clock: CoordinatorClock, began: float, took_s: float, samples: int, looked: int = 0
+    ) -> float:
+        """Return the seconds to wait after a step that began then (`time.perf_counter`) and took so long.
+
+        It took `samples`, and a forward pass over those that were `looked` at before.
+        """
         if self._is_real and self.by_hand >= 1.0:
             return 0.0
         at = began - time.perf_counter() + clock() - clock.begin_s
         if self._times is not None:
-            return max(0.0, self._times.next(self._worker, samples, at) / self.by_hand - took_s)
+            whole_s = self._times.next(self._worker, samples, at)
+            whole_s += self._profile.forward_s(looked, self._worker)
+            return max(0.0, whole_s / self.by_hand - took_s)
         factor = self._factor / self.by_hand
         for slow in self._slowdowns:
             factor *= slow.factor if slow.from_s <= at < slow.to_s else 1.0

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from psbench.backends.checkpointing import Since, named, repeats_steps, under
+from psbench.backends.checkpointing import SELECTION, Since, kept_tensors, named, repeats_steps, under
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Json, Message
 from psbench.backends.dask.protocol.framing import StateDict
@@ -200,19 +200,22 @@ class Worker:
         if loop.chunk:
             self.trainer.assign(self.worker, loop.chunk)
         samples = loop.batch_size
-        batch = self.trainer.read(self.trainer.start(self.worker, samples, loop.injection))
+        own = model.parameters, model.buffers
+        job = self.trainer.start(self.worker, samples, loop.injection, model.orders, own)
+        batch = self.trainer.read(job)
         read = time.perf_counter() - began
-        result = self.trainer.compute(batch, model.parameters, model.buffers)
+        result = self.trainer.compute(batch, *own)
         computed = time.perf_counter() - began
         self._usage.add(read, computed - read)
         if stamps is not None:
             cpu_s = stamps.cpu() - cpu_s
-        paced_s = self._machine.more_s(self._clock, began, computed, samples)
+        paced_s = self._machine.more_s(self._clock, began, computed, samples, job.looked)
         if self._interrupted(paced_s):
             return None
         compute_s = time.perf_counter() - began
         if stamps is not None:
             stamps.step(began, compute_s, paced_s, cpu_s)
+        self.trainer.learn(job, result)
         model.stepped(result, samples, loop.epoch)
         overlapped = self._overlapped
         if overlapped is not None and loop.takes_answer(stepped=True):
@@ -264,7 +267,13 @@ class Worker:
     def _push(self, overlapping: bool) -> None:
         assert self.loop is not None
         push = push_round(
-            self.model, self.loop, self.exchange, self._corruptions, num_bytes=0, overlapping=overlapping
+            self.model,
+            self.loop,
+            self.exchange,
+            self._corruptions,
+            num_bytes=0,
+            overlapping=overlapping,
+            reported=self.trainer.report(self.worker),
         )
         if overlapping:
             self._at_push = self._part("push")
@@ -348,12 +357,12 @@ class Worker:
         """Return this worker's state for a checkpoint, assuming that it computes from now on."""
         position = self.trainer.position(self.worker)
         plain: dict[str, Any] = {"position": position, "used": position.steps}
-        tensors: StateDict = {}
+        tensors: StateDict = named(SELECTION, self.trainer.remembered(self.worker))
         if self.loop is not None and (since is None or repeats_steps(self.composition)):
             plain |= {"loop": self.loop.state_dict(), "next_chunk_s": None}
             plain |= {} if since is None else {"since": since, "orders": {**self.model.orders}}
             if since is not None or self.composition.computes_on_workers:  # others are sent the model again
-                tensors = named("model/", self.model.state_dict())
+                tensors |= named("model/", self.model.state_dict())
         return tensors, plain
 
     # ---------------------------------------------------------------- compositions
@@ -367,6 +376,7 @@ class Worker:
         """Start a composition: with servers, or with this worker's replica."""
         self.composition = composition = self._compositions[index]
         self.trainer.unassign()
+        self.trainer.select(composition.selection, self.workload.known_of_data(composition.selection))
         if self._corruptions is not None:
             self._corruptions.forget()
         self._ranges = None
@@ -421,6 +431,7 @@ class Worker:
         plain = order.state.data
         if plain["position"] is not None:
             self.trainer.go_to(self.worker, BatchPosition(*plain["position"]))
+            self.trainer.remember(self.worker, under(SELECTION, order.tensors))
         self.exchange.restore(order.tensors, plain)
         self.loop = restored_loop(plain, self.composition, self.worker)
         if self._corruptions is not None:
@@ -431,6 +442,6 @@ class Worker:
         if "since" in plain and self.loop is not None:
             self._repeats = True
             self.model.obey(plain["orders"])
-            self._at_release = self._at_push = named("model/", model), {**plain}
+            self._at_release = self._at_push = kept_tensors(order.tensors), {**plain}
             for orders in plain.get("told", ()):
                 self.loop.on_orders(orders)

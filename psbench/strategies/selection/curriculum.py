@@ -1,0 +1,58 @@
+"""Easy samples first."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from psbench.arrays import Integers
+from psbench.core import Memory, Orders, Selection, parameter
+from psbench.core.selection import NOTHING, Rng
+
+_PACING = "Hacohen and Weinshall 2019, sec. 2.2"
+
+
+class Curriculum(Selection):
+    """Begin with the easiest samples of the shard, and add harder ones step by step.
+
+    Mini-batch i goes through the min(share * growth^floor(i / every), 1) N samples with the lowest score,
+    reshuffled on every pass. The score is a column of the data; without one it is the loss of the worker's
+    model after `warm_up` passes over all samples, whose computation takes the time of a forward pass.
+
+    Notes
+    -----
+    Reduces to: `reshuffle` with `share` = 1.
+    Our reading: each worker has a curriculum of its own shard, and i counts its mini-batches after the
+    warm-up.
+    """
+
+    name = "curriculum"
+    source = f"Bengio et al. 2009; pacing: {_PACING}"
+    remembers = ("loss",)
+
+    share: float = parameter(0.1, "share of the samples at the beginning", source=_PACING, gt=0, le=1)
+    growth: float = parameter(1.9, "factor of the share", source=_PACING, gt=1, le=100)
+    every: int = parameter(50, "mini-batches after which the share grows", source=_PACING, ge=1)
+    column: str | None = parameter(None, "column with the score; none: the loss after the warm-up")
+    warm_up: float = parameter(1.0, "passes before the loss is the score", unit="passes", ge=0)
+
+    def look(self, size: int, rng: Rng, memory: Memory, orders: Orders) -> Integers:
+        """Compute the loss of all samples once, after the warm-up."""
+        due = self.share < 1 and self.column is None and memory.passes >= self.warm_up
+        return np.arange(len(memory)) if due and "order" not in memory.state else NOTHING
+
+    def choose(self, size: int, rng: Rng, memory: Memory, orders: Orders) -> Integers:
+        """Take the next samples of those that are easy enough."""
+        if self.share == 1 or (self.column is None and memory.passes < self.warm_up):
+            return memory.reshuffled(size)
+        state = memory.state
+        if "order" not in state:
+            score = memory.loss if self.column is None else memory.column(self.column)
+            state |= {"order": np.argsort(score, kind="stable"), "first": memory.step}
+        grown = (memory.step - state["first"]) // self.every
+        share = 1.0 if grown > _ALL else min(self.share * self.growth**grown, 1.0)
+        among = np.sort(state["order"][: max(1, round(share * len(memory)))])
+        return memory.reshuffled(size, among)
+
+
+#: growths after which any share has become all
+_ALL = 1000

@@ -1,0 +1,84 @@
+"""Samples with large losses first."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from psbench.arrays import Integers
+from psbench.core import Memory, Orders, Selection, parameter
+from psbench.core.selection import NOTHING, Rng
+from psbench.strategies.selection.ranks import drawn_ranks, pressure_at, pressure_field
+
+_PAPER = "Loshchilov and Hutter 2015"
+
+
+class OnlineBatch(Selection):
+    """Draw samples by the rank of their last known loss: those with large losses more often.
+
+    Rank i of N is drawn with a probability proportional to exp(-i log(s) / N). The pressure s changes
+    exponentially from `pressure` to `final_pressure` over `passes` passes. Samples that were never computed
+    come first.
+
+    Notes
+    -----
+    Reduces to: `with_replacement` with both pressures 1.
+    The order is kept from step to step: the samples of a mini-batch are taken out and put back where their
+    new losses belong, so that no step sorts the shard.
+    Our reading: a pass is one of the worker over its shard.
+    """
+
+    name = "online_batch"
+    source = f"{_PAPER}, Algorithm 1"
+    remembers = ("loss",)
+
+    pressure: float = pressure_field(100.0, "pressure at the beginning", f"{_PAPER}, sec. 3")
+    final_pressure: float = pressure_field(1.0, "pressure at the end", f"{_PAPER}, sec. 3")
+    passes: float = parameter(40.0, "passes in which the pressure changes", unit="passes", gt=0)
+    refresh: float | None = parameter(
+        None,
+        "passes after which all losses are computed; none: never",
+        unit="passes",
+        source=_PAPER,
+        gt=0,
+    )
+
+    def look(self, size: int, rng: Rng, memory: Memory, orders: Orders) -> Integers:
+        """Compute all losses anew if that is due."""
+        if self.refresh is None or memory.passes - memory.state.get("refreshed", 0.0) < self.refresh:
+            return NOTHING
+        memory.state["refreshed"] = memory.passes
+        del memory.state["order"]
+        return np.arange(len(memory))
+
+    def choose(self, size: int, rng: Rng, memory: Memory, orders: Orders) -> Integers:
+        """Draw ranks, and return the samples that have them."""
+        if "order" not in memory.state:
+            memory.state |= _sorted(memory)
+        pressure = pressure_at(memory.passes, self.pressure, self.final_pressure, self.passes)
+        chosen: Integers = memory.state["order"][drawn_ranks(size, len(memory), pressure, rng)]
+        return chosen
+
+    def learn(self, positions: Integers, memory: Memory) -> None:
+        """Put the samples back where their new losses belong."""
+        order, keys = memory.state["order"], memory.state["keys"]
+        new = np.unique(positions)
+        stays = np.ones(len(memory), dtype=bool)
+        stays[new] = False
+        kept = stays[order]
+        order, keys = order[kept], keys[kept]
+        new = new[np.argsort(_keys(memory, new), kind="stable")]
+        own = _keys(memory, new)
+        places = np.searchsorted(keys, own)
+        memory.state |= {"order": np.insert(order, places, new), "keys": np.insert(keys, places, own)}
+
+
+def _keys(memory: Memory, where: Integers) -> np.ndarray:
+    """Return what samples are sorted by, ascending: their negative losses, those not known first."""
+    loss = memory.loss[where]
+    return np.where(np.isnan(loss), -np.inf, -loss)
+
+
+def _sorted(memory: Memory) -> dict[str, np.ndarray]:
+    keys = _keys(memory, np.arange(len(memory)))
+    order = np.argsort(keys, kind="stable")
+    return {"order": order, "keys": keys[order]}

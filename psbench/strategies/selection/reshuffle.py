@@ -1,0 +1,18 @@
+"""Every sample once a pass."""
+
+from __future__ import annotations
+
+from psbench.core import Selection
+
+
+class Reshuffle(Selection):
+    """Take every sample of the shard once a pass, in an order that is drawn anew on every pass.
+
+    Notes
+    -----
+    A mini-batch that reaches the end of a pass goes on with the next. The order of a sharding that is
+    `ordered` (SelDP) is kept.
+    """
+
+    name = "reshuffle"
+    source = "Goodfellow et al. 2016, 8.1.3"

@@ -1,0 +1,236 @@
+"""A worker's half of a selection: its memory, and the checks of what it chooses."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from psbench.arrays import Array, Doubles, Integers
+from psbench.core.actions import Orders
+from psbench.core.selection import REPORTED, Evaluate, KnownOfData, Memory, SampleGroups, Selection
+from psbench.errors import DoubtfulComposition, ParameterError, ProtocolError, PsbenchError
+from psbench.models.construction import one_line
+from psbench.seeds import Streams
+from psbench.training.batches import Batches
+
+#: mini-batches that each worker chooses before the run, so that a selection that cannot work is refused then
+_TRIALS = 2
+
+
+class Chosen(NamedTuple):
+    """A mini-batch: positions in the shard, samples and weights, and how many samples were looked at."""
+
+    positions: Integers
+    indices: Integers
+    weights: Doubles | None
+    looked: int
+
+
+class Chooser:
+    """Chooses the mini-batches of one worker.
+
+    Parameters
+    ----------
+    selection : Selection
+    shard : int64 array
+        Numbers of the worker's samples.
+    streams : Streams
+    worker : int
+    known : KnownOfData
+    """
+
+    def __init__(
+        self,
+        selection: Selection,
+        shard: Integers,
+        streams: Streams,
+        worker: int,
+        known: KnownOfData,
+    ) -> None:
+        self._selection, self._streams, self._worker = selection, streams, worker
+        self._passes = Batches(np.arange(len(shard)), streams, worker)
+        self.memory = Memory(shard, known, self._passes)
+
+    def choose(self, size: int, orders: Orders, evaluate: Evaluate) -> Chosen:
+        """Choose the next mini-batch.
+
+        Raises
+        ------
+        ProtocolError
+            If the selection returns anything but a mini-batch of the worker's shard.
+        """
+        selection, memory = self._selection, self.memory
+        rng = self._streams.generator("selection", self._worker, memory.step)
+        looked = np.asarray(selection.look(size, rng, memory, orders))
+        if len(looked):
+            self._check_positions("look", looked)
+            self._note(looked, evaluate(memory.samples[looked]))
+        choice: Any = selection.choose(size, rng, memory, orders)
+        given, weights = choice if isinstance(choice, tuple) else (choice, None)
+        positions = np.asarray(given)
+        self._check_positions("choose", positions)
+        if len(positions) != size:
+            raise ProtocolError(
+                f"{self._who('choose')} returns {len(positions)} samples for a mini-batch of {size}"
+            )
+        if weights is not None:
+            weights = self._checked(np.asarray(weights, dtype=np.float64), size)
+        memory.taken_at[positions] = memory.step
+        memory.step += 1
+        memory.taken += size
+        return Chosen(positions, memory.samples[positions], weights, len(looked))
+
+    def learn(self, positions: Integers, found: Mapping[str, Array]) -> None:
+        """Take what a step has found of its samples; of one that was in the mini-batch twice, the last."""
+        self._note(positions, found)
+        self._selection.learn(positions, self.memory)
+
+    def report(self) -> dict[str, float]:
+        """Return what goes with a push to the deciding half."""
+        report = self._selection.report(self.memory)
+        return {REPORTED + name: float(value) for name, value in report.items()}
+
+    def _note(self, positions: Integers, found: Mapping[str, Array]) -> None:
+        for name, values in found.items():
+            getattr(self.memory, name)[positions] = values
+
+    def _who(self, hook: str) -> str:
+        return f"selection {self._selection.name!r}: {hook}() of worker {self._worker}"
+
+    def _check_positions(self, hook: str, positions: Array) -> None:
+        size = len(self.memory)
+        if positions.ndim != 1 or positions.dtype.kind not in "iu":
+            raise ProtocolError(
+                f"{self._who(hook)} returns {positions.dtype} of shape {positions.shape}; return an array of "
+                "whole numbers, one for each sample"
+            )
+        if len(positions) and not 0 <= positions.min() <= positions.max() < size:
+            outside = positions[(positions < 0) | (positions >= size)][0]
+            raise ProtocolError(
+                f"{self._who(hook)} returns {outside}, which is no sample of its shard: give positions in "
+                f"the shard, from 0 to {size - 1}"
+            )
+
+    def _checked(self, weights: Doubles, size: int) -> Doubles:
+        if weights.shape != (size,):
+            raise ProtocolError(
+                f"{self._who('choose')} returns weights of shape {weights.shape} for {size} samples"
+            )
+        if not np.isfinite(weights).all() or (weights < 0).any():
+            wrong = weights[~(np.isfinite(weights) & (weights >= 0))][0]
+            raise ProtocolError(
+                f"{self._who('choose')} returns the weight {wrong}; weights are finite and not negative"
+            )
+        if not weights.any():
+            raise ProtocolError(f"{self._who('choose')} returns weights that are all 0")
+        return weights
+
+    # ---------------------------------------------------------------- checkpoints
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return what the worker remembers, as copies."""
+        memory = self.memory
+        found = {"taken_at": memory.taken_at, "taken": np.asarray(memory.taken)}
+        found |= {name: getattr(memory, name) for name in self._selection.remembers}
+        found |= {f"passes/{name}": value for name, value in self._passes.state().items()}
+        found |= {f"state/{name}": np.asarray(value) for name, value in memory.state.items()}
+        return {name: torch.from_numpy(np.array(value)) for name, value in found.items()}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what `tensors` returned."""
+        memory, kept = self.memory, {name: tensor.numpy().copy() for name, tensor in tensors.items()}
+        memory.taken = int(kept["taken"])
+        for name in ("taken_at", *self._selection.remembers):
+            if len(kept[name]) != len(memory):
+                raise ValueError(f"{name} of {len(kept[name])} samples, and the shard has {len(memory)}")
+            setattr(memory, name, kept[name])
+        prefix = "passes/"
+        self._passes.load({n.removeprefix(prefix): v for n, v in kept.items() if n.startswith(prefix)})
+        state = {n.removeprefix("state/"): v for n, v in kept.items() if n.startswith("state/")}
+        memory.state = {name: value if value.ndim else value.item() for name, value in state.items()}
+
+
+def checked_groups(name: str, groups: SampleGroups) -> SampleGroups:
+    """Return neighbourhoods, each of which has samples to train on.
+
+    Raises
+    ------
+    ParameterError
+        Naming one that has none.
+    """
+    for h in np.flatnonzero(groups.counts == 0):
+        raise ParameterError(
+            f"neighbourhoods {name!r}: {groups.names[h]!r} has no sample to train on; give fewer, or others"
+        )
+    return groups
+
+
+def check_neighbourhoods(selection: Selection, groups: SampleGroups, shards: Sequence[Integers]) -> None:
+    """Warn of workers that lack a neighbourhood, and refuse one that evaluations cannot see.
+
+    Raises
+    ------
+    ParameterError
+        If the selection goes by evaluations, and a neighbourhood has no validation sample.
+    """
+    names = groups.names
+    unseen = np.flatnonzero(np.bincount(groups.val, minlength=len(names)) == 0)
+    if selection.hears_evaluations and len(unseen):
+        raise ParameterError(
+            f"selection {selection.name!r}: {names[unseen[0]]!r} has no validation sample, by whose loss it "
+            "would be judged; give fewer neighbourhoods, or more validation samples"
+        )
+    lacking = {
+        worker: [names[h] for h in range(len(names)) if h not in own]
+        for worker, shard in enumerate(shards)
+        if len(own := set(groups.train[shard].tolist())) < len(names)
+    }
+    if lacking:
+        worker, missing = next(iter(lacking.items()))
+        warnings.warn(
+            f"selection {selection.name!r}: {len(lacking)} of {len(shards)} workers have no sample of some "
+            f"neighbourhood, such as worker {worker} of {missing[0]!r}; shares are renormalised there",
+            DoubtfulComposition,
+            stacklevel=2,
+        )
+
+
+def check_choices(
+    selection: Selection,
+    shards: Sequence[Integers],
+    sizes: Sequence[int],
+    streams: Streams,
+    known: KnownOfData,
+) -> None:
+    """Have each worker choose its first mini-batches, and refuse a selection that cannot.
+
+    Raises
+    ------
+    ParameterError
+        Naming the selection, the worker and what it returned.
+    """
+    for worker, (shard, size) in enumerate(zip(shards, sizes, strict=True)):
+        chooser = Chooser(selection, shard, streams, worker, known)
+        try:
+            for _ in range(_TRIALS):
+                chosen = chooser.choose(size, {}, lambda where: assumed(selection, len(where)))
+                chooser.learn(chosen.positions, assumed(selection, size))
+                chooser.report()
+        except PsbenchError as error:
+            raise ParameterError(str(error)) from error
+        except Exception as error:
+            raise ParameterError(
+                f"selection {selection.name!r}: worker {worker} cannot choose its first mini-batches: "
+                f"{one_line(error)}"
+            ) from error
+
+
+def assumed(selection: Selection, size: int) -> dict[str, Array]:
+    """Return numbers of samples as good as any, for a mini-batch that is not computed."""
+    found: dict[str, Array] = {name: np.ones(size) for name in selection.remembers}
+    return found | {name: np.zeros(size, np.int64) for name in found if name == "predicted"}
