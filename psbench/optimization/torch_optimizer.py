@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from psbench.core import make_part, parameter
 from psbench.core.imports import imported
@@ -60,6 +60,11 @@ class TorchOptimizer(Optimizer):
         description="keyword arguments of the class, but lr and weight_decay",
         json_schema_extra={"unit": "", "source": ""},
     )
+
+    @field_validator("type")
+    @classmethod
+    def _as_in_torch(cls, value: str) -> str:
+        return BY_NAME.get(value, value)  # short names may be typed where the class is asked for, too
 
     def model_post_init(self, context: Any) -> None:
         """Try the class; see the class's docstring."""

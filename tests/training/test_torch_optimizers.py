@@ -297,6 +297,8 @@ def test_a_class_of_torch_is_named_in_lower_case_with_its_own_defaults(name):
         assert name.lower() not in BY_NAME
         return
     assert as_optimizer(name.lower()) == expected
+    typed = {"name": "torch", "type": name.lower(), "lr": expected.lr, "weight_decay": expected.weight_decay}
+    assert as_optimizer(typed) == expected  # as in the field of the panel
     assert BY_NAME[name.lower()] == name  # what `psbench list` and a misspelt name mention
     weights, theirs = torch.linspace(-1, 1, 5), torch.linspace(-1, 1, 5).requires_grad_()
     ours, optimizer = expected.update(weights), given([theirs])

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -58,8 +59,8 @@ def closed(server: ServerSocket, end: socket.socket) -> bool:
 
 
 def greeting(server: ServerSocket, key: bytes = KEY, name: str = "worker 0") -> bytes:
-    """Return the frame with which a client begins."""
-    number, (body, _) = bytes(16), Hello(name).encode()
+    """Return the frame with which a client begins, the same for the same name."""
+    number, (body, _) = name.encode().rjust(16, b"\0"), Hello(name).encode()
     tag = stream._tag(key, stream._place(server.address)[3], number, body)
     return HEAD.pack(0, 0, 48 + len(body), 0) + number + tag + body
 
@@ -215,6 +216,72 @@ def test_a_peer_without_a_sign_of_life_is_gone(monkeypatch: pytest.MonkeyPatch) 
         assert server.send("idle", Ping())
         assert isinstance(await_message(idle), Ping)
         assert not idle.lost
+
+
+PATIENT = Listening(patience=PeerPatience(silence_s=600.0))
+
+
+class Clock:
+    """The clock of deadlines, which a test moves on."""
+
+    ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead_s
+
+    perf_counter = staticmethod(time.perf_counter)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for module in (connection, stream):
+        monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def test_a_slow_ring_is_no_lost_client(clock: Clock) -> None:
+    """A coordinator of 128 workers that gets to nothing for an hour reads what is there before it judges."""
+    names = ["client", *(f"worker {number}" for number in range(128))]
+    with ServerSocket("127.0.0.1", KEY, listening=PATIENT) as server, ExitStack() as open_ends:
+        ends = {name: open_ends.enter_context(dialled(server, WAYS[-1])) for name in names}
+        for name in names:
+            ends[name].sendall(greeting(server, name=name))
+            assert next_of(server).sender == name
+        for name in names[:-1]:
+            ends[name].sendall(HEAD.pack(connection._HEARTBEAT, 0, 0, 0))
+        clock.ahead_s += 36_000
+        assert server.receive(0) is None
+        assert server.peers == names[:-1]
+        clock.ahead_s += 400
+        ends["client"].sendall(HEAD.pack(connection._HEARTBEAT, 0, 0, 0))
+        assert server.receive(0) is None
+        clock.ahead_s += 400
+        assert server.receive(0) is None
+        assert server.peers == ["client"]  # the others have said nothing for over ten minutes
+
+
+def test_the_rest_of_a_payload_that_waits_to_be_read_is_a_sign_of_life(clock: Clock) -> None:
+    payload = torch.arange(1000.0)
+    body, _ = RingPiece(1, 0, payload).encode()
+    whole = HEAD.pack(RingPiece.kind, 0, len(body), 1000) + body + payload.numpy().tobytes()
+    with ServerSocket("127.0.0.1", KEY, listening=PATIENT) as server, dialled(server, WAYS[-1]) as end:
+        end.sendall(greeting(server))
+        next_of(server)
+        end.sendall(whole[:1000])
+        assert server.receive(0.1) is None
+        end.sendall(whole[1000:3000])
+        clock.ahead_s += 36_000
+        assert server.receive(0) is None
+        assert server.peers == ["worker 0"]
+        end.sendall(whole[3000:])
+        message = next_of(server).message
+        assert isinstance(message, RingPiece)
+        assert torch.equal(message.payload, payload)
+        end.sendall(whole[:1000])
+        assert server.receive(0.1) is None
+        clock.ahead_s += 36_000
+        await_true(lambda: server.receive(0) is None and not server.peers)
 
 
 def test_a_server_that_still_loads_is_not_taken_for_gone(either: ServerSocket) -> None:

@@ -255,7 +255,9 @@ class Connection:
             while self._fill():
                 if self._stop == len(self._buffer):
                     return
-        self.gone = self.gone or (not self.has_bytes and self.is_silent)
+        # of a payload that is arriving nothing is read here: what the system holds of it is a sign of life
+        unread = self.has_bytes or self.has_unseen_bytes or self.wait(0)
+        self.gone = self.gone or (not unread and self.is_silent)
 
     # ---------------------------------------------------------------- writing
 
