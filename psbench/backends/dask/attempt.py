@@ -19,7 +19,7 @@ from psbench.backends.dask.coordinator.live_run import PeerFailed
 from psbench.backends.dask.dashboard import DashboardPage
 from psbench.backends.dask.keys import give_key, keep_key
 from psbench.backends.dask.objects import sent
-from psbench.backends.dask.place_search import PlaceSearch
+from psbench.backends.dask.place_search import Demand, PlaceSearch
 from psbench.backends.dask.placement import Room
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
@@ -39,7 +39,6 @@ from psbench.backends.dask.record import Record
 from psbench.backends.dask.replica_recovery import take_back
 from psbench.backends.dask.retirement import Leavers, ServerRetired
 from psbench.backends.dask.rpc import ask_scheduler, begin
-from psbench.backends.dask.scale_up import Demand
 from psbench.backends.dask.shipping import Shipping
 from psbench.backends.outcome import Outcome
 from psbench.errors import BackendError, Cancelled, PsbenchError, ServerLost

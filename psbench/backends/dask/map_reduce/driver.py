@@ -21,10 +21,10 @@ from psbench.backends.dask.lifetime import TASKS, leave_signals
 from psbench.backends.dask.map_reduce import tasks
 from psbench.backends.dask.map_reduce.places import Awaited, Places, RolesLost
 from psbench.backends.dask.objects import check_objects, sent
+from psbench.backends.dask.place_search import demand
 from psbench.backends.dask.placement import find_room, place_with_resources
 from psbench.backends.dask.protocol.roles import EVALUATOR, worker_name, worker_number
 from psbench.backends.dask.rpc import ask, ask_scheduler, begin
-from psbench.backends.dask.scale_up import demand
 from psbench.backends.dask.shipping import Shipping, bare
 from psbench.backends.outcome import Outcome
 from psbench.backends.pushes import why_diverged, with_stats
