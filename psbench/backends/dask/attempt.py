@@ -267,7 +267,7 @@ class Attempt:
     # ---------------------------------------------------------------- following the run
 
     def _follow(self, coordinator: ClientSocket) -> Outcome:
-        """Take what the coordinator sends until the run is over."""
+        """Take the coordinator's messages until the run is over."""
         heard = said = time.monotonic()
         while True:
             message = coordinator.receive(_LOOK_S)
@@ -355,7 +355,7 @@ class Attempt:
             self._search.end_asking()
 
     def _take_room(self, coordinator: ClientSocket, room: Room, now: float) -> None:
-        """Take what the cluster has room for, and which Dask workers are gone."""
+        """Store the cluster's room; drop hand-overs to Dask workers that are gone, and report lost roles."""
         self._room, self._there = room, room.threads
         for role, (address, _, pending) in [*self._hand_overs.items()]:
             if not self._there or address in self._there:
@@ -436,7 +436,7 @@ class Attempt:
         raise BackendError(f"{role} failed: {error!r}") from error
 
     def _is_gone(self, role: str) -> bool:
-        """Whether the scheduler knows the Dask worker of a role no more."""
+        """Return whether the Dask worker of a role is gone, by its scheduler."""
         try:
             return self.placed[role] not in self._ask_scheduler("nthreads", is_needed=False)
         except BackendError:
@@ -448,7 +448,7 @@ class Attempt:
         return error if isinstance(error, PsbenchError) else BackendError(str(failed))
 
     def _error_of(self, role: str) -> BaseException | None:
-        """Return what a task that has ended, or is about to, has raised; None if it has not."""
+        """Return the error of a task that has ended, or is about to; None without one."""
         future = self._futures[role]
         self._unfinished([role])
         if future.status != "error":

@@ -1,4 +1,4 @@
-"""How roles end with their Dask worker: not with its scheduler, but before it closes when it is asked to."""
+"""The lifetime of roles: they outlive the scheduler, and end before their Dask worker closes on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the machines of a Dask cluster hold the processes that are placed there."""
+"""A check that the machines of a Dask cluster have the memory for the processes that are placed there."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _NAME = "psbenchwaits"
 
 
 class PlaceSearch:
-    """Looks what a cluster has room for, and asks Dask workers that are free whether they answer.
+    """Looks for room on a cluster, and asks the Dask workers that are free for a sign of life.
 
     All of them are asked at once, so one that is frozen keeps no role from the others.
 
@@ -47,7 +47,7 @@ class PlaceSearch:
         self._asked: dict[str, concurrent.futures.Future[Any]] = {}
 
     def look(self, without: Collection[str], now: float) -> Room | None:
-        """Return what there is room for if a look has ended since the last call; else begin one now and then.
+        """Return the room that a look has found since the last call; else None, and begin looks.
 
         The room is empty if the scheduler has not answered.
         """
@@ -104,7 +104,7 @@ class PlaceSearch:
         self._asked.clear()
 
     def end(self) -> None:
-        """Cancel what is under way."""
+        """Cancel all requests."""
         self.end_asking()
         if self._look is not None:
             self._look.cancel()

@@ -1,4 +1,4 @@
-"""Whether the client can connect to Dask workers: a run's messages do not pass through the scheduler."""
+"""A check that the client can connect to Dask workers: a run's messages do not pass through the scheduler."""
 
 from __future__ import annotations
 

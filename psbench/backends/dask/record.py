@@ -1,4 +1,4 @@
-"""What the client keeps of a live run: its log, its checkpoints, and what has gone wrong."""
+"""The client's record of a live run: its log, its checkpoints and its incidents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Last(NamedTuple):
 
 
 class Record:
-    """What the client keeps of one run, while it is started as often as need be.
+    """The record of one run, through all of its starts.
 
     The last checkpoint is kept in memory too, so that a run without an output folder can go on from it.
 
@@ -68,7 +68,7 @@ class Record:
         self._last = None if start is None else _Last(start, len(log), texts, began)
 
     def extend(self, new: msg.LogRows) -> None:
-        """Take what the log has grown by."""
+        """Add new rows to the log."""
         self.log.extend(np.frombuffer(new.rows, dtype=ROW), new.texts)
         if self._observer is not None:
             self._observer(self.log)
@@ -91,7 +91,7 @@ class Record:
             self._last = _Last(Checkpoint(new.tensors, state), rows, texts, "the replica's last state")
 
     def note(self, incident: str) -> None:
-        """Say what has gone wrong, now and in the run's warnings."""
+        """Report an incident, now and in the run's warnings."""
         self.incidents.append(incident)
         logger.warning("%s", incident)
 
@@ -107,7 +107,7 @@ class Record:
 
     @property
     def start(self) -> Start | None:
-        """Where the next start of the run resumes; None for its beginning."""
+        """The checkpoint from which the next start of the run resumes; None for its beginning."""
         last = self._last
         if last is None:
             return None

@@ -1,4 +1,4 @@
-"""How the client takes the state of a run back from its replica when a server is lost."""
+"""Recovery of a run's state from its replica, by the client, when a server is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs inside the Dask tasks: one function a role, each with sockets of its own."""
+"""The functions of the Dask tasks: one a role, each with sockets of its own."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def _announce(topic: str, name: str, socket: ServerSocket) -> None:
 
 
 def _reporter(topic: str, name: str) -> Callable[[Stage], None]:
-    """Return what tells the client how far a role has come."""
+    """Return a function that reports a role's progress to the client."""
     dask_worker = get_worker()
     return lambda stage: dask_worker.log_event(topic, {"name": name, "stage": stage})
 

@@ -1,4 +1,4 @@
-"""Whether the Dask workers have the same software as the client, compared before anything else."""
+"""A check that the Dask workers have the same software as the client, before anything else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _versions(names: Sequence[str]) -> dict[str, str]:
 
 
 def versions_here() -> dict[str, str]:
-    """Return the versions of what must be the same everywhere."""
+    """Return the versions of the packages that must be the same everywhere."""
     return _versions(_COMPARED)
 
 
@@ -39,7 +39,7 @@ def check_versions(
     limits: ConnectionSettings,
     go_on: Callable[[], None] = lambda: None,
 ) -> None:
-    """Compare what Dask workers have installed with what is here.
+    """Compare the packages of Dask workers with those of this process.
 
     Raises
     ------

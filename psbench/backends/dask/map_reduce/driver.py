@@ -84,7 +84,7 @@ def run_map_reduce(
 
 
 def check(experiment: Experiment) -> None:
-    """Refuse what a driver cannot do."""
+    """Refuse experiments that a driver cannot run."""
     if len(experiment.strategy.compositions) > 1:
         raise ParameterError(
             f"strategy {experiment.strategy.name!r}: the dask backend cannot switch to or from 'map_reduce', "

@@ -1,1 +1,1 @@
-"""What the processes of a live run say to each other, and how it travels."""
+"""The messages between the processes of a live run, and the connections that carry them."""

@@ -1,4 +1,4 @@
-"""What goes into a live run, and what comes out: inputs, and instructions for the process that it is in.
+"""The inputs of a live run, and its output: instructions for the process that it is in.
 
 Both are plain data, so a test can write the ones and compare the others, with `==`.
 """
@@ -71,7 +71,7 @@ class Look:
 
 @dataclass(slots=True)
 class End:
-    """The run is over; `error` is what the coordinator's task raises."""
+    """The run is over; the coordinator's task raises `error`, if there is one."""
 
     error: BaseException | None = None
 

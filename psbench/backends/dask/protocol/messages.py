@@ -30,7 +30,7 @@ EntryRanges: TypeAlias = list[list[tuple[int, int]]]
 
 
 class Update(Struct, array_like=True, forbid_unknown_fields=True):
-    """How a version is made, its pushes aside; part of messages, see `Server.apply`."""
+    """The settings of an update, its pushes aside; part of messages, see `Server.apply`."""
 
     lr_scale: float
     epoch: float
@@ -56,7 +56,7 @@ class Ping(Message, kind=5):
 
 
 class Ready(Message, kind=10):
-    """A role has loaded what it needs; a worker says where it listens for pieces of rings."""
+    """A role is ready; a worker gives the address at which it listens for pieces of rings."""
 
     ring: Address | None = None
 
@@ -75,7 +75,7 @@ class PeerRefused(Message, kind=12):
 
 
 class ClosedStrangers(Message, kind=16):
-    """How many unknown connections a server, a worker or the replica has closed so far."""
+    """The number of unknown connections that a server, a worker or the replica has closed so far."""
 
     count: int
 
@@ -142,13 +142,13 @@ class RoleGone(Message, kind=29):
 
 
 class Incident(Message, kind=28):
-    """What has gone wrong, in words; sent at once, as the coordinator may be lost too."""
+    """An incident, in words; sent at once, as the coordinator may be lost too."""
 
     text: str
 
 
 class Waiting(Message, kind=19):
-    """Whom the run has been waiting for, for some time, in words."""
+    """The processes that the run has been waiting for, for some time, in words."""
 
     text: str
 
@@ -160,7 +160,7 @@ class RunMoves(Message, kind=27):
 
 
 class RunOutcome(Message, kind=23):
-    """What the run leaves beside its log; see `base.Outcome`."""
+    """The outcome of the run, its log aside; see `outcome.Outcome`."""
 
     status: str
     reason: str
@@ -209,7 +209,7 @@ class NewOrders(Message, kind=33):
 
 
 class Halt(Message, kind=34):
-    """What the worker computes is void, and so is its state under this composition."""
+    """Halt: the worker's step is void, and so is its state under this composition."""
 
 
 class ChangeComposition(Message, kind=35):
@@ -254,7 +254,7 @@ class WorkerState(Message, kind=39):
 
 
 class ResumeWorker(Message, kind=40):
-    """Where a worker goes on from a checkpoint; without a `state` it begins with the composition."""
+    """A worker's part of a checkpoint, to continue from; without a `state` it begins with the composition."""
 
     composition: int
     ranges: EntryRanges | None
@@ -263,7 +263,7 @@ class ResumeWorker(Message, kind=40):
 
 
 class UsageReport(Message, kind=41):
-    """What a worker's time went into; see `Usage`."""
+    """A worker's use of time; see `Usage`."""
 
     worker: int
     steps: int
@@ -274,7 +274,7 @@ class UsageReport(Message, kind=41):
 
 
 class StampsReport(Message, kind=49):
-    """When a worker's messages were received, created and sent, and its clock's differences; see `stamps`."""
+    """Times of a worker's messages (received, created, sent), and its clock's differences; see `stamps`."""
 
     rows: str
     said: str
@@ -314,7 +314,7 @@ class AbortRing(Message, kind=51):
 
 
 class RingVerdict(Message, kind=52):
-    """Whether a member has the sum: sent when it has, and by survivors of a loss when they are asked."""
+    """A member has the sum, or has not: sent when it has, and by survivors of a loss when they are asked."""
 
     ring: int
     finished: bool
@@ -414,7 +414,7 @@ class SendState(Message, kind=60):
 
 
 class SendPayload(Message, kind=61):
-    """Asks for what a push carries; a worker is asked for what it adds to the next ring."""
+    """Asks for the payload of a push; a worker is asked for its payload for the next ring."""
 
     tag: int
     key: PushKey
@@ -455,7 +455,7 @@ class MeasureLoad(Message, kind=64):
 
 
 class AskServed(Message, kind=68):
-    """Asks a server for what it noted of its service."""
+    """Asks a server for the report of its service."""
 
 
 class ServedReport(Message, kind=69):

@@ -18,7 +18,7 @@ _LISTED = 6
 
 
 class Address(NamedTuple):
-    """Where a server socket listens, and whether it encrypts."""
+    """The address of a server socket, which includes whether it encrypts."""
 
     url: str
 

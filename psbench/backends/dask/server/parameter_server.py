@@ -40,7 +40,7 @@ _Reply: TypeAlias = StateReply | NumberReply
 
 @dataclass
 class _Request:
-    """What every server is asked for: their answers by name, and what to do when all are there."""
+    """A request to every server: its answers by name, and the function to call with all of them."""
 
     then: Callable[[list[_Reply]], None]
     answers: dict[str, _Reply] = field(default_factory=dict)

@@ -144,12 +144,12 @@ class ParameterSlice:
 
     @property
     def _pushed(self) -> int:
-        """How many entries a push has for this slice."""
+        """Number of entries that a push has for this slice."""
         return self._length * self._vectors_of_a_push
 
     @property
     def codec_counters(self) -> dict[str, int]:
-        """How many models (`draws`) and `aggregates` stochastic codecs have encoded."""
+        """Numbers of models (`draws`) and `aggregates` that stochastic codecs have encoded."""
         if self._codec is None:
             return dict(NO_CODEC_COUNTERS)
         return {"draws": self._codec.draws, "aggregates": self._codec.channel.num_sent}
@@ -244,7 +244,7 @@ class ParameterSlice:
     # ---------------------------------------------------------------- answers
 
     def answer(self, worker: int, ticket: int, version: int, aggregate: bool, fragment: int) -> Tensor:
-        """Return what is sent with a release, encoded.
+        """Return the vector that is sent with a release, encoded.
 
         The model or a fragment of it, with the buffers, or the last aggregate.
         """
@@ -333,7 +333,7 @@ class ParameterSlice:
         return {str(i): share_of(each, vectors, cuts[i]) for i, each in enumerate(asked)}
 
     def payload(self, key: PushKey) -> StateDict:
-        """Return what a push carries for this slice."""
+        """Return the payload of a push for this slice."""
         payload = self.payloads[key]
         return {"parameters": payload[: self._length], "buffers": payload[self._length :]}
 

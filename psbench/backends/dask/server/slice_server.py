@@ -1,4 +1,4 @@
-"""What a parameter server, in whichever process, does with orders and payloads, and as entries move."""
+"""A parameter server in whichever process: it carries out orders on its slice, and migrates entries."""
 
 from __future__ import annotations
 

@@ -31,12 +31,12 @@ NO_CODEC_COUNTERS = {"draws": -1, "aggregates": 0}
 
 
 def key_of(push: Push) -> PushKey:
-    """Return what names a push in every process."""
+    """Return the key of a push, by which every process names it."""
     return push.worker, push.ticket
 
 
 class ParameterStore:
-    """What the coordinator asks of a placement.
+    """A parameter store: the coordinator's requests to a placement.
 
     What stands here is done without servers: payloads stay with the workers, so that little is to be done for
     them, and what only servers have is refused.
@@ -79,7 +79,7 @@ class ParameterStore:
         self.gather(True, lambda state: then(state, dict(NO_CODEC_COUNTERS)))
 
     def payload(self, push: Push, then: Then) -> None:
-        """Call `then` with what a push carries: parameters (or a gradient) and buffers."""
+        """Call `then` with the payload of a push: parameters (or a gradient) and buffers."""
         raise self._refusal()
 
     def hold(self, version: int, in_use: Iterable[int]) -> None:
