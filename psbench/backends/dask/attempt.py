@@ -89,32 +89,51 @@ class Attempt:
         roles: Sequence[str],
     ) -> None:
         self.workload, self.record, self.control, self.client = workload, record, control, client
-        self.placed = placed
+        self._limits = workload.experiment.connection
         self._shipping = Shipping(client, workload, placed)
-        self._missing = {role: time.monotonic() for role in roles if role not in placed}
-        self._taken = dict[str, float]()  # roles that other Dask workers took and when, until they report
-        self._met = set[str]()  # roles that have met the coordinator: their death shows there
-        self._said_gone = set[str]()
-        self._there: dict[str, int] = {}
         self._key = RunKey(secrets.token_bytes(32))
         self._largest = largest_message(workload.model_bytes, workload.profile.num_workers)
         title = _UNNAMED.sub("_", workload.experiment.title)
         self._topic = f"psbench-{title}-{secrets.token_hex(8)}"
-        self._limits = workload.experiment.connection
         self._experiment: Any = workload.experiment  # or a future of it
+
+        # ------------------------------------------------------------ tasks
+        #: the task of each role that was started: the last one of a role that was started again
         self._futures: dict[str, Future] = {}
+        #: tasks that import for the roles of a process while the coordinator starts
+        self._warming: list[Future] = []
+        #: addresses at which tasks listen, by role: the coordinator's, the servers' and the replica's
         self._addresses: dict[str, Address] = {}
+        #: reports of tasks, put there by Dask's own thread
         self._announced: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._starting = start_progress()
+
+        # ------------------------------------------------------------ the run
+        #: None until the coordinator listens
         self._coordinator: ClientSocket | None = None
         self._page = DashboardPage(client, workload.experiment, workload.facts(), self._topic)
+        #: None until the coordinator has sent the outcome; no place is sought from then on
         self._outcome: Outcome | None = None
         self._stop_sent = False
-        self._room = Room({}, {}, {})
+
+        # ------------------------------------------------------------ places of roles
+        #: the Dask worker of each role that was started: the last one of a role that was started again
+        self.placed = placed
+        #: roles without a Dask worker, and since when; also those in `_hand_overs`
+        self._missing = {role: time.monotonic() for role in roles if role not in placed}
+        #: roles whose key and data travel to another Dask worker
         self._hand_overs: dict[str, _HandOver] = {}
-        self._warming: list[Future] = []
-        self._leavers, self._demand = Leavers(client), Demand(client, self._limits)
-        self._search = PlaceSearch(client, self._limits)
+        #: roles that other Dask workers have taken, and when, until they have met the coordinator
+        self._taken = dict[str, float]()
+        #: roles that have met the coordinator: their death shows there
+        self._met = set[str]()
+        #: roles that were lost before they met the coordinator, which was sent `RoleGone`
+        self._said_gone = set[str]()
+        #: free threads, and all Dask workers, as of the last look; empty if the scheduler did not answer
+        self._room = Room({}, {}, {})
+        self._there: dict[str, int] = {}
+        self._search, self._demand = PlaceSearch(client, self._limits), Demand(client, self._limits)
+        self._leavers = Leavers(client)
 
     def start(self) -> None:
         """Start all tasks; whatever goes wrong, none is left behind."""
