@@ -1,4 +1,4 @@
-"""The contract of drivers, which perform the engine's actions.
+"""The contract of drivers, which perform the engine's answers.
 
 An engine decides, and has no workers. A driver has workers, links and a model, and decides nothing: the
 simulator, the coordinator of a live run, the driver of MapReduce jobs, and the scripted cluster of the tests
@@ -41,7 +41,7 @@ from psbench.core.events import Timer
 from psbench.core.view import ClusterView, Status
 from psbench.errors import ProtocolError
 
-#: what performing an action returns: None, and from a driver that has to wait perhaps what to wait for
+#: the result of performing an action: None, or from a driver that has to wait perhaps a script to wait for
 Done = TypeVar("Done")
 #: performs one action at a time of the run, seconds
 Performer: TypeAlias = Callable[[Any, float], Done]
@@ -112,7 +112,7 @@ class Driver(Generic[Done]):
         }
 
     def perform_one(self, action: Action, now: float) -> Done | None:
-        """Perform an action, and return the operation to wait for before the next one, if any."""
+        """Perform an action; return a script to wait for before the next one, if the driver has to wait."""
         return self.performers[type(action)](action, now)
 
     def _release_unless_void(self, release: act.Release, now: float) -> Done | None:
@@ -135,7 +135,7 @@ class Driver(Generic[Done]):
         raise self.refusal(release)
 
     def leave_void(self, release: act.Release) -> Done | None:
-        """Handle a void release: nothing is sent to the worker."""
+        """Clean up after a release that is void: nothing reaches the worker."""
         return None
 
     def hold(self, hold: act.Hold, now: float) -> Done | None:
@@ -143,7 +143,7 @@ class Driver(Generic[Done]):
         return None
 
     def void(self, worker: int) -> Done | None:
-        """Cancel a worker's computation and its messages in transit; the worker waits."""
+        """Void a worker's step, and its messages that have not arrived; it waits."""
         raise NotImplementedError
 
     def forget(self, worker: int) -> None:
@@ -151,11 +151,11 @@ class Driver(Generic[Done]):
         raise NotImplementedError
 
     def cancel(self, cancel: act.Cancel, now: float) -> Done | None:
-        """Cancel the worker's computation; a release or a hold of the worker follows."""
+        """Void the worker's step; a release, or a hold, of it follows."""
         return self.void(cancel.worker)
 
     def drop(self, drop: act.Drop, now: float) -> Done | None:
-        """Cancel the worker's computation; the worker counts as gone until it is readmitted."""
+        """Void the worker's step; it counts as gone until it is readmitted."""
         return self.void(drop.worker)
 
     def readmit(self, readmit: act.Readmit, now: float) -> Done | None:

@@ -19,7 +19,7 @@ from psbench.backends.dask.coordinator.live_run import PeerFailed
 from psbench.backends.dask.dashboard import DashboardPage
 from psbench.backends.dask.keys import give_key, keep_key
 from psbench.backends.dask.objects import sent
-from psbench.backends.dask.place_search import PlaceSearch
+from psbench.backends.dask.place_search import Demand, PlaceSearch
 from psbench.backends.dask.placement import Room
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
@@ -39,7 +39,6 @@ from psbench.backends.dask.record import Record
 from psbench.backends.dask.replica_recovery import take_back
 from psbench.backends.dask.retirement import Leavers, ServerRetired
 from psbench.backends.dask.rpc import ask_scheduler, begin
-from psbench.backends.dask.scale_up import Demand
 from psbench.backends.dask.shipping import Shipping
 from psbench.backends.outcome import Outcome
 from psbench.errors import BackendError, Cancelled, PsbenchError, ServerLost
@@ -90,32 +89,51 @@ class Attempt:
         roles: Sequence[str],
     ) -> None:
         self.workload, self.record, self.control, self.client = workload, record, control, client
-        self.placed = placed
+        self._limits = workload.experiment.connection
         self._shipping = Shipping(client, workload, placed)
-        self._missing = {role: time.monotonic() for role in roles if role not in placed}
-        self._taken = dict[str, float]()  # roles that other Dask workers took and when, until they report
-        self._met = set[str]()  # roles that have met the coordinator: their death shows there
-        self._said_gone = set[str]()
-        self._there: dict[str, int] = {}
         self._key = RunKey(secrets.token_bytes(32))
         self._largest = largest_message(workload.model_bytes, workload.profile.num_workers)
         title = _UNNAMED.sub("_", workload.experiment.title)
         self._topic = f"psbench-{title}-{secrets.token_hex(8)}"
-        self._limits = workload.experiment.connection
         self._experiment: Any = workload.experiment  # or a future of it
+
+        # ------------------------------------------------------------ tasks
+        #: the task of each role that was started: the last one of a role that was started again
         self._futures: dict[str, Future] = {}
+        #: tasks that import for the roles of a process while the coordinator starts
+        self._warming: list[Future] = []
+        #: addresses at which tasks listen, by role: the coordinator's, the servers' and the replica's
         self._addresses: dict[str, Address] = {}
+        #: reports of tasks, put there by Dask's own thread
         self._announced: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._starting = start_progress()
+
+        # ------------------------------------------------------------ the run
+        #: None until the coordinator listens
         self._coordinator: ClientSocket | None = None
         self._page = DashboardPage(client, workload.experiment, workload.facts(), self._topic)
+        #: None until the coordinator has sent the outcome; no place is sought from then on
         self._outcome: Outcome | None = None
         self._stop_sent = False
-        self._room = Room({}, {}, {})
+
+        # ------------------------------------------------------------ places of roles
+        #: the Dask worker of each role that was started: the last one of a role that was started again
+        self.placed = placed
+        #: roles without a Dask worker, and since when; also those in `_hand_overs`
+        self._missing = {role: time.monotonic() for role in roles if role not in placed}
+        #: roles whose key and data travel to another Dask worker
         self._hand_overs: dict[str, _HandOver] = {}
-        self._warming: list[Future] = []
-        self._leavers, self._demand = Leavers(client), Demand(client, self._limits)
-        self._search = PlaceSearch(client, self._limits)
+        #: roles that other Dask workers have taken, and when, until they have met the coordinator
+        self._taken = dict[str, float]()
+        #: roles that have met the coordinator: their death shows there
+        self._met = set[str]()
+        #: roles that were lost before they met the coordinator, which was sent `RoleGone`
+        self._said_gone = set[str]()
+        #: free threads, and all Dask workers, as of the last look; empty if the scheduler did not answer
+        self._room = Room({}, {}, {})
+        self._there: dict[str, int] = {}
+        self._search, self._demand = PlaceSearch(client, self._limits), Demand(client, self._limits)
+        self._leavers = Leavers(client)
 
     def start(self) -> None:
         """Start all tasks; on an error, stop those already started."""
@@ -267,7 +285,7 @@ class Attempt:
     # ---------------------------------------------------------------- following the run
 
     def _follow(self, coordinator: ClientSocket) -> Outcome:
-        """Receive the coordinator's messages until the run is over."""
+        """Take the coordinator's messages until the run is over."""
         heard = said = time.monotonic()
         while True:
             message = coordinator.receive(_LOOK_S)
@@ -355,7 +373,7 @@ class Attempt:
             self._search.end_asking()
 
     def _take_room(self, coordinator: ClientSocket, room: Room, now: float) -> None:
-        """Record the free threads of the cluster and the Dask workers that have left."""
+        """Store the cluster's room; drop hand-overs to Dask workers that are gone, and report lost roles."""
         self._room, self._there = room, room.threads
         for role, (address, _, pending) in [*self._hand_overs.items()]:
             if not self._there or address in self._there:
@@ -436,6 +454,7 @@ class Attempt:
         raise BackendError(f"{role} failed: {error!r}") from error
 
     def _is_gone(self, role: str) -> bool:
+        """Return whether the Dask worker of a role is gone, by its scheduler."""
         try:
             return self.placed[role] not in self._ask_scheduler("nthreads", is_needed=False)
         except BackendError:
@@ -447,7 +466,7 @@ class Attempt:
         return error if isinstance(error, PsbenchError) else BackendError(str(failed))
 
     def _error_of(self, role: str) -> BaseException | None:
-        """Return the error that a task raised; None if it raised none."""
+        """Return the error of a task that has ended, or is about to; None without one."""
         future = self._futures[role]
         self._unfinished([role])
         if future.status != "error":

@@ -11,13 +11,13 @@ from psbench.backends.dask.attempt import Attempt
 from psbench.backends.dask.connecting import connected
 from psbench.backends.dask.machines import check_machines
 from psbench.backends.dask.objects import check_objects
+from psbench.backends.dask.place_search import demand
 from psbench.backends.dask.placement import check_replica, find_room, place_with_resources, placing, room_on
 from psbench.backends.dask.protocol.roles import COORDINATOR, first_roles
 from psbench.backends.dask.reach import check_reach
 from psbench.backends.dask.record import Record
 from psbench.backends.dask.retirement import ServerRetired
 from psbench.backends.dask.rpc import Unresponsive
-from psbench.backends.dask.scale_up import demand
 from psbench.backends.dask.shipping import bare
 from psbench.backends.dask.versions import check_versions
 from psbench.backends.outcome import Outcome

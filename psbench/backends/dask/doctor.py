@@ -1,4 +1,4 @@
-"""Diagnosis of a Dask cluster before a run: software, links, speed, and the problems to expect."""
+"""A report on a Dask cluster: its software, links and steps, and the problems of a run on it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class MeasuredSteps(NamedTuple):
 
 @dataclass
 class Diagnosis:
-    """Result of a diagnosis; `problems` are sentences. Links by (from, to), steps by Dask worker.
+    """The findings; `problems` in words. Links are by (from, to), steps by Dask worker.
 
     `links` were timed one after another; `at_once` are those to the first worker, all at the same time.
     """
@@ -294,7 +294,7 @@ def _echo(experiment: Experiment, topic: str, idle_s: float) -> None:
 
 
 def _time_link(address: Address) -> Link | None:
-    """Return the latency and bandwidth of a connection to that address; None if it cannot be reached."""
+    """Return the measurements of a connection to that address; None without a connection."""
     with ClientSocket(address, take_key(), f"doctor {secrets.token_hex(4)}") as socket:
 
         def seconds(message: Message, times: int) -> float:

@@ -1,4 +1,4 @@
-"""Lifetime of roles: they end before their Dask worker closes, but outlive its scheduler."""
+"""The lifetime of roles: they outlive the scheduler, and end before their Dask worker closes on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check that the machines of a Dask cluster have memory for the processes placed on them."""
+"""A check that the machines of a Dask cluster have the memory for the processes that are placed there."""
 
 from __future__ import annotations
 

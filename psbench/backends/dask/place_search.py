@@ -1,27 +1,35 @@
-"""The search for Dask workers that can take roles during a run, without blocking it."""
+"""The search for Dask workers: free ones take roles while a run goes on, and an adaptive cluster grows.
+
+Nothing here waits for a Dask worker, and only a request for room waits for the scheduler.
+"""
 
 from __future__ import annotations
 
 import concurrent.futures
 import logging
 import os
-from collections.abc import Collection
+import secrets
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from distributed import Client
+import dask
+from distributed import Client, Future
 
 from psbench.backends.dask.placement import Room, look_for_room
-from psbench.backends.dask.rpc import begin
+from psbench.backends.dask.rpc import ask_scheduler, begin
 from psbench.clusters.connection import ConnectionSettings
 
 logger = logging.getLogger(__name__)
 
 #: seconds between looks for a Dask worker that can take a role
 _EVERY_S = 0.5
+#: name of the tasks that request a Dask worker, and of the resource that they wait for
+_NAME = "psbenchwaits"
 
 
 class PlaceSearch:
-    """Finds the free room of a cluster, and asks free Dask workers whether they respond.
+    """Looks for room on a cluster, and asks the Dask workers that are free for a sign of life.
 
     All of them are asked at once, so one that is frozen keeps no role from the others.
 
@@ -39,7 +47,7 @@ class PlaceSearch:
         self._asked: dict[str, concurrent.futures.Future[Any]] = {}
 
     def look(self, without: Collection[str], now: float) -> Room | None:
-        """Return the free room if a search has ended since the last call; else start one from time to time.
+        """Return the room that a look has found since the last call; else None, and begin looks.
 
         The room is empty if the scheduler has not answered.
         """
@@ -96,7 +104,7 @@ class PlaceSearch:
         self._asked.clear()
 
     def end(self) -> None:
-        """Cancel the requests in progress."""
+        """Cancel all requests."""
         self.end_asking()
         if self._look is not None:
             self._look.cancel()
@@ -105,3 +113,77 @@ class PlaceSearch:
 
 def _has_failed(asked: concurrent.futures.Future[Any]) -> bool:
     return asked.done() and (asked.cancelled() or asked.exception() is not None)
+
+
+# -------------------------------------------------------------------- adaptive clusters
+
+
+class Demand:
+    """Asks for Dask workers that a run waits for.
+
+    An adaptive cluster has as many workers as its tasks, those that run and those that wait for a worker, are
+    expected to need (`Scheduler.adaptive_target`). These wait for a resource that no worker has, so that none
+    ever runs or takes a thread, and are expected to take an hour each, so that each asks for a worker of its
+    own. Any other cluster takes no notice.
+
+    Parameters
+    ----------
+    client : Client
+        Dask's.
+    limits : ConnectionSettings
+    """
+
+    def __init__(self, client: Client, limits: ConnectionSettings) -> None:
+        self._client, self._limits = client, limits
+        self._waiting: list[Future] = []
+
+    def ask(self, count: int) -> None:
+        """Ask for room for so many roles beside the tasks that are there, unless that was done."""
+        if self._waiting:
+            return
+        try:
+            self._ask("run_on_scheduler", _hours_expected(), _NAME)
+        except Exception as error:  # whatever its scheduler is, it can still be waited for
+            logger.info("the Dask cluster cannot be asked to grow: %s", error)
+            return
+        token = secrets.token_hex(8)
+        self._waiting = [
+            self._client.submit(
+                int,  # which is never called
+                key=f"{_NAME}-{number}-{token}",
+                resources={_NAME: 1},
+                pure=False,
+                retries=0,
+            )
+            for number in range(count)
+        ]
+
+    def end(self) -> None:
+        """Withdraw the request for room."""
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            with suppress(Exception):  # the scheduler may be gone, and these tasks with it
+                self._ask("cancel", waiting, force=True)
+
+    def _ask(self, question: str, *arguments: Any, **options: Any) -> None:
+        ask_scheduler(self._client, question, *arguments, limits=self._limits, is_needed=False, **options)
+
+
+def _hours_expected() -> Callable[[str], None]:
+    """Return a function for a scheduler, which then expects an hour of each task of that name."""
+
+    # in here it is sent whole: a scheduler need not have psbench
+    def expect(name: str) -> None:
+        dask.config.set({f"distributed.scheduler.default-task-durations.{name}": "1h"})
+
+    return expect
+
+
+@contextmanager
+def demand(client: Client, limits: ConnectionSettings) -> Iterator[Demand]:
+    """Give a demand for Dask workers, which ends with this block."""
+    found = Demand(client, limits)
+    try:
+        yield found
+    finally:
+        found.end()

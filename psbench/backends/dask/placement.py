@@ -1,4 +1,4 @@
-"""Placement of roles on free Dask workers; waits for workers if necessary."""
+"""The placement of a run on Dask workers that are free; it waits for them if need be."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CLIENT_SILENCE_S = 60.0
 
 
 class Room(NamedTuple):
-    """Free threads of a Dask cluster.
+    """The room of a Dask cluster.
 
     Attributes
     ----------
@@ -55,6 +55,7 @@ class Room(NamedTuple):
     able: dict[str, int] | None = None
 
     def has(self, roles: Sequence[str]) -> bool:
+        """Return whether there is room for these roles."""
         enough = sum(self.free.values()) >= len(roles)
         return enough and (self.able is None or sum(self.able.values()) >= _training(roles))
 
@@ -81,7 +82,7 @@ def _training(roles: Sequence[str]) -> int:
 
 
 def _free_resources() -> Callable[[Scheduler], dict[str, dict[str, float]]]:
-    """Return a function for the scheduler that returns each Dask worker's unused resources."""
+    """Return a function for a scheduler, which returns the unused resources of each Dask worker."""
 
     # in here it is sent whole: a scheduler need not have psbench
     def free(dask_scheduler: Scheduler) -> dict[str, dict[str, float]]:
@@ -101,7 +102,7 @@ def room_on(
     without: Collection[str] = (),
     go_on: Callable[[], None] = lambda: None,
 ) -> Room:
-    """Return the free room of a cluster, without some of its workers; see `look_for_room`.
+    """Return the room of a cluster now, without some of its workers; see `look_for_room`.
 
     Raises
     ------
@@ -113,7 +114,7 @@ def room_on(
 
 
 async def look_for_room(client: Client, limits: ConnectionSettings, without: Collection[str]) -> Room:
-    """Return the free room of a cluster, without some of its workers; for Dask's event loop.
+    """Return the room of a cluster now, without some of its workers, in Dask's event loop.
 
     `limits` also says what each training worker uses of a Dask worker's resources.
     """

@@ -1,4 +1,4 @@
-"""Check that the client can connect to the Dask workers directly, without the scheduler."""
+"""A check that the client can connect to Dask workers: a run's messages do not pass through the scheduler."""
 
 from __future__ import annotations
 

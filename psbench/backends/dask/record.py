@@ -29,7 +29,7 @@ class _Last(NamedTuple):
 
 
 class Record:
-    """The client's record of one run, across all its restarts.
+    """The record of one run, through all of its starts.
 
     The last checkpoint is kept in memory too, so that a run without an output folder can go on from it.
 
@@ -68,6 +68,7 @@ class Record:
         self._last = None if start is None else _Last(start, len(log), texts, began)
 
     def extend(self, new: msg.LogRows) -> None:
+        """Add new rows to the log."""
         self.log.extend(np.frombuffer(new.rows, dtype=ROW), new.texts)
         if self._observer is not None:
             self._observer(self.log)
@@ -90,7 +91,7 @@ class Record:
             self._last = _Last(Checkpoint(new.tensors, state), rows, texts, "the replica's last state")
 
     def note(self, incident: str) -> None:
-        """Log an incident as a warning, and add it to the run's warnings."""
+        """Report an incident, now and in the run's warnings."""
         self.incidents.append(incident)
         logger.warning("%s", incident)
 
@@ -105,7 +106,7 @@ class Record:
 
     @property
     def start(self) -> Start | None:
-        """State from which the next attempt resumes; None for the beginning of the run."""
+        """The checkpoint from which the next start of the run resumes; None for its beginning."""
         last = self._last
         if last is None:
             return None

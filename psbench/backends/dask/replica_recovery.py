@@ -1,4 +1,4 @@
-"""Recovery of a run's state from its replica after the loss of a server."""
+"""Recovery of a run's state from its replica, by the client, when a server is lost."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Shipping:
         return sent
 
     def begin(self, role: str) -> Callable[[], Awaitable[Future | None]]:
-        """Return a coroutine function that does the same as `to`, for Dask's event loop."""
+        """Return a function that sends a role's process its data as `to` does, in Dask's event loop."""
         where, data = [self._placed[role]], self._for(role) if self._travels else None
 
         async def send() -> Future | None:
@@ -70,6 +70,7 @@ class Shipping:
         return send
 
     def end(self) -> None:
+        """Release the data that was sent."""
         for sent in self._sent:
             sent.release()
         self._sent.clear()

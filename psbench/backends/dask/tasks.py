@@ -1,4 +1,4 @@
-"""The functions that run inside Dask tasks: one per role, each with its own sockets."""
+"""The functions of the Dask tasks: one a role, each with sockets of its own."""
 
 from __future__ import annotations
 
@@ -226,6 +226,7 @@ def _announce(topic: str, name: str, socket: ServerSocket) -> None:
 
 
 def _reporter(topic: str, name: str) -> Callable[[Stage], None]:
+    """Return a function that reports a role's progress to the client."""
     dask_worker = get_worker()
     return lambda stage: dask_worker.log_event(topic, {"name": name, "stage": stage})
 

@@ -1,4 +1,4 @@
-"""Comparison of the software of the Dask workers with the client's, before anything else."""
+"""A check that the Dask workers have the same software as the client, before anything else."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def _versions(names: Sequence[str]) -> dict[str, str]:
 
 
 def versions_here() -> dict[str, str]:
+    """Return the versions of the packages that must be the same everywhere."""
     return _versions(_COMPARED)
 
 
@@ -38,7 +39,7 @@ def check_versions(
     limits: ConnectionSettings,
     go_on: Callable[[], None] = lambda: None,
 ) -> None:
-    """Compare the versions installed on Dask workers with the client's.
+    """Compare the packages of Dask workers with those of this process.
 
     Raises
     ------

@@ -1,1 +1,1 @@
-"""The coordinator of a live run: it holds the engine and performs what it decides."""
+"""The coordinator of a live run: the engine, and the driver that performs its actions."""

@@ -30,7 +30,7 @@ _NOT_BEGUN = "stopped by hand before training began"
 
 @dataclass
 class Start:
-    """The checkpoint from which a live run resumes, and what its log has so far."""
+    """The checkpoint from which a live run resumes, and the beginning of its log."""
 
     checkpoint: Checkpoint
     rows: int
@@ -87,7 +87,7 @@ def _start_training(run: RunState, time_s: float) -> None:
 
 
 def resume(run: RunState, driver: LiveDriver, start: Start) -> Script[None]:
-    """Restore what a checkpoint holds, and perform the rest of its answer, unless the run ends there."""
+    """Restore a checkpoint, and perform the rest of its answer, unless the run ends there."""
     state, view, workers = start.checkpoint.state, run.view, run.peers.workers()
     run.log_stream.resume(start.rows, start.texts)
     run.pushes.next_number = state["next_push"]
@@ -115,7 +115,7 @@ def resume(run: RunState, driver: LiveDriver, start: Start) -> Script[None]:
         evaluation.evaluate(run, max(awaited))
     run.events.extend(evaluations)
     reason = run.rules.after_update(view, state["movement"])
-    if run.keeps_steps or not reason:
+    if run.averages or not reason:
         changes = membership.changes_since_checkpoint(run, state["time_s"], lost)
         run.events.extend(changes)  # before those of the wait
         yield from driver.perform(_first_actions(run, goes_on, {*run.peers.workers()} - lost))
@@ -126,7 +126,7 @@ def resume(run: RunState, driver: LiveDriver, start: Start) -> Script[None]:
 
 
 def _store_state(checkpoint: Checkpoint) -> StateDict:
-    """Return what a store begins with, named as it names it."""
+    """Return the tensors with which a store begins, under the store's names."""
     tensors = checkpoint.tensors
     plain = {"parameters", "buffers", "aggregate"}
     state = {n: t for n, t in tensors.items() if n in plain or n.startswith((OPTIMIZER, AGGREGATION))}
@@ -145,7 +145,7 @@ def _store_state(checkpoint: Checkpoint) -> StateDict:
 def _resume_workers(
     run: RunState, workers: Collection[int], checkpoint: Checkpoint, collective: bool
 ) -> None:
-    """Send each worker its part of a checkpoint; under a `collective` operation with what it is to add."""
+    """Send each worker its part of a checkpoint, under a `collective` operation with its payload."""
     view = run.view
     ranges = None if view.ranges is None else as_lists(view.ranges)
     pushes = {push.worker: push.id for push in view.pending.values()} if collective else {}
@@ -166,7 +166,7 @@ def _without_part(workers: Collection[int], checkpoint: Checkpoint, composition:
 
 
 def _first_actions(run: RunState, resumption: Resumption, workers: Collection[int]) -> list[Action]:
-    """Return what a resumed run performs first: the rest of the answer, for the workers that are here."""
+    """Return the first actions of a resumed run: the rest of the answer, for the workers that are here."""
     epochs = run.workload.experiment.stop.epochs
     rest = [action for action in resumption.rest if not hasattr(action, "worker") or action.worker in workers]
     actions = resumed(run.engine, rest, epochs, resumption.again & {*workers})

@@ -165,7 +165,7 @@ def _add(run: RunState, tag: int, who: int, tensors: StateDict, worker_state: di
 
 
 def _coordinator_state(run: RunState) -> dict[str, Any]:
-    """Return what a checkpoint holds of the coordinator itself, now."""
+    """Return the coordinator's own part of a checkpoint of this moment."""
     now = run.now
     return {
         "time_s": now,
@@ -203,7 +203,7 @@ def part_at(position: BatchPosition) -> WorkerPart:
 
 
 def _as_of_release(part: WorkerPart) -> WorkerPart:
-    """Return what is left of the part of a worker that waited, once it computes: that work is void."""
+    """Return the part of a worker that waited, without the work that is void once it computes."""
     kept = {name: value for name, value in part.state.items() if name in KEPT_WHEN_VOID}
     tensors = {name: t for name, t in part.tensors.items() if name.startswith(("residual", SELECTION))}
     return WorkerPart(kept, tensors)
@@ -248,7 +248,7 @@ def keeps_evaluations(run: RunState) -> bool:
 
 
 def keep(run: RunState, rest: Sequence[Action] = ()) -> Script[None]:
-    """Wait until the replica has this moment; `rest` is what is still to be performed of the answer.
+    """Wait until the replica has the state of this moment; `rest` are the remaining actions of the answer.
 
     It keeps a checkpoint, with the rows of the log that lead to it. Where workers have no more than a place
     in their data they are not asked for their parts. Elsewhere those that wait are asked; one that computes

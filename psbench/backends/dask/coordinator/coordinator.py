@@ -1,4 +1,4 @@
-"""The coordinator's process: gives a live run its messages and the time, and performs what it says.
+"""The coordinator's process: gives a live run its messages and the time, and performs its instructions.
 
 It is the process of the first parameter server, or, under All-Reduce, one of its own without tensors. One
 thread does everything in turn, so nothing needs a lock.
@@ -116,7 +116,7 @@ class Coordinator:
         return 0.0 if own is None else own.busy.whole_s
 
     def _load(self) -> dict[str, float | int]:
-        """Return what the pushes so far have cost, as plain data.
+        """Return the time that the pushes so far have cost, as plain data.
 
         `handled_s` from when a push was there until all of its answer was sent; `serving_s` the server's part
         of it, and its time to take the pushes from the socket.

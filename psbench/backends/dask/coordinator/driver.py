@@ -63,7 +63,7 @@ class LiveDriver(Driver[Script[None]]):
         if not (yield from self._perform_each(actions)):
             evaluation.after_answer(run)  # releases with which models were asked for are not sent
             return
-        if run.keeps_steps:  # steps that are kept after a vote count too
+        if run.averages:  # steps that are kept after a vote count too
             yield from evaluation.after_update(run)
             ending.unanswered = bool(ending)
         if not ending.status:
@@ -134,12 +134,12 @@ class LiveDriver(Driver[Script[None]]):
         run = self._run
         state = yield from answered(partial(run.store.gather, True), HOLDERS)
         yield Wait(lambda: not run.store.awaits_replies, lambda: HOLDERS)  # for an evaluation, say
-        averaged = run.keeps_steps
+        averaged = run.averages
         if handover.forgets_momentum:
             state = model_of(state)
         self._send_workers(msg.ChangeComposition(handover.to))
         self.use(handover.to, state)
-        if averaged and not run.keeps_steps:
+        if averaged and not run.averages:
             # the end of the answer, at which a mean is evaluated, is too late
             yield from evaluation.after_update(run)
         end = run.now + handover.cost_s
@@ -200,7 +200,7 @@ class LiveDriver(Driver[Script[None]]):
         """Do nothing: the worker holds nothing since it was dropped."""
 
     def void(self, worker: int) -> None:
-        """Have a worker forget what it computes and holds; it restarts with its next release."""
+        """Halt a worker, which forgets its step and its model; it restarts with its next release."""
         self._out.send(worker_name(worker), msg.Halt())
         self._run.store.forget(worker)
         self._run.models.leave(worker)
@@ -228,7 +228,7 @@ class LiveDriver(Driver[Script[None]]):
     def _make_version(self, apply: act.Apply) -> Script[None] | None:
         run = self._run
         run.store.apply(apply)
-        if run.keeps_steps or not makes_newest(apply, self.view):
+        if run.averages or not makes_newest(apply, self.view):
             return None
         return evaluation.after_update(run) if run.update_schedule.may_be_due else None
 

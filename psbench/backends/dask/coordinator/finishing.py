@@ -1,4 +1,4 @@
-"""The end of a live run: requests to stop, the last evaluation, and what the run leaves for the client."""
+"""The end of a live run: requests to stop, the last evaluation, and the outcome for the client."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def move(run: RunState) -> Script[None]:
 
 
 def finish(run: RunState) -> Script[None]:
-    """Have the last version evaluated, and send the client what the run leaves."""
+    """Have the last version evaluated, and send the client the outcome."""
     # handling them would make versions that the store does not have
     gone = membership.gone_at_last(run)
     for event in run.events:
@@ -103,7 +103,7 @@ def _await_usage(run: RunState) -> Script[None]:
 
 
 def _await_served(run: RunState) -> Script[None]:
-    """Ask each server what its time went into; one that is lost meanwhile is not waited for."""
+    """Request the report of each server's service; one that is lost meanwhile is not waited for."""
     latest = run.clock_s + run.workload.experiment.connection.settle_within_s
     most = max(map(servers_of, run.workload.experiment.strategy.compositions))
     names = [name for name in map(server_name, range(most)) if name not in run.peers.gone]

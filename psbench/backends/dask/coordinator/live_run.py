@@ -88,7 +88,7 @@ class LiveRun:
     # ---------------------------------------------------------------- what goes in and comes out
 
     def handle(self, given: Input, now: float) -> list[Instruction]:
-        """Take an input, and return what is to be done now, in this order; the last `End` ends the run.
+        """Take an input, and return the instructions to perform now, in this order; `End` is the last one.
 
         Parameters
         ----------

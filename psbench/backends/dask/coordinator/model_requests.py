@@ -13,16 +13,19 @@ from psbench.backends.dask.protocol.roles import worker_name
 from psbench.backends.local_steps import mean_model
 from psbench.training.mixing import consensus_distance
 
-#: takes a mean model and how far models are from it
+#: takes a mean model, and the distances of the models from it
 ThenMean: TypeAlias = Callable[[StateDict, dict[str, float]], None]
 
 
 @dataclass
 class _Request:
-    """Models that were asked for."""
+    """A request for models."""
 
+    #: workers that have not sent their models and are not lost; disjoint from `models`
     expected: set[int]
+    #: the models that have come, by worker
     models: dict[int, StateDict] = field(default_factory=dict)
+    #: called with the mean once no model is expected; empty from then on
     waiting: list[ThenMean] = field(default_factory=list)
 
     @property
@@ -34,7 +37,7 @@ class _Request:
 
     @property
     def spread(self) -> dict[str, float]:
-        """How far the models are from it."""
+        """The distances of the models from their mean, by name."""
         vectors = (model["parameters"] for model in self.models.values())
         return consensus_distance([vector for vector in vectors if len(vector)])
 
@@ -54,6 +57,7 @@ class ModelRequests:
 
     def __init__(self, out: Outbox, numbers: Iterator[int]) -> None:
         self._out, self._numbers = out, numbers
+        #: requests with models to come, and the last one, by tag
         self._requests: dict[int, _Request] = {}
         self._last: int | None = None
 

@@ -88,7 +88,7 @@ class Peers:
             self._expected.remove(name)
 
     def has_connected(self, name: str) -> bool:
-        """Whether a peer has connected, and its death would show."""
+        """Return whether a peer has connected: then its death shows."""
         return name in self._connected
 
     def report(self, name: str, report: UsageReport | StampsReport | ServedReport) -> None:
@@ -107,7 +107,7 @@ class Peers:
 
     @property
     def num_expected(self) -> int:
-        """How many peers the run has, ready or not."""
+        """Number of peers, ready or not."""
         return len(self._expected)
 
     @property
@@ -127,12 +127,12 @@ class Peers:
 
     @property
     def rings(self) -> dict[int, Address | None]:
-        """Where each worker listens for pieces of rings."""
+        """Addresses at which the workers listen for pieces of rings."""
         return {worker: self._ready[worker_name(worker)].ring for worker in self.workers()}
 
     @property
     def without_usage(self) -> list[str]:
-        """Names of the workers that are not gone and have not said what they used."""
+        """Names of the workers that are not gone and have not reported their usage."""
         names = map(worker_name, self.workers())
         return [name for name in names if name not in self.usage]
 
@@ -173,7 +173,7 @@ class Replacements:
         self._out.send(CLIENT, Incident(text))
 
     def lose(self, name: str, now: float, how: str, is_replaced: bool = False) -> None:
-        """Have another Dask worker found for evaluator or replica, or for a worker if that is wanted.
+        """Seek another Dask worker for the evaluator or the replica, or for a worker if that is wanted.
 
         It is not sought if the role `is_replaced` already.
         """
@@ -186,11 +186,11 @@ class Replacements:
                 self._out.send(CLIENT, RoleLost(name))
 
     def seeks(self, name: str) -> bool:
-        """Whether another Dask worker is sought for a role that is lost."""
+        """Return whether another Dask worker is sought for a role that is lost."""
         return name in (EVALUATOR, REPLICA) or self._of_workers
 
     def is_missing(self, name: str) -> bool:
-        """Whether a role is lost, or had no Dask worker at the beginning, and no other has taken it."""
+        """Return whether a role has no Dask worker: it had none at the beginning, or has lost it."""
         return name in self._missing
 
     def find(self, name: str, now: float) -> None:
@@ -223,7 +223,7 @@ class Replacements:
 
 
 def _evaluator_is_needed(experiment: Experiment) -> str:
-    """Return what needs the evaluator, in words; empty if nothing does."""
+    """Return the strategy or the setting that needs the evaluator, in words; empty without one."""
     for composition in experiment.strategy.compositions:
         if _MEASURED_BY_EVALUATOR.intersection(composition.measures):
             return f"strategy {composition.name!r}"
@@ -313,7 +313,7 @@ class LogStream:
         self._sent_rows, self._sent_texts = other._sent_rows, other._sent_texts
 
     def send(self) -> None:
-        """Send what the log has grown by."""
+        """Send the new rows and texts of the log."""
         if self.held:
             return
         rows, texts = self._log.rows(self._sent_rows), self._log.texts[self._sent_texts :]

@@ -57,7 +57,7 @@ class RunState:
         self.log = EventLog()
         #: makes all decisions; is given an event only when the answer to the one before is performed
         self.engine = workload.engine(self.log)
-        #: the engine's view: shows every event that the engine was given, and none of `coming()`
+        #: the engine's view: shows all events that the engine has handled, and none of `coming()`
         self.view = self.engine.view
         self.rules = StopRules(experiment.stop, experiment.evaluate_every, experiment.patience_is_for_less)
         #: true from the moment at which the run is to end; no event is given to the engine from then on
@@ -70,7 +70,7 @@ class RunState:
         self.begin_s = 0.0
         #: the time of the run at which training starts: 0, or that of the checkpoint; `now` is never less
         self.start_s = 0.0
-        #: time of the run, seconds; changes with each input, and never in the middle of one
+        #: time of the run, seconds: of the current input; changes between inputs, and when training starts
         self.now = 0.0
 
         # ------------------------------------------------------------ phase
@@ -120,7 +120,7 @@ class RunState:
         self.bases: set[int] = set()
         #: a second engine, loaded with the first one's state for each preview; None until it is needed
         self.spare_engine: Engine | None = None
-        #: the spare engine while it is in the state of `engine`, half of an answer included; else None
+        #: the spare engine while it is in the state of `engine`, or ahead of it by the event in the ring
         self.preview: Engine | None = None
 
         # ------------------------------------------------------------ models, evaluations, measurements
@@ -160,15 +160,9 @@ class RunState:
         yield from self.events
 
     @property
-    def keeps_steps(self) -> bool:
-        """Whether workers have models of their own between averages, so that no update is the run's model."""
-        return self.composition.keeps_steps or isinstance(self.composition.placement, PeerToPeer)
-
-    @property
     def averages(self) -> bool:
-        """Whether the run's model is the mean of the workers' own models."""
-        composition = self.composition
-        return isinstance(composition.placement, PeerToPeer) or composition.communication.pushes == "together"
+        """Whether the run's model is the mean of the workers' own models, which diverge between averages."""
+        return self.composition.keeps_steps or isinstance(self.composition.placement, PeerToPeer)
 
 
 # -------------------------------------------------------------------- scripts

@@ -21,10 +21,10 @@ from psbench.backends.dask.lifetime import TASKS, leave_signals
 from psbench.backends.dask.map_reduce import tasks
 from psbench.backends.dask.map_reduce.places import Awaited, Places, RolesLost
 from psbench.backends.dask.objects import check_objects, sent
+from psbench.backends.dask.place_search import demand
 from psbench.backends.dask.placement import find_room, place_with_resources
 from psbench.backends.dask.protocol.roles import EVALUATOR, worker_name, worker_number
 from psbench.backends.dask.rpc import ask, ask_scheduler, begin
-from psbench.backends.dask.scale_up import demand
 from psbench.backends.dask.shipping import Shipping, bare
 from psbench.backends.outcome import Outcome
 from psbench.backends.pushes import why_diverged, with_stats
@@ -84,7 +84,7 @@ def run_map_reduce(
 
 
 def check(experiment: Experiment) -> None:
-    """Reject an experiment that the MapReduce driver cannot run."""
+    """Refuse experiments that a driver cannot run."""
     if len(experiment.strategy.compositions) > 1:
         raise ParameterError(
             f"strategy {experiment.strategy.name!r}: the dask backend cannot switch to or from 'map_reduce', "

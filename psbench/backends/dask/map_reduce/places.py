@@ -1,4 +1,4 @@
-"""The Dask workers of a MapReduce run: awaits their results, and detects lost ones."""
+"""The Dask workers of a MapReduce run: it waits for their results, and finds out which of them are lost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RolesLost(PsbenchError):
 
 
 class Places:
-    """Which Dask worker has which role.
+    """The Dask workers of the roles.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The functions that run inside the tasks of a MapReduce run."""
+"""The functions of a MapReduce run's tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from psbench.training.server import all_finite
 
 @dataclass
 class DataPartition:
-    """A worker's samples, with the model that computes on them."""
+    """A worker's samples, with the trainer that computes on them."""
 
     workload: Workload
     worker: int
@@ -36,7 +36,7 @@ class DataPartition:
 
 @dataclass
 class PartialSum:
-    """Partial sum of a reduction tree: weighted gradients and buffers, and each task's report."""
+    """The sum of a part of the tree: weighted gradients and buffers, and the report of each task."""
 
     gradient: np.ndarray
     buffers: np.ndarray

@@ -1,1 +1,1 @@
-"""Messages between the processes of a live run, and their transport."""
+"""The messages between the processes of a live run, and the connections that carry them."""

@@ -54,7 +54,7 @@ class _Numbered(msgspec.StructMeta):
 
 
 class Message(msgspec.Struct, metaclass=_Numbered):
-    """Message from one process to another; the entries of its tensors are concatenated."""
+    """A message from one process to another; the entries of its tensors are copied one after another."""
 
     kind: ClassVar[int]
 
@@ -135,7 +135,7 @@ class _Entries:
 
     @property
     def left(self) -> int:
-        """Number of entries that no tensor has taken yet."""
+        """Number of entries that no tensor has taken."""
         return self._flat.numel() - self._start
 
     def typed(self, kind: type, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Inputs and outputs of a live run's coordinator: events, and instructions for its process.
+"""The inputs of a live run, and its output: instructions for the process that it is in.
 
 Both are plain data, so a test can write the ones and compare the others, with `==`.
 """
@@ -71,7 +71,7 @@ class Look:
 
 @dataclass(slots=True)
 class End:
-    """The run is over; the coordinator's task raises `error`, if any."""
+    """The run is over; the coordinator's task raises `error`, if there is one."""
 
     error: BaseException | None = None
 

@@ -30,7 +30,7 @@ EntryRanges: TypeAlias = list[list[tuple[int, int]]]
 
 
 class Update(Struct, array_like=True, forbid_unknown_fields=True):
-    """Settings of an update, except its pushes; part of messages, see `Server.apply`."""
+    """The settings of an update, its pushes aside; part of messages, see `Server.apply`."""
 
     lr_scale: float
     epoch: float
@@ -56,7 +56,7 @@ class Ping(Message, kind=5):
 
 
 class Ready(Message, kind=10):
-    """A role is ready; a worker adds the address on which it listens for pieces of rings."""
+    """A role is ready; a worker gives the address at which it listens for pieces of rings."""
 
     ring: Address | None = None
 
@@ -75,7 +75,7 @@ class PeerRefused(Message, kind=12):
 
 
 class ClosedStrangers(Message, kind=16):
-    """Number of unknown connections that a server, a worker or the replica has closed so far."""
+    """The number of unknown connections that a server, a worker or the replica has closed so far."""
 
     count: int
 
@@ -142,13 +142,13 @@ class RoleGone(Message, kind=29):
 
 
 class Incident(Message, kind=28):
-    """Description of a fault; sent at once, because the coordinator may be lost too."""
+    """An incident, in words; sent at once, as the coordinator may be lost too."""
 
     text: str
 
 
 class Waiting(Message, kind=19):
-    """Description of the peers for which the run has been waiting for some time."""
+    """The processes that the run has been waiting for, for some time, in words."""
 
     text: str
 
@@ -160,7 +160,7 @@ class RunMoves(Message, kind=27):
 
 
 class RunOutcome(Message, kind=23):
-    """The run's results besides its log; see `base.Outcome`."""
+    """The outcome of the run, its log aside; see `outcome.Outcome`."""
 
     status: str
     reason: str
@@ -209,7 +209,7 @@ class NewOrders(Message, kind=33):
 
 
 class Halt(Message, kind=34):
-    """Discard the worker's computation and its state under this composition."""
+    """Halt: the worker's step is void, and so is its state under this composition."""
 
 
 class ChangeComposition(Message, kind=35):
@@ -254,7 +254,7 @@ class WorkerState(Message, kind=39):
 
 
 class ResumeWorker(Message, kind=40):
-    """State from which a worker resumes; without a `state` it starts with the composition."""
+    """A worker's part of a checkpoint, to continue from; without a `state` it begins with the composition."""
 
     composition: int
     ranges: EntryRanges | None
@@ -263,7 +263,7 @@ class ResumeWorker(Message, kind=40):
 
 
 class UsageReport(Message, kind=41):
-    """Use of a worker's time; see `Usage`."""
+    """A worker's use of time; see `Usage`."""
 
     worker: int
     steps: int
@@ -274,7 +274,7 @@ class UsageReport(Message, kind=41):
 
 
 class StampsReport(Message, kind=49):
-    """Times of a worker's messages, and the offsets of its clock; see `stamps`."""
+    """Times of a worker's messages (received, created, sent), and its clock's differences; see `stamps`."""
 
     rows: str
     said: str
@@ -314,7 +314,7 @@ class AbortRing(Message, kind=51):
 
 
 class RingVerdict(Message, kind=52):
-    """Whether a member has the sum: sent on completion, and by the survivors of a loss on request."""
+    """A member has the sum, or has not: sent when it has, and by survivors of a loss when they are asked."""
 
     ring: int
     finished: bool
@@ -414,7 +414,7 @@ class SendState(Message, kind=60):
 
 
 class SendPayload(Message, kind=61):
-    """Request for the payload of a push; a worker sends its contribution to the next ring."""
+    """Asks for the payload of a push; a worker is asked for its payload for the next ring."""
 
     tag: int
     key: PushKey
@@ -455,7 +455,7 @@ class MeasureLoad(Message, kind=64):
 
 
 class AskServed(Message, kind=68):
-    """Request to a server for its recorded service times."""
+    """Asks a server for the report of its service."""
 
 
 class ServedReport(Message, kind=69):

@@ -20,7 +20,7 @@ _LISTED = 6
 
 
 class Address(NamedTuple):
-    """Address of a server socket, and whether it encrypts."""
+    """The address of a server socket, which includes whether it encrypts."""
 
     url: str
 

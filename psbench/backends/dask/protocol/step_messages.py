@@ -80,7 +80,7 @@ class RingPiece(VectorMessage, kind=3):
 
 
 class Summand(VectorMessage, kind=6):
-    """Contribution of one of `size` members to a server's sum; the answer is a `RingPiece`.
+    """The contribution of one of `size` members to a sum that a server makes; the answer is a `RingPiece`.
 
     `ring` is the number of the order, and the answer's `step` that of the server. `place` is the member's.
     The vector counts by `weight`, and the last entries, so many as `behind`, by `share`. Bytes are not added
@@ -98,7 +98,7 @@ class Summand(VectorMessage, kind=6):
 
 
 class LogRows(Message, kind=4):
-    """New rows of the log for the client: packed rows, and their new texts."""
+    """New rows of the log for the client: packed rows, and the texts that they name."""
 
     texts: list[str]
     rows: bytes

@@ -207,13 +207,13 @@ class StreamServer(Closing):
 
     @property
     def handle(self) -> int:
-        """The file descriptor for a poller."""
+        """The handle that a poller waits on."""
         number: int = self._selector.fileno()
         return number
 
     @property
     def waiting(self) -> int:
-        """Number of connections that have data to read."""
+        """Number of connections that are known to have something to read."""
         return len(self._ready)
 
     def next_frame(self, timeout_s: float) -> tuple[str, Frame] | None:
@@ -259,7 +259,7 @@ class StreamServer(Closing):
 
     @property
     def _oldest_unknown_s(self) -> float:
-        """Age of the oldest unknown connection that has not greeted yet; below 0 if there is none."""
+        """Seconds in which the oldest unknown connection could have greeted; below 0 without one."""
         return self._reading_s - next(iter(self._unknown.values()), math.inf)
 
     def _accept(self, listening: socket.socket) -> None:
@@ -463,7 +463,7 @@ class StreamClient(Closing):
 
     @property
     def handle(self) -> int:
-        """The file descriptor for a poller."""
+        """The handle that a poller waits on."""
         return self._connection.fileno()
 
     def next_frame(self, timeout_s: float) -> Frame | None:

@@ -54,7 +54,7 @@ def patience_of(limits: ConnectionSettings) -> PeerPatience:
 
 
 class Listening(NamedTuple):
-    """Addresses at which a server listens and is reached, and the frames it accepts.
+    """The addresses of a server, and the limits of the messages that it takes.
 
     `contact` is the host by which others reach it, if that is another; `ports` the first and the last port
     to listen on, None for any; `largest` the bytes of the largest payload, beyond which senders are dropped;

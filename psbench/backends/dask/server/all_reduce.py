@@ -56,7 +56,7 @@ class _Ring:
 
 @dataclass
 class Request:
-    """A request to a worker for its state or for the payload of a push."""
+    """A request to a worker for a state or for the payload of a push."""
 
     message: Callable[[int], Message]
     then: Then
@@ -136,7 +136,7 @@ class AllReduceStore(ParameterStore):
         return able
 
     def _has(self, push: Push) -> bool:
-        """Whether the worker still has its contribution to the next ring."""
+        """Return whether the worker still has its payload for the next ring."""
         return self._pushed.get(push.worker) == key_of(push)
 
     def _start(self, of: Weighted, members: list[Addend], total: float, numbers: dict[str, float]) -> None:
@@ -155,7 +155,7 @@ class AllReduceStore(ParameterStore):
         return [] if self._ring is None else sorted(self._ring.unfinished)
 
     def has_sum_for(self, apply: act.Apply) -> bool:
-        """Whether the members of a ring have, or are computing, the sum for this update."""
+        """Return whether workers that are there have the sum of this update, or are about to have it."""
         ring = self._ring
         return ring is not None and ring.of == _weighted(apply) and bool(ring.holders or ring.unfinished)
 

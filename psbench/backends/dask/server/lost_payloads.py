@@ -1,4 +1,4 @@
-"""Payloads that will never arrive, because their sender is dead."""
+"""Payloads that will never come, as the processes that were to send them are dead."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LostPayloads:
             self._dead[message.worker] = message.ticket, now
 
     def has(self, key: PushKey, now: float) -> bool:
-        """Return whether the payload of a push is lost."""
+        """Return whether the payload of a push, which is not here, will never come."""
         worker, ticket = key
         last, since_s = self._dead.get(worker, (-1, now))
         return ticket <= last and now - since_s > _GRACE_S

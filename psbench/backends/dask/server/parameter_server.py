@@ -40,7 +40,7 @@ _Reply: TypeAlias = StateReply | NumberReply
 
 @dataclass
 class _Request:
-    """A request to all servers: their answers by name, and the function to call with all of them."""
+    """A request to every server: its answers by name, and the function to call with all of them."""
 
     then: Callable[[list[_Reply]], None]
     answers: dict[str, _Reply] = field(default_factory=dict)

@@ -144,6 +144,7 @@ class ParameterSlice:
 
     @property
     def _pushed(self) -> int:
+        """Number of entries that a push has for this slice."""
         return self._length * self._vectors_of_a_push
 
     @property
@@ -243,7 +244,7 @@ class ParameterSlice:
     # ---------------------------------------------------------------- answers
 
     def answer(self, worker: int, ticket: int, version: int, aggregate: bool, fragment: int) -> Tensor:
-        """Return the encoded answer that is sent with a release.
+        """Return the vector that is sent with a release, encoded.
 
         The model or a fragment of it, with the buffers, or the last aggregate.
         """
@@ -331,6 +332,7 @@ class ParameterSlice:
         return {str(i): share_of(each, vectors, cuts[i]) for i, each in enumerate(asked)}
 
     def payload(self, key: PushKey) -> StateDict:
+        """Return the payload of a push for this slice."""
         payload = self.payloads[key]
         return {"parameters": payload[: self._length], "buffers": payload[self._length :]}
 

@@ -1,4 +1,4 @@
-"""A parameter server's handling of orders, payloads and moved entries, independent of its process."""
+"""A parameter server in whichever process: it carries out orders on its slice, and migrates entries."""
 
 from __future__ import annotations
 

@@ -31,11 +31,12 @@ NO_CODEC_COUNTERS = {"draws": -1, "aggregates": 0}
 
 
 def key_of(push: Push) -> PushKey:
+    """Return the key of a push, by which every process names it."""
     return push.worker, push.ticket
 
 
 class ParameterStore:
-    """The coordinator's interface to a placement.
+    """A parameter store: the coordinator's requests to a placement.
 
     What stands here is done without servers: payloads stay with the workers, so that little is to be done for
     them, and what only servers have is refused.
