@@ -159,7 +159,7 @@ def unused_workers(shares: pd.DataFrame) -> list[str]:
     if not shares["applied"].sum():
         return []
     unused = shares.loc[shares["applied"] == 0, "worker"]
-    return [f"worker {w}: none of its pushes was applied, so its shard was never learned" for w in unused]
+    return [f"worker {w}: none of its pushes was applied, so its shard was never used" for w in unused]
 
 
 def batch_sizes(log: EventLog) -> pd.DataFrame:

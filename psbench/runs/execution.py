@@ -124,7 +124,7 @@ def run(
                 remove_later(path, target / "checkpoints")
             if path is not None and beyond and Path(str(start)) != path:
                 names = ", ".join(each.name for each in beyond)
-                checkpoints.note(f"{names}: cannot be read; the run goes on from {path.name}")
+                checkpoints.note(f"{names}: cannot be read; the run resumes from {path.name}")
         check = None
         if isinstance(experiment, ForkedExperiment):
             recorded = experiment.beginning.recorded(lambda origin: run(origin, control=control).log)

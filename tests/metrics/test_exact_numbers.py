@@ -152,7 +152,7 @@ def test_a_worker_that_is_never_used_is_named():
     assert unused_workers(share_of_applied(log)) == []  # nothing was applied at all
     log.add(Kind.APPLY, 1.0, 0, 0, 1, 4, 1)
     assert unused_workers(share_of_applied(log)) == [
-        "worker 3: none of its pushes was applied, so its shard was never learned"
+        "worker 3: none of its pushes was applied, so its shard was never used"
     ]
 
 

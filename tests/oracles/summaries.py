@@ -276,7 +276,7 @@ def warnings_of(run: Run) -> list[str]:
         at_whole_rates(run)
         + resumed(rows)
         + [
-            f"worker {worker}: none of its pushes was applied, so its shard was never learned"
+            f"worker {worker}: none of its pushes was applied, so its shard was never used"
             for worker in workers_of(rows)
             if applied and worker not in applied
         ]

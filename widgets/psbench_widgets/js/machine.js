@@ -47,7 +47,7 @@ export function machine(state, about, colours, selected, press = null) {
   if (every > 1)
     nodes.append(words(WIDTH / 2, HEIGHT - 3, `${shown.length} of ${all.length} workers, evenly chosen`));
   if (!spelled && named)
-    nodes.append(words(WIDTH / 2, HEIGHT - 3, "under each worker: the version it works on, and steps done"));
+    nodes.append(words(WIDTH / 2, HEIGHT - 3, "below each worker: its base version and number of steps"));
   shown.forEach((worker, i) => {
     const at = places[i];
     const found = state.ended ? undefined : here.get(worker);
@@ -139,7 +139,7 @@ function pressable(group, worker, press) {
   group.classList.add("psb-pressable");
   group.setAttribute("tabindex", "0");
   group.setAttribute("role", "button");
-  group.setAttribute("aria-description", "a worker: Enter to change its speed, Delete to lose it");
+  group.setAttribute("aria-description", "a worker: press Enter to change its speed, Delete to make it fail");
   group.onkeydown = (event) => {
     if (!["Enter", " ", "Delete"].includes(event.key)) return;
     event.preventDefault();
@@ -173,7 +173,7 @@ function returning(group, worker, press) {
   group.classList.add("psb-pressable");
   group.setAttribute("tabindex", "0");
   group.setAttribute("role", "button");
-  group.setAttribute("aria-description", "a worker that is gone: Enter to bring it back");
+  group.setAttribute("aria-description", "a lost worker: press Enter to bring it back");
   // no click: while a run goes on, what is pressed is drawn anew before it is let go
   group.onpointerdown = () => press.now("back", worker);
   group.onkeydown = (event) => {

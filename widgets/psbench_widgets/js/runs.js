@@ -76,7 +76,7 @@ export class RunsTable {
     this.late = false;
     this.tools.hidden = !this.runs.length;
     if (!this.runs.length)
-      return this.place.replaceChildren(h("p", { class: "psb-empty" }, "Finished runs will stand here."));
+      return this.place.replaceChildren(h("p", { class: "psb-empty" }, "Finished runs appear here."));
     this.unhide.hidden = !this.hidden.size;
     this.unhide.textContent = `show ${this.hidden.size} hidden`;
     const words = this.filter.value.trim().toLowerCase();
@@ -187,19 +187,19 @@ export class RunsTable {
       this.draw();
     };
     const hide = button("hide", "psb-small", leaveOut, {
-      title: "Leave it out of this table; it is still compared if it is ticked",
+      title: "Hide the run in this table; it is still compared if ticked",
       "aria-label": `hide: run ${run.number}`,
     });
     const acts = h(
       "div",
       { class: "psb-acts" },
       act("show", "show", "Show this run's charts", run.can_compare),
-      act("beside", "beside", "Put it beside the run that is shown, on one time axis", run.can_compare),
+      act("beside", "beside", "Show this run beside the displayed one, on one time axis", run.can_compare),
       act("use", "settings", "Use these settings again", true),
-      act("Python", "python", "The Python of this run", true),
-      act("stop", "stop", "Stop or cancel it", !over),
+      act("Python", "python", "Show the Python code of this run", true),
+      act("stop", "stop", "Stop or cancel this run", !over),
       over && hide,
-      act("remove", "remove", "Take it out of the table", over),
+      act("remove", "remove", "Remove the run from the table", over),
     );
     return h(
       "tr",

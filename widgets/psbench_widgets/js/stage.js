@@ -39,7 +39,7 @@ export class Stage {
     this.forth = small("▸", "forth", "step forward", () => this.step(false));
     this.kind = select(
       KINDS.map((kind) => [kind, kind]),
-      { class: "psb-select psb-step", "aria-label": "step by", title: "what a step is" },
+      { class: "psb-select psb-step", "aria-label": "step by", title: "size of a step" },
     );
     this.slider = h("input", {
       type: "range",
@@ -58,14 +58,14 @@ export class Stage {
       {
         class: "psb-select psb-speed",
         "aria-label": "speed of playing",
-        title: "seconds of the run in a second",
+        title: "seconds of the run per second",
       },
     );
     const toFirst = "go to the first wait of one worker for another";
     this.firstWait = small("first wait", "first-wait", toFirst, () => this.toFirstWait());
     this.live = small("live", "live", "follow the run", () => this.followAgain());
-    const closer = small("+", "closer", "show less time, larger", () => this.rescale(0.5));
-    const wider = small("−", "wider", "show more time", () => this.rescale(2));
+    const closer = small("+", "closer", "zoom in", () => this.rescale(0.5));
+    const wider = small("−", "wider", "zoom out", () => this.rescale(2));
     this.controls = h(
       "div",
       { class: "psb-scrub", role: "group", "aria-label": "rewind and play" },
@@ -91,7 +91,7 @@ export class Stage {
       ["machines", "messages"].map((picture) => [picture, picture]),
       {
         class: "psb-select psb-drawn-as",
-        "aria-label": "picture of the moment",
+        "aria-label": "view of the moment",
         onchange: () => this.draw(),
       },
     );
