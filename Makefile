@@ -15,10 +15,10 @@ quick unit: export PSBENCH_CORES := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types javascript unit notebooks nightly lowest prerelease lock lab pictures docs bench clean
+.PHONY: help demo test quick lint types javascript unit notebooks nightly lowest prerelease lock lab pictures notebooks-fresh docs bench clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 	@echo 'PIP_ARGS is passed to pip, for example to choose a smaller build of torch.'
 
 $(VENV)/.python:
@@ -119,6 +119,8 @@ nightly: test notebooks lowest prerelease  ## and the tests that are long and ra
 	@echo "== faults in the engine and the parts, of which the fuzzer is to find nine in ten (sample $(TODAY))"
 	@$(BIN)/python -m tests.mutation.fuzz --planted
 	@$(BIN)/python -m tests.mutation.fuzz --seed $(TODAY)
+	@echo '== the notebooks at full size, whose text must be the stored one'
+	@$(BIN)/python -m tests.fresh_notebooks --check
 	@echo '== signals at random to the processes of live runs'
 	@$(BIN)/python -m tests.chaos --minutes 20
 	@$(BIN)/python -m tests.chaos --minutes 10 --one
@@ -126,6 +128,10 @@ nightly: test notebooks lowest prerelease  ## and the tests that are long and ra
 pictures: $(VENV)/.dev  ## take the README's pictures anew, with the browser tests
 	@$(PYTEST) -n 0 -m browser tests/widgets/test_browser_student.py tests/widgets/test_browser_lab.py
 	@mkdir -p notebooks/pictures && cp build/screenshots/lab.webp build/screenshots/lab-compare-dark.png notebooks/pictures/
+
+# two cores at most: notebooks run one after another; `make pictures notebooks-fresh` makes all stored output anew
+notebooks-fresh: $(VENV)/.dev  ## run the notebooks at full size, and store their outputs (an hour)
+	@$(BIN)/python -m tests.fresh_notebooks
 
 $(VENV)/.docs: $(VENV)/.lab
 	@echo '== installing Sphinx'

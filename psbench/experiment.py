@@ -159,12 +159,12 @@ class Experiment(Specification):
     connection: ConnectionSettings = Field(default_factory=ConnectionSettings)
     recovery: Recovery = Field(default_factory=Recovery)
     timing_only: bool = parameter(False, "time the run without computing gradients")
-    loss: Loss | None = Field(None, description="what is minimised; the task's own unless given")
+    loss: Loss | None = Field(None, description="the minimised loss; by default the task's usual one")
     metrics: dict[str, Metric] = Field(
-        default_factory=dict, description="what is measured on the validation set beside loss and accuracy"
+        default_factory=dict, description="metrics of the validation set besides loss and accuracy"
     )
     device: Literal["auto", "cpu", "cuda"] = parameter("cpu", "where gradients are computed")
-    precision: Literal["bf16"] | None = parameter(None, "what a forward computes in, if not in float32")
+    precision: Literal["bf16"] | None = parameter(None, "precision of the forward pass, if not float32")
     threads: int = parameter(1, "torch threads of each worker", ge=1, le=256)
     processes: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] = parameter(
         "auto", "processes that compute the steps of a simulated run"
@@ -255,9 +255,9 @@ class Experiment(Specification):
                 self.cluster.profile().server_links(adding or placement.num_servers)
             if unknown := composition.unknown_statistics:
                 raise ParameterError(
-                    f"strategy {composition.name!r}: its parts ask for {', '.join(unknown)}, but what "
-                    f"is known of a step is {', '.join(STATISTICS)}, "
-                    f"and what is measured is {', '.join(MEASURES)}"
+                    f"strategy {composition.name!r}: its parts require {', '.join(unknown)}, but the "
+                    f"statistics of a step are {', '.join(STATISTICS)}, and the measures are "
+                    f"{', '.join(MEASURES)}"
                 )
             if unfit := unfit_without_server(
                 composition,

@@ -55,7 +55,7 @@ class _Loader(yaml.SafeLoader):
         if node is not None and not is_alias:
             self._values[node] = self._count(node)
         elif node is not None and node not in self._values:
-            raise _error("an alias stands inside what it names", node)
+            raise _error("an alias refers to a value that contains it", node)
         return node
 
     def _count(self, node: yaml.Node) -> int:

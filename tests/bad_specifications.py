@@ -196,7 +196,7 @@ SIZES = [
     bad_file("20,000 open brackets", "strategy: " + "[" * 20_000, "line 1", "more than 50 lists"),
     bad_file("20,000 brackets", "strategy: " + "[" * 20_000 + "]" * 20_000, "more than 50 lists"),
     bad_file("aliases that multiply", ALIASES, "line 7", "more than 1000000 values"),
-    bad_file("an alias of itself", "strategy: &a [*a]", "an alias stands inside what it names"),
+    bad_file("an alias of itself", "strategy: &a [*a]", "an alias refers to a value that contains it"),
     bad_file("more than a specification has", "#" * 10_000_001, "spec.yaml", "larger than 10 MB"),
     bad_file("a zero byte", 'data: {name: csv, path: "a\\0b"}', "line 1", "zero byte"),
     bad("a setting of brackets", "strategy=" + "[" * 20_000, "--set strategy=[[[", "more than 50 lists"),

@@ -108,7 +108,7 @@ ROWS = {
     "neighbours_not_waited_for": "mixes the models that a worker's neighbours sent",
     "neighbours_waited_for_in_vain": "waits for models from neighbours",
     "pairs_that_wait_for_all": "lets a pair exchange whatever others do",
-    "parts_of_a_mixture": "what a codec loses of a mixed model",
+    "parts_of_a_mixture": "codecs are not defined for mixed models",
     "a_regions_model_taken_for_a_gradient": "would take for a gradient",
     "no_model_of_a_region": "continues from the model with which a push is answered",
     "a_share_of_the_model": "has a worker hold a share of the model",

@@ -202,8 +202,8 @@ def other(name, change):
 
 
 REFUSED = [
-    (lambda c: c.state.pop("spec"), "holds a model, and not what a run needs"),
-    (lambda c: c.state.pop("log"), "holds a model, and not what a run needs"),
+    (lambda c: c.state.pop("spec"), "holds only a model, without the state"),
+    (lambda c: c.state.pop("log"), "holds only a model, without the state"),
     (lambda c: c.state.pop("engine"), "written while numbers were being measured"),
     (lambda c: c.state.update(engine=None), "written while numbers were being measured"),
     (lambda c: c.state.update(next_push=-1), r"is not the state of a run: next_push: .*, got -1$"),

@@ -135,7 +135,7 @@ def test_a_signal_stops_and_keeps_what_there_is_with_a_checkpoint(number, name, 
     assert process.returncode == 128 + number
     summary = json.loads(out)
     assert (summary["status"], summary["reason"]) == ("stopped", "stopped by hand")
-    assert f"stopped by {name}; what was computed is kept; to go on: psbench resume {folder}" in err
+    assert f"stopped by {name}; the completed part is kept; to go on: psbench resume {folder}" in err
     assert Run.load(folder).log.digest() == summary["digest"]
     (checkpoint,) = (folder / "checkpoints").iterdir()
     assert checkpoint.name == f"stopped-version-{summary['updates']}.npz"

@@ -147,7 +147,7 @@ def test_equal_targets_are_in_one_group():
     [
         (torch.tensor([0.5]), ("a",), "1 classes; give classes and int64, or no classes and float32"),
         (torch.tensor([0]), (), "0 classes; give classes and int64, or no classes and float32"),
-        (torch.tensor([float("nan")]), (), "some training targets are no numbers"),
+        (torch.tensor([float("nan")]), (), "some training targets are not numbers"),
     ],
 )
 def test_targets_and_classes_go_together(y, classes, message):

@@ -345,15 +345,15 @@ def test_a_checkpoint_of_another_experiment_is_refused_by_name(tmp_path, capsys)
     assert main(["resume", str(tmp_path), "--set", "batch_size=24"]) != 0
     assert _difference({"codec": None}, {"codec": TOP}, "strategy").startswith("strategy.codec was None and")
     said = capsys.readouterr().err
-    assert "batch_size was 12 and is 24; what may change is name, stop, " in said
+    assert "batch_size was 12 and is 24; only these may change: name, stop, " in said
     assert said.rstrip().endswith(", recovery")
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path):
-    with pytest.raises(DataError, match="no checkpoint to go on from"):
+    with pytest.raises(DataError, match="no checkpoint to resume from"):
         resume(tmp_path)
     run(toy("bsp", checkpoint_every=None), folder=tmp_path / "run")
-    with pytest.raises(DataError, match="not what a run needs"):
+    with pytest.raises(DataError, match="without the state needed"):
         resume(tmp_path / "run" / "model.npz")
     run(toy("bsp"), folder=tmp_path / "two")
     first, second = checkpoints(tmp_path / "two")
@@ -403,7 +403,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(damage, tmp_path
     again = resume(tmp_path)
     assert find(tmp_path).name == last.name  # made again
     assert again.log.digest() == whole.log.digest()
-    assert f"{last.name}: cannot be read; the run goes on from epoch-" in capsys.readouterr().err
+    assert f"{last.name}: cannot be read; the run resumes from epoch-" in capsys.readouterr().err
     assert sum(last.name in each for each in again.summary()["warnings"]) == 1
     damage(last)
     with pytest.raises(DataError, match=last.name):

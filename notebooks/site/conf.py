@@ -47,6 +47,18 @@ suppress_warnings = ["mystnb.unknown_mime_type", "config.cache", "myst.header"]
 myst_heading_slug_func = "catalogue_pages.heading_anchor"
 
 
+#: the objects with a page in the reference
+_DOCUMENTED = set((HERE / "reference.rst").read_text().split())
+
+
+def link_glossary(_app, _what, name, _object, _options, lines):
+    """Link the glossary below the docstring of each object in the reference."""
+    if name in _DOCUMENTED:
+        lines += ["", ".. seealso:: The terms are defined in the :doc:`glossary </glossary>`.", ""]
+
+
 def setup(app):
-    """Write the generated pages before they are read."""
+    """Write the generated pages before they are read, and link the glossary from docstrings."""
     app.connect("builder-inited", lambda app: catalogue_pages.write(Path(app.srcdir)))
+    # after napoleon, which would take the lines for a part of the docstring's last section
+    app.connect("autodoc-process-docstring", link_glossary, priority=900)

@@ -45,7 +45,7 @@ def why_diverged(push: Push, now: float) -> str:
     """Return the reason for ending a run at a push with a NaN or infinite loss or payload."""
     where = f"push {push.id} of worker {push.worker}, computed on version {push.base_version} at {now:.3f} s,"
     if math.isfinite(push.loss):
-        return f"{where} has entries that are no numbers, or too large for the codec: lower the learning rate"
+        return f"{where} has entries that are not finite, or too large for the codec: lower the learning rate"
     return f"{where} has loss {push.loss}: lower the learning rate"
 
 

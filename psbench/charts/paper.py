@@ -46,7 +46,7 @@ def for_paper(spec: dict[str, Any], width: str) -> dict[str, Any]:
         If it is neither.
     """
     if width not in WIDTHS:
-        raise ParameterError(f"width: {width!r} is no width of a paper; choose from {', '.join(WIDTHS)}")
+        raise ParameterError(f"width: {width!r} is not a known width; choose from {', '.join(WIDTHS)}")
     wanted = WIDTHS[width] * _INCH / _SCALE
     charts = [_plain(chart, is_alone=len(spec["vconcat"]) == 1) for chart in spec["vconcat"]]
     found = spec | {"vconcat": charts, "config": _config(), "spacing": 16, "padding": 1}

@@ -56,8 +56,8 @@ def _earlier(path: Path, at: Path, checkpoint: Checkpoint) -> Checkpoint:
     """Read a checkpoint that the log of `path` begins in."""
     if not at.is_file():
         raise DataError(
-            f"{path}: the run's log begins in {at.name}, which is not beside it; keep the checkpoints of "
-            "a run together"
+            f"{path}: the run's log begins in {at.name}, which is missing; keep the checkpoints of a "
+            "run together"
         )
     found = Checkpoint.load(at)
     check_state(at, found.state)
@@ -83,8 +83,8 @@ def find(source: str | Path) -> Path:
     found = sorted(inside.glob("*.npz"))
     if not found:
         raise DataError(
-            f"{path}: has no checkpoint to go on from; a run writes them into its output folder at switches "
-            "and every `checkpoint_every` epochs"
+            f"{path}: has no checkpoint to resume from; runs write checkpoints to their output folder "
+            "at switches and every `checkpoint_every` epochs"
         )
     states, damaged = _states_of(found)
     _check_one_run(states)
@@ -205,5 +205,5 @@ def resume_spec(path: Path) -> dict[str, Any]:
     """
     spec = Checkpoint.state_of(path).get("spec")
     if not isinstance(spec, dict):
-        raise DataError(f"{path}: holds a model, and not what a run needs to go on from it")
+        raise DataError(f"{path}: holds only a model, without the state needed to resume")
     return spec

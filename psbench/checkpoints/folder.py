@@ -57,7 +57,7 @@ class CheckpointFolder:
         try:
             checkpoint.save(path)
         except SpecError as error:
-            self.note(f"checkpoint {label!r} was not written, and training goes on: {error}")
+            self.note(f"checkpoint {label!r} was not written; training continues: {error}")
             return
         self._rows, self._texts, self._before = rows, texts, path.name
         self.paths.append(str(path))

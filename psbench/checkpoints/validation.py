@@ -58,7 +58,7 @@ def check(path: Path, checkpoint: Checkpoint, experiment: Experiment) -> None:
     """
     state = checkpoint.state
     if "spec" not in state or "log" not in state:
-        raise DataError(f"{path}: holds a model, and not what a run needs to go on from it")
+        raise DataError(f"{path}: holds only a model, without the state needed to resume")
     if "engine" not in state or state["engine"] is None:
         raise DataError(
             f"{path}: was written while numbers were being measured, and holds the model alone; go on from "
@@ -92,7 +92,7 @@ def _check_experiment(path: Path, spec: Mapping[str, Any], experiment: Experimen
     for field in sorted({*before, *now} - {*FREE}):
         if where := _difference(before.get(field), now.get(field), field):
             free = ", ".join(FREE[:-1])
-            raise SpecError(f"{path}: is of another experiment: {where}; what may change is {free}")
+            raise SpecError(f"{path}: is of another experiment: {where}; only these may change: {free}")
     if before.get("timing_only") != now.get("timing_only"):
         raise SpecError(f"{path}: a run with a model cannot go on without one, nor the other way round")
 

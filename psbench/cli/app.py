@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 FAILED, USAGE, INTERNAL, INTERRUPTED, TERMINATED = 1, 2, 70, 130, 143
 
 app = typer.Typer(
-    help="Run, compare and look at data-parallel training under different synchronisation strategies.",
+    help="Run, compare and inspect data-parallel training under different synchronisation strategies.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -51,7 +51,7 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error; may stand after any command.")
+        bool, typer.Option("--debug", help="Show the traceback of an error; allowed after any command.")
     ] = False,
 ) -> None:
     pass

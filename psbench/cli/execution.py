@@ -133,7 +133,7 @@ def verdict(done: list[Run], interrupted: int, folder: Path | None = None) -> in
     if interrupted:
         by = "SIGTERM" if interrupted == TERMINATED else "Ctrl-C"
         go_on = "" if folder is None else f"; to go on: psbench resume {shlex.quote(str(folder))}"
-        say(f"stopped by {by}; what was computed is kept{go_on}")
+        say(f"stopped by {by}; the completed part is kept{go_on}")
         return interrupted
     diverged = [run for run in done if run.meta["status"] == "diverged"]
     for run in diverged:

@@ -9,7 +9,7 @@ import typer
 
 Spec = Annotated[
     Path | None,
-    typer.Argument(metavar="SPEC.yaml", help="The specification; without one, the defaults."),
+    typer.Argument(metavar="SPEC.yaml", help="The specification; by default all default values."),
 ]
 Settings = Annotated[
     list[str] | None,
@@ -24,13 +24,11 @@ Scheduler = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESS",
-        help="A running Dask scheduler, as tcp://host:8786; without one, a cluster of this machine.",
+        help="A running Dask scheduler, such as tcp://host:8786; by default a local cluster is started.",
     ),
 ]
 Processes = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Runs at a time; by default one a core.")
+    int | None, typer.Option(min=1, metavar="N", help="Number of concurrent runs; by default one per core.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace another run that is in the output folder.")
-]
+AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON on standard output.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace another run in the output folder.")]

@@ -125,7 +125,7 @@ class Cluster(Part):
     failures: tuple[Failure, ...] = parameter((), "lost workers: worker, at_s, rejoin_s (may be left out)")
     joins: tuple[LateJoin, ...] = parameter((), "workers that arrive late: worker, at_s")
     corruptions: tuple[Corruption, ...] = parameter(
-        (), "workers that push what is wrong: worker, how, factor, after"
+        (), "workers with corrupted pushes: worker, how, factor, after"
     )
     throttles: tuple[Throttle, ...] = parameter(
         (), "links that are slow for a while: worker, from_s, to_s, factor"
@@ -136,7 +136,7 @@ class Cluster(Part):
     )
     first_window_bytes: int = parameter(
         0,
-        "what an idle connection sends at first, doubled with every round trip (TCP: 14480); 0: any",
+        "first window of an idle connection, doubled with every round trip (TCP: 14480); 0: unlimited",
         unit="bytes",
         source="Chu et al. 2013; Allman et al. 2009, sec. 4.1",
         ge=0,
@@ -153,7 +153,7 @@ class Cluster(Part):
     )
 
     achieved_rates: tuple[tuple[float, float], ...] = parameter(
-        (), "what a message of at least so many bytes gets of a link at most: pairs of bytes, Mbit/s"
+        (), "highest rate of a message by size: pairs of minimum bytes and Mbit/s"
     )
 
     @field_validator("link_time", mode="before")

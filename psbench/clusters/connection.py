@@ -47,30 +47,28 @@ class ConnectionSettings(Specification):
 
     called_in_errors = "connection"
 
-    scheduler_file: str | None = parameter(None, "what `dask scheduler --scheduler-file` has written")
+    scheduler_file: str | None = parameter(None, "file written by `dask scheduler --scheduler-file`")
     tls_ca_file: str | None = parameter(None, "certificates that are trusted, in PEM format")
     tls_cert: str | None = parameter(None, "this client's certificate, in PEM format")
     tls_key: str | None = parameter(None, "this client's private key, in PEM format")
     ports: str | None = parameter(None, "ports that the run may listen on, as 40000-40100")
     hosts: Literal["any", "spread", "pack"] = parameter("any", "on how many machines to place roles")
-    answer_within_s: float = parameter(60.0, "what a Dask worker may take to answer", unit="s", gt=0)
+    answer_within_s: float = parameter(60.0, "timeout for an answer of a Dask worker", unit="s", gt=0)
 
     resources: dict[str, Annotated[float, Field(gt=0)]] = parameter(
-        {}, "what each training worker uses of its Dask worker's resources, as GPU: 1"
+        {}, "Dask resources that each training worker uses, such as GPU: 1"
     )
 
-    start_within_s: float = parameter(
-        180.0, "what processes may take to load torch and the data", unit="s", gt=0
-    )
-    listen_within_s: float = parameter(120.0, "what a server may take to listen", unit="s", gt=0)
-    connect_within_s: float = parameter(5.0, "what the scheduler may take to answer at first", unit="s", gt=0)
+    start_within_s: float = parameter(180.0, "timeout for loading torch and the data", unit="s", gt=0)
+    listen_within_s: float = parameter(120.0, "timeout for a server to start listening", unit="s", gt=0)
+    connect_within_s: float = parameter(5.0, "timeout for the first answer of the scheduler", unit="s", gt=0)
     silence_s: float = parameter(15.0, "silence after which a process counts as gone", unit="s", ge=5)
-    replica_within_s: float = parameter(15.0, "what the replica may take to give its state", unit="s", gt=0)
+    replica_within_s: float = parameter(15.0, "timeout for the state of the replica", unit="s", gt=0)
     restart_within_s: float = parameter(
-        30.0, "how long a run that goes on waits for Dask workers at least", unit="s", ge=0
+        30.0, "minimum time that a resumed run waits for Dask workers", unit="s", ge=0
     )
-    settle_within_s: float = parameter(5.0, "what is waited for that can be done without", unit="s", gt=0)
-    say_after_s: float = parameter(10.0, "after how long it is said whom the run waits for", unit="s", gt=0)
+    settle_within_s: float = parameter(5.0, "timeout for optional answers", unit="s", gt=0)
+    say_after_s: float = parameter(10.0, "time after which the awaited peers are logged", unit="s", gt=0)
 
     stamps: bool = parameter(False, "record when each push was created, sent, received and answered")
 

@@ -69,7 +69,7 @@ class Corruption(WorkerFault):
     """
 
     how: Literal["sign_flipped", "scaled", "noise", "stale", "nan"] = Field(
-        description="what is sent instead"
+        description="vector that is sent instead"
     )
     factor: float = Field(1.0, gt=0, description="how large it is")
     after: int = Field(0, ge=0, description="releases of the worker before it goes wrong")
@@ -109,7 +109,7 @@ def _arrivals(where: str, num_workers: int, joins: Sequence[LateJoin]) -> dict[i
     if len(arrivals) < len(joins):
         twice = next(j.worker for j in joins if sum(k.worker == j.worker for k in joins) > 1)
         raise ParameterError(
-            f"{where}: worker {twice} joins late twice; use a failure with rejoin_s to come back"
+            f"{where}: worker {twice} joins late twice; use a failure with rejoin_s to return"
         )
     if len(arrivals) == num_workers:
         raise ParameterError(f"{where}: every worker joins late; at least one must be there at the start")

@@ -57,5 +57,5 @@ class Recovery(Specification):
             if why := unreplicable(composition):
                 raise ParameterError(
                     f"recovery.replicas: {composition.name!r} cannot be replicated, as {why}; "
-                    "use checkpoint_every, from which a run goes on too"
+                    "use checkpoint_every, from which a run can be resumed too"
                 )

@@ -36,7 +36,7 @@ def address_of(scheduler: str | None, connection: ConnectionSettings) -> str | N
             address = typed(_SchedulerFile, read_json(Path(name)), name).address
             check_address(address)
     except (DataError, ParameterError) as error:
-        raise ParameterError(f"connection.scheduler_file: {error}; is it what a scheduler writes?") from None
+        raise ParameterError(f"connection.scheduler_file: {error}; was it written by a scheduler?") from None
     return address
 
 

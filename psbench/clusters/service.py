@@ -27,7 +27,7 @@ class Service(Specification):
 
     message_s: float = parameter(0.0, "a server's time for a push or a model, however small", unit="s", ge=0)
     byte_s: float = parameter(0.0, "a server's time for each of its bytes", unit="s/B", ge=0)
-    decision_s: float = parameter(0.0, "the coordinator's time for what a worker says", unit="s", ge=0)
+    decision_s: float = parameter(0.0, "the coordinator's time for a decision", unit="s", ge=0)
 
     @property
     def takes_time(self) -> bool:

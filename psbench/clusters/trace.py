@@ -104,7 +104,7 @@ class Trace(StepTime):
         given = [name for name in ("factors", "seconds", "path") if name in self.model_fields_set]
         given = [name for name in given if getattr(self, name) != type(self).model_fields[name].default]
         if len(given) > 1:
-            raise ParameterError(f"step_time 'trace': {given[0]} and {given[1]} are given; leave one out")
+            raise ParameterError(f"step_time 'trace': {given[0]} and {given[1]} are given; remove one")
         if self.block is not None and not self.in_blocks:
             raise ParameterError(
                 "step_time 'trace': block is for steps that are drawn in blocks; set the order"
@@ -230,7 +230,7 @@ def _read(file: Path, changed: int, size: int) -> tuple[tuple[float, ...], ...]:
     # pandas and pyarrow raise many kinds of a damaged file
     except Exception as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise DataError(f"{file}: is no CSV or Parquet file, or is damaged ({reason})") from None
+        raise DataError(f"{file}: is not a CSV or Parquet file, or is damaged ({reason})") from None
     if twice := [name for name in _COLUMNS if list(frame.columns).count(name) > 1]:
         raise DataError(f"{file}: has two columns {twice[0]!r}; rename one")
     if missing := [name for name in _COLUMNS if name not in frame.columns]:

@@ -375,9 +375,7 @@ class ActionProcessor:
         """Hold a worker, with a reason."""
         number, log = hold.worker, self.log
         if not hold.reason:
-            raise ProtocolError(
-                f"worker {number} is held without a reason; say what it waits for: Hold(worker, reason)"
-            )
+            raise ProtocolError(f"worker {number} is held without a reason; give one: Hold(worker, reason)")
         worker = self.view.workers[number]
         status = worker.status
         if worker.dropped:

@@ -205,7 +205,8 @@ class Aggregation(Part):
         if not self.usual_lr or lr <= 3 * self.usual_lr:
             return ""
         return (
-            f"the optimizer's rate, {lr:g}, is {lr / self.usual_lr:.0f} times what is usual for the steps of "
+            f"the optimizer's rate, {lr:g}, is {lr / self.usual_lr:.0f} times the usual rate for the "
+            "steps of "
             f"{self.name}, each of which moves an entry by about the rate; give optimizer.lr = "
             f"{self.usual_lr:g}"
         )

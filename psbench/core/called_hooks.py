@@ -221,7 +221,7 @@ def never_called(strategy: Composition) -> Iterator[str]:
         who = f"the {rule.domain} of {m.name!r}" if of_policy else f"{rule.domain} {owner.name!r}"
         for hook in rule.hooks:
             if overrides(part, hook) and not rule.is_called(strategy):
-                yield f"{who} overrides {hook}(), which nothing calls where {rule.otherwise}; {rule.remedy}"
+                yield f"{who} overrides {hook}(), which is never called where {rule.otherwise}; {rule.remedy}"
 
 
 def never_asked(rule: Switching) -> str:
@@ -229,7 +229,7 @@ def never_asked(rule: Switching) -> str:
     for hook in ("start", "on_applied", "on_evaluated", "on_push", "on_timer", "on_switch_requested"):
         if overrides(rule, hook):
             return (
-                f"switching {rule.name!r} overrides {hook}(), which nothing calls where a switch at a set "
+                f"switching {rule.name!r} overrides {hook}(), which is never called where a switch at a set "
                 "time leads to a composition that the run has already; give `to` a strategy of its own"
             )
     return ""

@@ -33,7 +33,7 @@ from psbench.core.wire_size import WireSize
 from psbench.errors import ProtocolError, UnansweredWorker
 
 #: written in logs
-_FORGOTTEN = "what codecs had not sent yet is forgotten: it belongs to {}s, and what is pushed now is {}"
+_FORGOTTEN = "dropped the codecs' residuals: they hold {}s, and pushes now carry {}"
 _PUSH = int(Kind.PUSH)
 
 
@@ -200,7 +200,7 @@ class Engine:
         """Return the whole state as plain data; a new engine that loads it decides identically."""
         if self._processor.measuring_part is not None:
             raise ProtocolError(
-                "the state cannot be written while a Measure is under way; handle its Measured event first"
+                "the state cannot be written while a Measure is pending; handle its Measured event first"
             )
         plateau = {} if self._plateau is None else {"plateau": self._plateau.state_dict()}
         return {
@@ -367,12 +367,14 @@ class Engine:
 
     def _refuse_what_is_unknown(self, action: Action) -> None:
         if type(action) not in self._performers:
-            raise ProtocolError(f"a part answered {action!r}, which is no action") from None
+            raise ProtocolError(f"a part returned {action!r}, which is not an action") from None
         named = getattr(action, "rows", None) or [getattr(action, "worker", None)]
         for worker in named:
             if worker is not None and worker not in self.view.workers:
                 here = ", ".join(map(str, sorted(self.view.active)))
-                raise ProtocolError(f"{action!r}: there is no worker {worker}; active are {here}") from None
+                raise ProtocolError(
+                    f"{action!r}: worker {worker} does not exist; active are {here}"
+                ) from None
 
     # ---------------------------------------------------------------- switching
 

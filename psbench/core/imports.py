@@ -56,7 +56,7 @@ def imported(what: str, target: str) -> Any:
             raise ParameterError(f"{what}: module {home!r} has no {path!r}")
         value = getattr(value, name)
     if not callable(value):
-        raise ParameterError(f"{what}: {target} is {type(value).__name__}, and nothing that can be called")
+        raise ParameterError(f"{what}: {target} is {type(value).__name__}, which is not callable")
     return value
 
 

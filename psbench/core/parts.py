@@ -203,7 +203,7 @@ class Communication(Part):
         Need(
             "consistency",
             lambda c: not c.cancels,
-            "{part} computes while its push is under way, and {other} would cancel that work",
+            "{part} computes while its push is in transit, and {other} would cancel that work",
             when=lambda m: m.overlaps,
         ),
         *_needs_of_fragments(),

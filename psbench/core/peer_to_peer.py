@@ -30,7 +30,7 @@ class PeerToPeer(Placement):
         Need(
             "communication",
             lambda m: not m.is_encoded,
-            "{part} mixes models, and what a codec loses of a mixed model is not defined here",
+            "{part} mixes models, and codecs are not defined for mixed models",
             "set both codecs to 'none', or use placement 'parameter_server'",
         ),
     )
@@ -146,7 +146,7 @@ def unfit_without_server(
     sent_by_step = isinstance(strategy.aggregation, NeighbourMixing) and not sends_before_step(m)
     if corruptions and not sent_by_step:
         return (
-            "cluster.corruptions: only what a step has made is corrupted; use communication "
+            "cluster.corruptions: only the results of steps are corrupted; use communication "
             "'step_then_mix' with consistency 'neighbours'"
         )
     return ""

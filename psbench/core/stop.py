@@ -36,7 +36,7 @@ class Stop(Specification):
     patience: int | None = parameter(
         None, "evaluations without a better validation loss", unit="evaluations", gt=0
     )
-    patience_metric: str | None = parameter(None, "what is to improve: a metric, in the place of the loss")
+    patience_metric: str | None = parameter(None, "the metric that must improve, instead of the loss")
     tolerance: float | None = parameter(
         None, "movement of the model by an update, relative to its norm if that is above 1", gt=0
     )

@@ -80,7 +80,7 @@ class SwitchRules:
         if to is not None and not 0 <= to <= last:
             return [Note(f"asked to switch to {to}, but there are only 0 to {last}")]
         if drain is not None and to in (None, drain.switch.to):
-            return [Note("asked to switch, but a switch is under way")]
+            return [Note("asked to switch, but a switch is in progress")]
         if to is None:
             return self.deciding.on_switch_requested(event, view)
         return self._change(to, view, drain)

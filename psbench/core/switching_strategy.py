@@ -98,7 +98,7 @@ class LaterSwitch(Switch):
     def _has_a_goal(self) -> Self:
         if not isinstance(self.to, Strategy) and self.rule.moment_s is None:
             raise ParameterError(
-                f"then: say which strategy the rule {self.rule.name!r} changes to, with `to`"
+                f"then: give the strategy that the rule {self.rule.name!r} changes to, with `to`"
             )
         if not isinstance(self.to, Strategy) and (reason := never_asked(self.rule)):
             raise ParameterError(f"then: {reason}")

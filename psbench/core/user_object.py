@@ -23,7 +23,7 @@ class Own(Part):
     type : str
         What the object is, as `my.package.Net`.
     fingerprint : str
-        SHA-256 of what determines its results; two objects with the same may take each other's place.
+        SHA-256 of everything that determines its results; objects with equal ones are interchangeable.
 
     Notes
     -----
@@ -34,8 +34,8 @@ class Own(Part):
     name = "own"
     registered = False
 
-    type: str = parameter("", "what the object is")
-    fingerprint: str = parameter("", "SHA-256 of what determines its results")
+    type: str = parameter("", "type of the object")
+    fingerprint: str = parameter("", "SHA-256 of everything that determines its results")
     _object: Any = PrivateAttr(default=None)
 
     @classmethod

@@ -116,7 +116,7 @@ class Dataset:
 
     def _check_numbers(self, part: str, y: Tensor) -> None:
         if len(y) and not (math.isfinite(float(y.min())) and math.isfinite(float(y.max()))):
-            raise DataError(f"data set {self.name!r}: some {part} targets are no numbers; leave those out")
+            raise DataError(f"data set {self.name!r}: some {part} targets are not numbers; remove them")
 
     @property
     def task(self) -> Task:

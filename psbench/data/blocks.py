@@ -388,7 +388,7 @@ def _too_long(text: str) -> str:
     digits = text.strip().lstrip("+-")
     # int would refuse thousands of digits
     fits = not digits.isdecimal() or (len(digits) < 300 and int(digits) < 2**63)
-    return "" if fits else "is no 64-bit whole number; write ids as texts, such as id1"
+    return "" if fits else "is not a 64-bit integer; write ids as texts, such as id1"
 
 
 def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
@@ -474,7 +474,7 @@ def _reading(file: Path) -> Iterator[None]:
         raise
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)[:200]
-        raise DataError(f"{file}: is no Parquet file, or is damaged ({reason}); write it again") from None
+        raise DataError(f"{file}: is not a Parquet file, or is damaged ({reason}); write it again") from None
 
 
 @contextmanager
@@ -501,7 +501,7 @@ def _check_sizes(file: Path, about: Any) -> None:
     if any(group.num_rows < 0 or group.total_byte_size < 0 for group in groups):
         raise ValueError("a row group has a negative size")
     if (rows := sum(group.num_rows for group in groups)) != about.num_rows:
-        raise ValueError(f"it says it has {about.num_rows} rows, and its row groups {rows}")
+        raise ValueError(f"its header has {about.num_rows} rows, but its row groups have {rows}")
     largest = max((group.total_byte_size for group in groups), default=0)
     check_memory(largest, f"{file}: its largest row group", "write smaller row groups")
 
@@ -565,8 +565,8 @@ def _parquet_block(where: str, rows: int, batch: Any, columns: TableColumns) -> 
         if values.dtype == np.uint64 and (values >= 2**63).any():
             row = int(np.argmax(values >= 2**63))
             raise DataError(
-                f"{where} {rows + row}, column {columns.names[place]!r}: {values[row]} is no signed 64-bit "
-                "whole number; write ids as texts"
+                f"{where} {rows + row}, column {columns.names[place]!r}: {values[row]} is not a "
+                "signed 64-bit integer; write ids as texts"
             )
         others[place] = values.astype(np.int64) if values.dtype == np.uint64 else values
     block = Block(inputs, others)

@@ -82,7 +82,7 @@ class Folder(ImageSource):
 
     path: str = parameter("", "folder with one subfolder per class; empty: the one PSBENCH_DATA names")
     val_fraction: float = parameter(
-        0.2, "share set aside for validation where there is no folder val or test", ge=0, lt=1
+        0.2, "share used for validation if there is no folder val or test", ge=0, lt=1
     )
     image_size: int | None = parameter(None, "scale images to this height and width", unit="pixels", ge=1)
     grayscale: bool = parameter(False, "one channel instead of three")
@@ -170,7 +170,7 @@ def class_names(folder: Path) -> tuple[str, ...]:
     """Return the names of the subfolders, in alphabetical order."""
     names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[0] != ".")
     if not names:
-        raise DataError(f"{folder}: has no subfolders; images must lie in one subfolder per class")
+        raise DataError(f"{folder}: has no subfolders; images must be in one subfolder per class")
     return tuple(names)
 
 

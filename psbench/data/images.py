@@ -38,10 +38,10 @@ class ImageSource(DataSource):
     channel_mean: ClassVar[tuple[float, ...]] = ()
     channel_std: ClassVar[tuple[float, ...]] = ()
 
-    limit: int | None = parameter(None, "use only so many training images", unit="samples", ge=1)
-    val_limit: int | None = parameter(None, "use only so many validation images", unit="samples", ge=1)
+    limit: int | None = parameter(None, "maximum number of training images", unit="samples", ge=1)
+    val_limit: int | None = parameter(None, "maximum number of validation images", unit="samples", ge=1)
     normalise: Literal["channel", "mean_image", "none"] = parameter(
-        "channel", "what is done to pixels after scaling them to 0..1"
+        "channel", "normalisation of pixels after scaling them to 0..1"
     )
     augment: bool = parameter(
         False, "crop and mirror training images by chance", source="He et al. 2016, sec. 4.2"

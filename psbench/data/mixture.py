@@ -42,7 +42,7 @@ class Mixture(DataSource):
     )
     clouds_per_class: int = parameter(1, "clouds of a class", ge=1)
     val_fraction: float = parameter(0.2, "share of the samples set aside for validation", ge=0, lt=1)
-    seed: int | None = parameter(None, "seed of the draw; none: that of the run", ge=0)
+    seed: int | None = parameter(None, "seed of the draw; none: the run's seed", ge=0)
 
     def load(self, streams: Streams) -> Dataset:
         """Return a new draw, the same for the same seed."""

@@ -51,7 +51,9 @@ class SyntheticTable(DataSource):
     name: ClassVar[str] = "synthetic_table"
     source: ClassVar[str] = "thesis ch. 2, the layouts; the models are ours"
 
-    layout: Literal["higgs", "year_prediction_msd"] = parameter("higgs", "whose columns and task")
+    layout: Literal["higgs", "year_prediction_msd"] = parameter(
+        "higgs", "data set whose columns and task are used"
+    )
     samples: int = parameter(20_000, "rows, training and validation together", unit="samples", ge=2)
     val_fraction: float = parameter(0.2, "share of the rows, at the end, for validation", ge=0, lt=1)
 
@@ -173,7 +175,7 @@ def generate(layout: str, path: str | Path, rows: int, *, seed: int = 0, overwri
     if path.is_dir():
         raise SpecError(f"{path}: is a folder; name a file in it, such as {path / layout}.csv")
     if path.exists() and not overwrite:
-        raise SpecError(f"{path}: is there already; choose another name, or overwrite it (--force)")
+        raise SpecError(f"{path}: exists already; choose another name, or overwrite it (--force)")
     with atomic_write(path) as file:
         _write(LAYOUTS[layout], file, path, rows, Streams(seed))
     return path

@@ -56,7 +56,7 @@ class TableFile(DataSource):
     task: Literal["classification", "regression"] = parameter(
         "classification", "whether targets are classes or numbers to be predicted"
     )
-    keep: tuple[str, ...] = parameter((), "columns that are no inputs, but that a sharding may go by")
+    keep: tuple[str, ...] = parameter((), "columns that are not inputs, but available to shardings")
     val_rows: int | None = parameter(None, "rows at the end that are for validation", unit="rows", ge=0)
     val_fraction: float | None = parameter(
         None, "share of the rows, at the end, for validation; none: as published, or a fifth", ge=0, lt=1
@@ -269,7 +269,7 @@ class CSV(TableFile):
 
     path: str = parameter("", "a CSV file, or a pattern such as parts/*.csv")
     layout: Literal["columns", "higgs", "year_prediction_msd"] = parameter(
-        "columns", "what stands in which column; columns: as header, target and task say"
+        "columns", "meaning of the columns; columns: as given by header, target and task"
     )
     header: bool | None = parameter(None, "whether each file's first line is a header; none: detected")
 
@@ -280,7 +280,7 @@ class CSV(TableFile):
         for name, value in said.items():
             if self.layout != "columns" and value != (defaults[name] or False):
                 raise ParameterError(
-                    f"data 'csv': layout {self.layout!r} says itself what {name} is; leave it out, or set "
+                    f"data 'csv': layout {self.layout!r} defines {name} itself; remove it, or set "
                     "layout: columns"
                 )
         return self

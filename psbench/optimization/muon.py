@@ -40,8 +40,8 @@ class Muon(Optimizer):
     lr: float = parameter(0.001, "single-node learning rate", gt=0)
     momentum: float = parameter(0.95, "momentum of matrices", ge=0, lt=1)
     nesterov: bool = parameter(True, "Nesterov's form of the momentum")
-    beta1: float = parameter(0.9, "decay of the mean, of what is no matrix", ge=0, lt=1)
-    beta2: float = parameter(0.999, "decay of the squared mean, of what is no matrix", ge=0, lt=1)
+    beta1: float = parameter(0.9, "decay of the mean, for tensors other than matrices", ge=0, lt=1)
+    beta2: float = parameter(0.999, "decay of the squared mean, for tensors other than matrices", ge=0, lt=1)
 
     @model_validator(mode="after")
     def _is_in_torch(self) -> Self:
@@ -49,7 +49,7 @@ class Muon(Optimizer):
 
         if not hasattr(torch.optim, "Muon"):
             raise ParameterError(
-                f"optimizer 'muon': torch {torch.__version__} has none; it is there from 2.9 on"
+                f"optimizer 'muon': torch {torch.__version__} lacks it; torch 2.9 or newer has it"
             )
         return self
 

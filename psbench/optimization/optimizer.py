@@ -51,7 +51,7 @@ class Optimizer(Part):
     )
     gamma: float = parameter(0.1, "factor of the rate at each milestone", gt=0)
 
-    schedule: SerializeAsAny[RateSchedule] | None = parameter(None, "what multiplies the rate, by epoch")
+    schedule: SerializeAsAny[RateSchedule] | None = parameter(None, "factor on the rate, by epoch")
     clip: Clip | None = parameter(None, "limit of each worker's gradient: its norm, or each value")
     _decays: Any = PrivateAttr(default=None)
     _shapes: Shapes | None = PrivateAttr(default=None)

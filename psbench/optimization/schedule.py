@@ -112,7 +112,7 @@ class Plateau(RateSchedule):
     name = "plateau"
     source = "torch.optim.lr_scheduler.ReduceLROnPlateau"
 
-    metric: str = parameter("val_loss", "what is to improve: what the experiment evaluates", min_length=1)
+    metric: str = parameter("val_loss", "the evaluated value that must improve", min_length=1)
     gamma: float = parameter(0.1, "multiplies the rate at each plateau", gt=0, lt=1)
     patience: int = parameter(3, "evaluations in a row without improvement", unit="evaluations", ge=0)
     threshold: float = parameter(1e-4, "share of the best value that counts as improvement", ge=0, lt=1)

@@ -97,7 +97,7 @@ def check_inner_schedule(inner: Optimizer | None) -> None:
     """Reject a plateau schedule for workers with local steps."""
     if inner is not None and isinstance(inner.schedule, Plateau):
         raise ParameterError(
-            f"inner_{_PLATEAU}: workers that step by themselves hear of no evaluation; give a schedule by "
+            f"inner_{_PLATEAU}: workers with local steps receive no evaluations; give a schedule by "
             "epoch, such as 'cosine'"
         )
 
@@ -112,8 +112,8 @@ def check_plateau(
     for each in strategy.compositions:
         if each.own_steps or isinstance(each.placement, PeerToPeer):
             raise ParameterError(
-                f"{_PLATEAU}: workers of strategy {each.name!r} take steps of their own at the rate, and "
-                "hear of no evaluation; give a schedule by epoch, such as 'cosine'"
+                f"{_PLATEAU}: workers of strategy {each.name!r} take local steps at this rate, and "
+                "receive no evaluations; give a schedule by epoch, such as 'cosine'"
             )
     if timing_only:
         raise ParameterError(f"timing_only: nothing is evaluated, but {_PLATEAU} goes by evaluations")

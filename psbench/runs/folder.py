@@ -59,7 +59,7 @@ class RunFolder:
             remove_later(start.path, self._path / "checkpoints")
             if start.redone and start.chosen:
                 names = ", ".join(each.name for each in start.redone)
-                made.note(f"{names}: cannot be read; the run goes on from {start.path.name}")
+                made.note(f"{names}: cannot be read; the run resumes from {start.path.name}")
         return made
 
     def save(self, done: Run) -> None:

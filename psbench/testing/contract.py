@@ -134,8 +134,8 @@ def _as_strategies(value: Any) -> list[AnyStrategy]:
         if found:
             return [*found.values()]
     raise ParameterError(
-        f"{value.domain} {value.name!r} cannot be checked by itself, as it fits none of the parts that it "
-        f"was tried with ({refusals[0]}); check a whole strategy: "
+        f"{value.domain} {value.name!r} cannot be checked alone, as it fits none of the tested parts "
+        f"({refusals[0]}); check a whole strategy: "
         f"check_strategy({{{value.domain!r}: {value.name!r}, ...}})"
     )
 

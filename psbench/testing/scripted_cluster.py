@@ -167,7 +167,7 @@ class ScriptedCluster(PromptDriver):
             If no worker can ever continue.
         """
         if events is None and until == float("inf"):
-            raise ParameterError("scripted cluster: say how far to run: run(events=...) or run(until=...)")
+            raise ParameterError("scripted cluster: give an end: run(events=...) or run(until=...)")
         last = None if events is None else len(self.history) + events
         while len(self.history) != last and not self.done and self._next_at() <= until:
             self.step()

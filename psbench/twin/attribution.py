@@ -41,7 +41,7 @@ class Meetings:
         if self.end.shape[1] < _FEWEST:
             raise DataError(f"the trace has {self.end.shape[1]} whole steps; {_FEWEST} are needed")
         if not (np.isfinite(self.begin).all() and np.isfinite(self.end).all()):
-            raise DataError("the trace has times that are no numbers")
+            raise DataError("the trace has times that are not numbers")
         if (wrong := self.end < self.begin).any():
             worker, step = np.argwhere(wrong)[0]
             raise DataError(f"step {step} of worker {self.workers[worker]} ends before it begins")

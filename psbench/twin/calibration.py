@@ -250,7 +250,7 @@ class Calibration:
         plain = read_yaml(Path(path))
         version = plain.get("psbench_profile")
         if version is None:
-            raise DataError(f"{path}: is no profile of `psbench calibrate` (it has no psbench_profile)")
+            raise DataError(f"{path}: is not a profile of `psbench calibrate` (it lacks psbench_profile)")
         if version != VERSION:
             raise DataError(
                 f"{path}: is a profile of version {version!r}, and this is {VERSION}; calibrate again"
@@ -293,10 +293,10 @@ class Calibration:
         workers = settings.pop("cluster.workers", self.workers)
         for path in settings:
             if path.partition(".")[0] in (*_FIXED, "cluster", "backend"):
-                raise ParameterError(f"predict: {path} is not what was measured; calibrate with it")
+                raise ParameterError(f"predict: {path} was not measured; calibrate with it")
         if not isinstance(workers, int) or not 1 <= workers <= self.workers:
             raise ParameterError(
-                f"predict: {self.workers} workers were measured, not {workers!r}; calibrate with so many"
+                f"predict: {self.workers} workers were measured, not {workers!r}; calibrate with that number"
             )
         experiment = self._experiment(strategy, self.of_workers(workers).cluster, settings)
         self._check(experiment)

@@ -44,7 +44,7 @@ def prediction_figure(found: Predictions) -> Figure:
     known = table[table["value"].notna()]
     title = "seconds of an epoch" if found.target is None else f"seconds to {found.target:g}"
     best, same = found.best()
-    told = f"quickest: {best}; not told apart from it: {', '.join(same) or 'none'}"
+    told = f"fastest: {best}; not distinguishable from it: {', '.join(same) or 'none'}"
     missing = [row.title for row in found.rows if found.target is not None and row.target_s is None]
     said = [told, *([f"does not get there with every seed: {', '.join(missing)}"] if missing else [])]
     draw = _curves if found.over else _bars
@@ -53,7 +53,7 @@ def prediction_figure(found: Predictions) -> Figure:
         title=title,
         description=f"{title} against {found.over or 'the strategy'}, with 90 % bands; {'; '.join(said)}",
     )
-    note = f"{'. '.join(said)}. Bands: where another run lies with 90 %, over {found.seeds} seeds."
+    note = f"{'. '.join(said)}. Bands: 90 % intervals for another run, over {found.seeds} seeds."
     return Figure(chart, table.drop(columns="x") if not found.over else table, note[0].upper() + note[1:])
 
 
@@ -137,7 +137,7 @@ def write_prediction(found: Predictions, path: Path) -> Path:
         for row in found.rows
     ]
     starved = [f"{row.title}: {text}" for row in found.rows for text in row.starved]
-    ties = [f"cannot be told apart: {first} and {second}" for first, second in found.ties()]
+    ties = [f"not distinguishable: {first} and {second}" for first, second in found.ties()]
     text = page(
         "prediction.html",
         title=f"Predicted: {figure.chart.title} over {found.over}" if found.over else "Predicted strategies",

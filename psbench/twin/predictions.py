@@ -116,11 +116,13 @@ class Predictions:
             line += f"{row.idle:>8.1%}{row.unused:>8.1%}"
             lines.append(line + (f"{_shown(row.target_s):>26}" if asked else ""))
         lines += [f"{row.title}: {text}" for row in self.rows for text in row.starved]
-        lines.append(f"in brackets: where another run lies with 90 %, over {self.seeds} seeds")
+        lines.append(f"in brackets: 90 % interval for another run, over {self.seeds} seeds")
         if self.is_curve:
             best, same = self.best()
-            return "\n".join([*lines, f"quickest: {best}", f"not told apart: {', '.join(same) or 'none'}"])
-        lines += [f"cannot be told apart: {first} and {second}" for first, second in self.ties()]
+            return "\n".join(
+                [*lines, f"quickest: {best}", f"not distinguishable: {', '.join(same) or 'none'}"]
+            )
+        lines += [f"not distinguishable: {first} and {second}" for first, second in self.ties()]
         return "\n".join(lines)
 
 

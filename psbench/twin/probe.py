@@ -98,7 +98,7 @@ def calibrate(
     found = Calibration.of(runs, link)
     if load < _BUSY or experiment.has_scheduler:
         return found
-    busy = f"load before: {load:.2f} a core; other work kept this machine busy, and times hold beside it"
+    busy = f"load before: {load:.2f} a core; other processes were running, and the times include that"
     return replace(found, remarks=(*found.remarks, busy))
 
 

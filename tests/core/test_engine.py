@@ -174,7 +174,7 @@ class TestMeasure:
     def test_no_state_is_written_meanwhile(self):
         engine = start(self.strategy)
         engine.handle(push(0, 0), 1.0)
-        with pytest.raises(ProtocolError, match="while a Measure is under way"):
+        with pytest.raises(ProtocolError, match="while a Measure is pending"):
             engine.state_dict()
 
     def test_measurements_that_no_part_asked_for(self):
@@ -306,17 +306,17 @@ class TestRefusals:
         "discarded and committed": (lambda p, v: [Discard(p, "?"), Commit([p])], "push 0 is committed twice"),
         "an empty commit": (lambda p, v: [Commit([])], "Commit without pushes"),
         "cancelled though idle": (lambda p, v: [Cancel(p.worker)], "does not compute"),
-        "a release of none": (lambda p, v: [Release(9)], "there is no worker 9; active are 0, 1$"),
-        "a hold of none": (lambda p, v: [Hold(9, "?")], "there is no worker 9; active are 0, 1$"),
-        "none is cancelled": (lambda p, v: [Cancel(9)], "there is no worker 9; active are 0, 1$"),
+        "a release of none": (lambda p, v: [Release(9)], "worker 9 does not exist; active are 0, 1$"),
+        "a hold of none": (lambda p, v: [Hold(9, "?")], "worker 9 does not exist; active are 0, 1$"),
+        "none is cancelled": (lambda p, v: [Cancel(9)], "worker 9 does not exist; active are 0, 1$"),
         "none is dropped": (
             lambda p, v: [Release(0), Drop(9, "?")],
-            "there is no worker 9; active are 0, 1$",
+            "worker 9 does not exist; active are 0, 1$",
         ),
-        "none is readmitted": (lambda p, v: [Release(0), Readmit(9)], "there is no worker 9"),
-        "orders for none": (lambda p, v: [Tell(9, {"batch_size": 2})], "there is no worker 9"),
-        "none gets a mixture": (lambda p, v: [Release(0), Mix({9: {0: 1.0}})], "there is no worker 9"),
-        "no action": (lambda p, v: [Release(0), None], "a part answered None, which is no action"),
+        "none is readmitted": (lambda p, v: [Release(0), Readmit(9)], "worker 9 does not exist"),
+        "orders for none": (lambda p, v: [Tell(9, {"batch_size": 2})], "worker 9 does not exist"),
+        "none gets a mixture": (lambda p, v: [Release(0), Mix({9: {0: 1.0}})], "worker 9 does not exist"),
+        "no action": (lambda p, v: [Release(0), None], "a part returned None, which is not an action"),
         "cancelled and left": (lambda p, v: [Release(0), Cancel(1)], r"workers \[1\] were neither"),
         "a switch to nowhere": (
             lambda p, v: [Release(0), SwitchTo(3, "?")],

@@ -136,7 +136,7 @@ class TestSwitch:
             Note("asked to switch to 7, but there are only 0 to 1")
         ]
         engine.handle(SwitchRequested(1), 1.0)
-        assert engine.handle(SwitchRequested(), 1.5) == [Note("asked to switch, but a switch is under way")]
+        assert engine.handle(SwitchRequested(), 1.5) == [Note("asked to switch, but a switch is in progress")]
         assert start(strategies.bsp()).handle(SwitchRequested(), 1.0) == [
             Note("asked to switch, but this strategy has nothing to switch to")
         ]

@@ -115,7 +115,7 @@ def test_ids_that_no_64_bit_number_holds_are_refused_with_their_line(tmp_path):
     options = {"target": "kind", "keep": ["user"], "cache": str(tmp_path)}
     (tmp_path / "long.csv").write_text("user,a,kind\n1,2,0\n9223372036854775808,3,1\n")
     with pytest.raises(
-        DataError, match=r"line 3, column 0 \(user\): '9223372036854775808' is no 64-bit whole"
+        DataError, match=r"line 3, column 0 \(user\): '9223372036854775808' is not a 64-bit integer"
     ):
         CSV(path=str(tmp_path / "long.csv"), **options).load(Streams(0))
     (tmp_path / "mixed.csv").write_text(f"user,a,kind\n{2**53 + 1},2,0\n1.5,3,1\n")

@@ -65,7 +65,7 @@ def test_the_command_that_writes_one(tmp_path, capsys):
     assert file.read_text().count("\n") == 1000
     before = file.stat().st_mtime_ns
     assert main(command) == 2
-    assert "is there already; choose another name, or overwrite it (--force)" in capsys.readouterr().err
+    assert "exists already; choose another name, or overwrite it (--force)" in capsys.readouterr().err
     assert file.stat().st_mtime_ns == before
     assert main([*command, "--seed", "1", "--force"]) == 0
     assert main(["generate", "higs", "--rows", "5"]) == 2

@@ -453,7 +453,7 @@ BAD = {
     ),
     "other classes to validate on": (
         lambda: as_data((Pairs(), Renamed())),
-        "those of the validation set ('b', 'a', 'c'), so that a number means another class",
+        "those of the validation set ('b', 'a', 'c'), so the same number means different classes",
     ),
     "a class twice": (
         lambda: ps.data((X, KINDS[Y]), classes=["a", "b", "c", "a"]),

@@ -151,12 +151,12 @@ BAD = {
     "no inputs": (lambda f: bad(f, PLAIN, keep=["a", "b", "c"]), "no column is left for inputs"),
     "unsigned": (
         lambda f: bad(f, PLAIN.assign(kind=np.array(gaps(1, 2**63), dtype=np.uint64))),
-        "row 1, column 'kind': 9223372036854775808 is no signed",
+        "row 1, column 'kind': 9223372036854775808 is not a signed",
     ),
     "one column": (lambda f: bad(f, PLAIN[["kind"]]), "one column only"),
     "no path": (lambda f: Parquet(), "no path given"),
     "no file": (lambda f: parquet(f, path=str(f / "part-3.parquet")), "did you mean"),
-    "csv": (lambda f: parquet(f, path=str(f / "table.csv")), "is no Parquet file"),
+    "csv": (lambda f: parquet(f, path=str(f / "table.csv")), "is not a Parquet file"),
     "other columns": (lambda f: bad(f, PLAIN, path=str(f / "*.parquet")), "has columns"),
     "validation": (lambda f: parquet(f, val_rows=1000), "leave none of 1000 to train on"),
     "twice": (lambda f: parquet(f, val_rows=1, val_fraction=0.1), "not both"),
@@ -184,5 +184,5 @@ NOT_UTF8 = pa.Array.from_buffers(
 )
 def test_a_value_that_python_has_not_is_of_a_damaged_file(tmp_path, column, reason):
     pq.write_table(pa.table({"a": [1.0, 2.0], "site": column, "kind": [0, 1]}), tmp_path / "part-0.parquet")
-    with pytest.raises(DataError, match=f"part-0.parquet: is no Parquet file, or is damaged .*{reason}"):
+    with pytest.raises(DataError, match=f"part-0.parquet: is not a Parquet file, or is damaged .*{reason}"):
         parquet(tmp_path).load(Streams(0))

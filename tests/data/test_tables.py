@@ -347,8 +347,8 @@ def test_files_that_are_not_there(load, tmp_path):
     ("options", "message"),
     [
         ({"val_rows": 5, "val_fraction": 0.1}, "give val_rows or val_fraction, not both"),
-        ({"layout": "higgs", "target": 3}, "layout 'higgs' says itself what target is; leave it out"),
-        ({"layout": "higgs", "target": 0, "task": "regression"}, "says itself what task is"),
+        ({"layout": "higgs", "target": 3}, "layout 'higgs' defines target itself; remove it"),
+        ({"layout": "higgs", "target": 0, "task": "regression"}, "defines task itself"),
         ({"val_rows": 1000}, "1000 rows for validation leave none of 1000 to train on; lower val_rows"),
         ({"target": 4}, "target 4, but there are 4 columns, numbered from 0"),
         ({"target": "kind"}, "target 'kind' is a name, but there is no header; set header: true"),

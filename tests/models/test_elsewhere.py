@@ -101,7 +101,7 @@ def test_nothing_is_downloaded_and_names_are_checked():
         ("Net", "expected a module and a name in it, as my.package:Net, got 'Net'"),
         ("no.such:Net", "module 'no.such' cannot be imported: "),
         ("models.networks:Nett", "module 'models.networks' has no 'Nett'"),
-        ("models.networks:TOKENS", "is int, and nothing that can be called"),
+        ("models.networks:TOKENS", "is int, which is not callable"),
         ("models.networks:flat", "'models.networks:flat' cannot be made: "),
         ("builtins:dict", "'builtins:dict' gives dict, and must give a torch.nn.Module"),
     ],

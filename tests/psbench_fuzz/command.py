@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def fuzz_command(
-    schedules: Annotated[int, typer.Option(min=1, help="How many schedules to play.")] = 10_000,
+    schedules: Annotated[int, typer.Option(min=1, help="Number of schedules to play.")] = 10_000,
     seed: Annotated[int, typer.Option(min=0, help="The same seed plays the same schedules.")] = 0,
-    events: Annotated[int, typer.Option(min=1, help="Events of a schedule before its faults end.")] = 80,
+    events: Annotated[int, typer.Option(min=1, help="Events per schedule before its faults end.")] = 80,
     strategy: Annotated[
         list[str] | None,
         typer.Option(
@@ -24,7 +24,7 @@ def fuzz_command(
         ),
     ] = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="How many processes; all cores if not given.")
+        int | None, typer.Option(min=1, help="Number of processes; by default one per core.")
     ] = None,
     as_json: AsJson = False,
 ) -> int:

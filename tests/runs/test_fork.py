@@ -306,7 +306,7 @@ def test_a_worker_that_is_gone_comes_back():
         (Fork(1.0, strategy="asp", worker=1, kill=True), "exactly one"),
         (Fork(1.0, worker=9, kill=True), "there is no worker 9; the workers are 0 to 3"),
         (Fork(1.0, kill=True), "which worker"),
-        (Fork(1.0, strategy="asp", worker=1), "a worker is for speed, link, kill and back"),
+        (Fork(1.0, strategy="asp", worker=1), "`worker` is for speed, link, kill and back"),
         (Fork(1.0, worker=1, kill=True, momentum="zero"), "momentum is for a change of the strategy"),
         (Fork(1.0, strategy="strategy_switch"), "which switches"),
         (Fork(1.0, worker=1, speed=0.0), "positive"),
@@ -333,7 +333,7 @@ def test_a_live_run_has_no_second_future():
     ("then", "said"),
     [
         ([{"to": "ssp"}], "rule"),
-        ([{"rule": "after"}], "say which strategy the rule 'after' changes to"),
+        ([{"rule": "after"}], "give the strategy that the rule 'after' changes to"),
         ([{"to": "sp", "rule": "after"}], "did you mean 'ssp'"),
         ([{"to": 5, "rule": {"name": "at_time", "at_s": 1}}], "there is no composition 5; they are 0 to 1"),
         ([{"to": "strategy_switch", "rule": "after"}], "cannot itself switch"),

@@ -127,7 +127,7 @@ def test_the_rate_and_its_schedule_are_the_experiments():
 def test_a_rate_for_other_steps_is_doubted_and_not_the_default():
     assert ps.Experiment(strategy="one_bit_adam").optimizer.lr == 1e-3
     assert ps.Experiment(strategy="bsp").optimizer.lr == 0.1
-    with pytest.warns(DoubtfulComposition, match="rate, 0.01, is 10 times what is usual .* optimizer.lr"):
+    with pytest.warns(DoubtfulComposition, match="rate, 0.01, is 10 times the usual rate .* optimizer.lr"):
         ps.Experiment(strategy="one_bit_adam", optimizer={"name": "sgd", "lr": 0.01})
     with pytest.warns(DoubtfulComposition, match="a step of yogi .* give outer_lr = 0.1"):
         ps.Experiment(strategy={"name": "diloco", "outer_optimizer": "yogi"})

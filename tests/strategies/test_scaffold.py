@@ -157,7 +157,7 @@ def test_a_residual_of_one_vector_is_not_added_to_two():
     done = ps.run(toy_experiment(switch, stop={"epochs": 4}))
     assert len(done.log.of_kind(Kind.HANDOVER)["row"]) == 1
     notes = [done.log.text(number) for number in done.log.of_kind(Kind.NOTE)["text"]]
-    assert any("what is pushed now is parameters and control" in note for note in notes)
+    assert any("pushes now carry parameters and control" in note for note in notes)
 
 
 def test_halves_of_it_are_refused_by_themselves():

@@ -106,7 +106,7 @@ def test_a_run_ends_when_all_were_away_and_one_comes_back(name: str) -> None:
         settle(run)
     assert run.end is not None
     assert isinstance(run.end.error, WorkerLost)
-    assert "worker 0 comes back, and no worker is left that has a model" in str(run.end.error)
+    assert "worker 0 returns, but no other worker has a model" in str(run.end.error)
 
 
 @pytest.mark.parametrize("name", NEIGHBOURS)

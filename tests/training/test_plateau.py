@@ -144,7 +144,7 @@ def test_a_fork_has_the_rate_of_its_origin():
 
 def test_what_hears_of_no_evaluation_is_refused():
     for strategy in ("local_sgd", "diloco", "ad_psgd"):
-        with pytest.raises(ParameterError, match="take steps of their own at the rate, and hear of no"):
+        with pytest.raises(ParameterError, match="take local steps at this rate, and receive no"):
             toy(strategy)
     with pytest.raises(ParameterError, match=r"inner_optimizer.schedule: 'plateau'"):
         toy_experiment("local_sgd", inner_optimizer=sgd(SOON))

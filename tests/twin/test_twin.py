@@ -282,7 +282,7 @@ def test_a_profile_is_a_page_that_is_read_again(measured, tmp_path):
     assert len(text.splitlines()) < 180
     for change, problem in {
         text.replace("psbench_profile: 1", "psbench_profile: 7"): "version 7",
-        text.replace("psbench_profile: 1\n", ""): "is no profile",
+        text.replace("psbench_profile: 1\n", ""): "is not a profile",
         text[: text.index("experiment:")]: "experiment: is required",
         text.replace("value: ", "valu: ", 1): "fitted.*value: is required",
         text.replace("fitted:\n", "fitted: 3\nthose:\n", 1): "fitted: must be a mapping, got 3",
@@ -345,7 +345,7 @@ def test_ranking_and_curve(measured, tmp_path):
     curve = ps.predict(measured, ["ssp"], seeds=2, over=("strategy.staleness_bound", [0, 8]))
     assert [row.setting for row in curve.rows] == ["staleness_bound=0", "staleness_bound=8"]
     assert curve.best() == ("ssp staleness_bound=8", ["ssp staleness_bound=0"])  # of two seeds
-    assert str(curve).endswith("quickest: ssp staleness_bound=8\nnot told apart: ssp staleness_bound=0")
+    assert str(curve).endswith("quickest: ssp staleness_bound=8\nnot distinguishable: ssp staleness_bound=0")
     ends = [[row.epoch_s.mean, row.epoch_s.low, row.epoch_s.high] for row in curve.rows]
     table = prediction_table(curve)
     assert table[["value", "low", "high"]].to_numpy() == pytest.approx(np.maximum(ends, 0.0))
@@ -356,7 +356,7 @@ def test_ranking_and_curve(measured, tmp_path):
     assert found.chart().to_dict()["vconcat"][0]["height"] == 3 * 34  # a row for each strategy
     with pytest.raises(ps.SpecError, match=r"written as \.html, \.svg"):
         curve.write(tmp_path / "bound.doc")
-    assert "cannot be told apart: ssp" in str(found) or "cannot be told apart: bsp" in str(found)
+    assert "not distinguishable: ssp" in str(found) or "not distinguishable: bsp" in str(found)
 
 
 def test_a_target_is_trained_for_and_one_that_is_not_reached_is_said(measured):
@@ -655,5 +655,5 @@ def test_what_misses_the_target_is_neither_the_quickest_nor_tied():
         missed = predicted("asp", epoch, None)
         found = Predictions([reached, missed], 0.9, 5, over="x")
         assert (found.best(), found.ties()) == (("bsp", []), [])
-        assert "quickest: bsp\nnot told apart: none" in str(found)
+        assert "quickest: bsp\nnot distinguishable: none" in str(found)
         assert Predictions([missed], 0.9, 5).best() == ("asp", [])

@@ -183,7 +183,7 @@ def test_it_is_said_which_run_is_shown_and_of_which_span_every_sum_is(short: Dir
     speed = '.psb-section-cluster [data-field="speed"]'
     web.fill(speed, "[1, 1, 1, 0.2")
     short.wait("() => document.querySelector('.psb-run').disabled")
-    assert "speed: '[1, 1, 1, 0.2' is not a whole value yet" in web.text_content(".psb-answer")
+    assert "speed: '[1, 1, 1, 0.2' is incomplete" in web.text_content(".psb-answer")
     web.fill(speed, "[1, 1, 1, 0.25]")
     short.wait("() => !document.querySelector('.psb-run').disabled")
     web.keyboard.press("Escape")

@@ -37,7 +37,7 @@ NAMES = [
     "a slow network: bsp, bandwidth 1000 Mbit/s, no failures",
     "ssp -> asp at 0.16 s -> k_asp at 0.3 s",
     "one slow worker: ssp, bound 10",
-    "a worker that dies: strategy_switch",
+    "a failing worker: strategy_switch",
     "data that differs: ssp, speed [1, 1, 1, 0.33]",
 ]
 AUDIT = (Path(__file__).parent / "audit.js").read_text()

@@ -208,7 +208,7 @@ def test_further_lines_of_the_script_begin_below_the_first() -> None:
         (
             {"cluster": {"name": "custom", "speed": {"$yaml": "[1"}}},
             "cluster",
-            "speed: '[1' is not a whole value yet; it has no closing ]",
+            "speed: '[1' is incomplete; it has no closing ]",
         ),
     ],
 )
@@ -256,9 +256,9 @@ def test_what_a_script_repeats_is_said_for_each_backend():
         ("[" * 200, "more than 50 lists or mappings are inside one another"),
         ("{workers: 2, workers: 3}", "workers"),
         ("9" * 400, "a number has more than 300 digits"),
-        ("&a [*a]", "an alias stands inside what it names"),
-        ("!!python/object:os.system x", "is not a whole value yet"),
-        ("a\0b", "is not a whole value yet"),
+        ("&a [*a]", "an alias refers to a value that contains it"),
+        ("!!python/object:os.system x", "is incomplete"),
+        ("a\0b", "is incomplete"),
     ],
 )
 def test_what_is_typed_is_read_as_files_are(text: str, words: str) -> None:

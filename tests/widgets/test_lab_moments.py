@@ -180,7 +180,7 @@ def test_what_was_expected_is_compared_with_what_came(panel: Panel) -> None:
     panel.say("fork", at=0.1, worker=0, kill=True)
     assert panel.wait(120)
     assert [gap["text"] for gap in panel.goal["gaps"]] == texts  # expected of the run, not of its fork
-    assert texts[1].startswith("You expected 1.2 times as fast as the run before; it was ")
+    assert texts[1].startswith("You expected 1.2 times as fast as the previous run; it was ")
     with pytest.raises(ParameterError, match="accuracy is from 0 to 1"):
         panel.predict(accuracy=95)
 
@@ -341,7 +341,7 @@ def test_a_press_ends_a_simulated_run_and_reaches_a_live_one(panel: Panel) -> No
     assert (first["status"], forked["status"]) == ("stopped", "finished")
     assert forked["label"].endswith("worker 1 lost at 0.001 s")
     assert [film["about"]["key"] for film in panel.last("films")["films"]] == ["run 1", "run 2"]
-    with pytest.raises(ParameterError, match="no run is under way"):
+    with pytest.raises(ParameterError, match="no run is running"):
         panel.press(0.1, worker=1, kill=True)
 
     live = Job(9, BRIEF.but(backend="dask"))

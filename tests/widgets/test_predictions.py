@@ -19,7 +19,7 @@ def test_a_notebook_says_what_it_expects_and_prints_what_came():
     waited, faster = expected.against(free, before=barrier).splitlines()
     assert waited == "You expected worker 0 to wait most; nobody waited."
     times = barrier.summary()["time_s"] / free.summary()["time_s"]
-    assert faster == f"You expected 9 times as fast as the run before; it was {times:.3g} times."
+    assert faster == f"You expected 9 times as fast as the previous run; it was {times:.3g} times."
 
 
 def test_who_expects_nothing_is_told_nothing():

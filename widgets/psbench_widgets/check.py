@@ -76,7 +76,7 @@ def _half_typed(values: Mapping[str, Any]) -> dict[str, str]:
                 closes = {"[": "]", "{": "}"}.get(text.strip()[:1], "")
                 said = str(error).rpartition(": is not YAML: ")[2]
                 how = f"it has no closing {closes}" if closes and closes not in text else said
-                found[section] = f"{name.replace('_', ' ')}: {in_short(text)} is not a whole value yet; {how}"
+                found[section] = f"{name.replace('_', ' ')}: {in_short(text)} is incomplete; {how}"
     return found
 
 

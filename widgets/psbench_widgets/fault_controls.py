@@ -28,8 +28,6 @@ def press_live(job: Job, change: Fork) -> None:
             raise ParameterError(f"speed: must be more than 0, got {change.speed:g}")
         job.control.press(change.worker, "speed", change.speed)
     elif change.link is not None:
-        raise ParameterError(
-            "a live run's link cannot be throttled: its bytes go as fast as the machines send"
-        )
+        raise ParameterError("a live run's link cannot be throttled: psbench does not control the network")
     else:
-        raise ParameterError("a live run keeps the strategy and bound that it began with; it can only switch")
+        raise ParameterError("a live run cannot change its strategy or bound; it can only switch")

@@ -93,7 +93,7 @@ TRADE = FigureSpec(
     "trade",
     "first",
     lambda *_: charts.trade_chart("source").properties(height=HEIGHT),
-    note="lower is fresher, left is faster",
+    note="lower: fresher gradients; left: faster",
 )
 FIGURES = (
     _curve("val_accuracy", "first"),

@@ -45,7 +45,7 @@ def write_handout(runs: Run | Sequence[Run], path: str | Path, labels: Sequence[
     """
     path, runs = Path(path), [runs] if isinstance(runs, Run) else list(runs)
     if not runs:
-        raise ParameterError("a page of runs: there is no run")
+        raise ParameterError("export: no runs given")
     labels = labels or [run.experiment.title for run in runs]
     pages = {"themes": themes(), "runs": [_facts(*each) for each in zip(runs, labels, strict=True)]}
     facts = json.dumps(pages, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

@@ -123,7 +123,7 @@ def _waiting(expected: int | str, idle: Sequence[float]) -> dict[str, Any]:
         return _gap(f"You expected nobody to wait; {came} waited most.", False)
     own = idle[int(expected)] if int(expected) < len(idle) else 0.0
     if int(expected) == most:
-        return _gap(f"You expected worker {expected} to wait most, and so it was: {came}.", True)
+        return _gap(f"You expected worker {expected} to wait most, and that was right: {came}.", True)
     text = f"You expected worker {expected} to wait most ({_percent(own)} of its time); it was {came}."
     return _gap(text, False)
 
@@ -140,9 +140,9 @@ def _accuracy(expected: float, came: float | None) -> dict[str, Any]:
 
 def _speed(expected: float, summary: Mapping[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:
     if before is None or not summary["time_s"]:
-        return _gap("There was no run before this one to be faster than.", False)
+        return _gap("There is no previous run to compare the speed with.", False)
     came = before["time_s"] / summary["time_s"]
-    text = f"You expected {expected:.3g} times as fast as the run before; it was {came:.3g} times."
+    text = f"You expected {expected:.3g} times as fast as the previous run; it was {came:.3g} times."
     return _gap(text, abs(came / expected - 1) <= _CLOSE_SPEED)
 
 
@@ -211,7 +211,7 @@ class Challenge:
         if not isinstance(value, Challenge):
             _check_names("part of a challenge", value, cls.__dataclass_fields__)
             if "accuracy" not in value:
-                raise ParameterError("challenge: say which accuracy to reach, from 0 to 1")
+                raise ParameterError("challenge: give the accuracy to reach, from 0 to 1")
             value = cls(**value)
         if not 0 < value.accuracy <= 1:
             raise ParameterError(f"challenge: accuracy is from 0 to 1 (100 %), got {value.accuracy:g}")

@@ -52,8 +52,8 @@ class MeasuredPreset(Preset):
 
         if not PROFILE.is_file():
             raise DataError(
-                f"{PROFILE}: is not in this folder; measure your machines by `psbench calibrate` (a minute), "
-                "or put there what was measured elsewhere"
+                f"{PROFILE}: is not in this folder; measure yours with `psbench calibrate` (a minute), "
+                "or copy a profile measured elsewhere to it"
             )
         strategy = {"name": "ssp", "staleness_bound": 3}
         return Calibration.read(PROFILE).experiment_of(strategy).but(name=self.title, stop=_SHORT)
@@ -80,7 +80,7 @@ PRESETS = {
             "different_data",
             "data that differs",
             "who is not heard?",
-            "Every worker has only some of the classes: what becomes of the accuracy when no worker waits?",
+            "Every worker has only some of the classes: how does the accuracy change if no worker waits?",
             {
                 "cluster": {**_FOUR, "speed": [1, 1, 1, 0.33]},
                 "sharding": "labels_per_worker",
@@ -91,7 +91,7 @@ PRESETS = {
             "dying_worker",
             "a worker that dies",
             "who notices?",
-            "Worker 2 is lost after one second and comes back after three: who notices?",
+            "Worker 2 fails after one second and returns after three: which workers wait for it?",
             {
                 "cluster": {
                     **_FOUR,
@@ -109,7 +109,7 @@ MEASURED = MeasuredPreset(
     "my_cluster",
     "my own machines",
     "what would they do?",
-    "The machines that psbench calibrate has measured: what would another strategy take on them?",
+    "The machines measured by psbench calibrate: how long would another strategy take on them?",
     {},
 )
 #: all that the panel offers

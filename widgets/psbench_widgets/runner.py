@@ -69,13 +69,13 @@ class Runner:
         """Change the running run, and return a sentence about the consequence; see `Lab.press`."""
         job = self.bridge.current
         if job is None:
-            raise ParameterError("press: no run is under way")
+            raise ParameterError("press: no run is running")
         if job.experiment.backend != "simulated":
             press_live(job, other)
             return f"asked for: {other.words().partition(' at ')[0].partition(' from ')[0]}"
         self._pressed = job, other
         self.bridge.stop(job)
-        return "the run ends here, and is simulated again with the change"
+        return "the run stops, and is simulated again with the change"
 
     def on_rows(self, job: Job, log: EventLog, start: int, stop: int) -> None:
         """Handle new rows; see `RunView.read_rows`."""

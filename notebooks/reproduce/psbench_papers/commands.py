@@ -32,11 +32,11 @@ _Data = Annotated[
     typer.Option(
         "--data",
         metavar="DIR",
-        help="Where data sets lie; else PSBENCH_DATA says it. MNIST lies in DIR/MNIST/raw; scale medium "
+        help="Folder of data sets; by default PSBENCH_DATA. MNIST is in DIR/MNIST/raw; scale medium "
         "reads the images of CIFAR-10 in DIR/train/CLASS and DIR/test/CLASS.",
     ),
 ]
-_Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where runs are stored, and report.html.")]
+_Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for runs and report.html.")]
 
 
 def reproduce_command(
@@ -52,12 +52,12 @@ def reproduce_command(
         ),
     ] = "quick",
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Seeds of each row; else as the scale says.")
+        int | None, typer.Option(min=1, help="Seeds of each row; by default set by the scale.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="All papers.")] = False,
     processes: Processes = None,
     stored: Annotated[
-        bool, typer.Option("--stored", help="Run nothing: judge the runs that come with psbench.")
+        bool, typer.Option("--stored", help="Run nothing: evaluate the stored runs that come with psbench.")
     ] = False,
     data: _Data = None,
     out: _Out = _OUT,
@@ -65,8 +65,8 @@ def reproduce_command(
 ) -> int:
     """Repeat published experiments, and report for each claim whether it holds here.
 
-    Says first what it will cost. Runs that are stored in DIR are not made again, so a command that was
-    stopped goes on.
+    Prints the expected cost first. Runs that are stored in DIR are reused, so a command that was
+    stopped can be resumed.
 
     \b
     Examples:
@@ -124,19 +124,20 @@ def reproduce_command(
 def verify_command(
     paper: _Paper = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Stored runs; else those that come with psbench.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of stored runs; by default those that come with psbench."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Draws another run.")] = 0,
-    scale: Annotated[Literal["quick", "medium"], typer.Option(help="Of the runs that come with psbench.")] = (
-        "quick"
-    ),
+    seed: Annotated[int, typer.Option(help="Seed for choosing the run.")] = 0,
+    scale: Annotated[
+        Literal["quick", "medium"], typer.Option(help="Scale of the stored runs that come with psbench.")
+    ] = ("quick"),
     data: _Data = None,
     as_json: AsJson = False,
 ) -> int:
-    """Draw one stored run of a paper by chance, make it again, and compare the digests.
+    """Repeat a random stored run of a paper, and compare the digests.
 
-    Some runs are of MNIST, which has to lie in DIR (--data) or where PSBENCH_DATA says. Without it another
-    run is drawn, which is said.
+    Some runs need MNIST, in DIR (--data) or in PSBENCH_DATA. Without MNIST another
+    run is drawn, with a message.
 
     \b
     Examples:

@@ -95,7 +95,7 @@ def run_dask(
                 others = room_on(connection, experiment.connection, leaving, control.check)
                 if not (record.has_gone_back or others.has(roles[:least])):
                     raise
-                record.note(f"{silent}; the run goes on without it")
+                record.note(f"{silent}; the run continues without it")
             except ServerLost as lost:
                 if restarts == most:
                     often = f"; it was started again {restarts} times (recovery.max_restarts)"
@@ -154,4 +154,4 @@ def _go_on(record: Record, lost: ServerLost, how: str) -> None:
     """Go back to the last checkpoint; raise if there is none and work would be lost."""
     if not record.can_go_back:
         raise ServerLost(f"{lost}; {record.last_checkpoint}") from None
-    record.note(f"{lost}; {record.go_back()}; the run goes on from there {how}")
+    record.note(f"{lost}; {record.go_back()}; the run resumes from there {how}")

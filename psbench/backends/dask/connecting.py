@@ -149,7 +149,8 @@ def _why_not(address: str, error: BaseException, within_s: float) -> str:
         )
     if address.startswith("tls://") and isinstance(error, (TypeError, RuntimeError, ValueError)):
         return (
-            f"scheduler: {address!r} wants TLS, and there are no certificates ({error}); give tls_ca_file, "
+            f"scheduler: {address!r} requires TLS, but no certificates are configured ({error}); give "
+            "tls_ca_file, "
             "tls_cert and tls_key of `connection`, or set distributed.comm.tls in Dask's configuration"
         )
     return no_answer(address, within_s)

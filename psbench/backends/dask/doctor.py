@@ -149,7 +149,7 @@ def diagnose(experiment: Experiment, client: Client | None = None) -> Diagnosis:
     Raises
     ------
     ParameterError, BackendError
-        If there is no cluster, or it has no worker that is free.
+        If there is no cluster, or it has no free worker.
     """
     with connected(experiment, min(4, len(roles_of(experiment))), client) as connection:
         return _Doctor(connection, experiment).diagnose()
@@ -161,7 +161,7 @@ class _Doctor:
         self._key, self._limits = RunKey(secrets.token_bytes(32)), experiment.connection
         room = room_on(client, self._limits)
         if not room.free:
-            raise BackendError(f"the Dask cluster at {client.scheduler.address} has no worker that is free")
+            raise BackendError(f"the Dask cluster at {client.scheduler.address} has no free worker")
         self._room, self._found = room, Diagnosis(sorted(room.free))
 
     def diagnose(self) -> Diagnosis:

@@ -69,6 +69,6 @@ def take_key() -> RunKey:
     worker = get_worker()
     key = getattr(worker, _WAITING, {}).pop(worker.get_current_task(), None)
     if key is None:
-        raise BackendError("this task has no key of its run: it was started twice")
+        raise BackendError("this task has no key of its run; it may have been started twice")
     assert isinstance(key, RunKey)
     return key

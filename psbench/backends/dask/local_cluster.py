@@ -162,7 +162,7 @@ def _await_processes(
             why = (
                 "one failed to start"
                 if failed
-                else f"no more came up within {within_s:g} s (connection.listen_within_s)"
+                else f"no further process started within {within_s:g} s (connection.listen_within_s)"
             )
             raise BackendError(
                 f"{len(there)} of {processes} processes of the local cluster are up, and {why}"

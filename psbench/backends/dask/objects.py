@@ -29,8 +29,8 @@ def check_objects(experiment: Experiment) -> None:
         except Exception as error:
             what = getattr(part, "type", part.name)
             raise ParameterError(
-                f"{where}: {what!r} cannot be sent to Dask's workers: {one_line(error)}; let it hold no open "
-                "files, locks or connections, or use the simulated backend"
+                f"{where}: {what!r} cannot be sent to Dask's workers: {one_line(error)}; remove open "
+                "files, locks and connections from it, or use the simulated backend"
             ) from error
 
 

@@ -19,7 +19,7 @@ def check(experiment: Experiment) -> None:
     ParameterError
     """
     if experiment.processes not in ("auto", 1):
-        raise ParameterError("processes: on dask every worker has one of its own; leave it out")
+        raise ParameterError("processes: on dask every worker has its own process; remove this setting")
     if experiment.connection.scheduler_file is not None and experiment.scheduler:
         raise ParameterError("connection.scheduler_file: takes the place of `scheduler`; give one of them")
     experiment.recovery.check(experiment.num_workers, experiment.strategy.compositions)

@@ -50,7 +50,7 @@ def check_versions(
     try:
         theirs = ask(client, _versions, _COMPARED, of=wanted, limits=limits, go_on=go_on)
     except ModuleNotFoundError as error:
-        raise BackendError(f"a Dask worker has no {error.name}: install psbench there, as here") from None
+        raise BackendError(f"a Dask worker lacks {error.name}: install the same psbench there") from None
     for name, version in own.items():
         others: dict[str, list[str]] = defaultdict(list)
         for address in wanted:

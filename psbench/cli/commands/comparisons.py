@@ -21,24 +21,35 @@ def compare_command(
         list[Path], typer.Argument(metavar="SPEC.yaml...", help="The specifications to compare.")
     ],
     seeds: Annotated[
-        int, typer.Option(min=1, help="Seeds of each, from its own on; intervals need at least two.")
+        int,
+        typer.Option(
+            min=1,
+            help="Number of seeds per experiment, starting from its own seed; intervals need at least two.",
+        ),
     ] = 3,
     settings: Settings = None,
     target: Annotated[
         str | None,
         typer.Option(
-            help="Of the time to target: an accuracy, 0.95, or 'f1 >= 0.9'; else the best all reach."
+            help="Target for time to target: an accuracy such as 0.95, or 'f1 "
+            ">= 0.9'; by default the best value that all runs reach."
         ),
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option(metavar="STRATEGY", help="What speed-ups refer to; else All-Reduce or BSP.")
+        str | None,
+        typer.Option(metavar="STRATEGY", help="Baseline of speed-ups; by default All-Reduce or BSP."),
     ] = None,
     test: Annotated[
-        bool, typer.Option("--test", help="Say which differences are real: paired over seeds, by Holm.")
+        bool,
+        typer.Option(
+            "--test", help="Test which differences are significant: paired over seeds, Holm-corrected."
+        ),
     ] = False,
     equal: Annotated[
         str | None,
-        typer.Option(metavar="bytes|time|samples|updates", help="Cut all runs at an equal amount of it."),
+        typer.Option(
+            metavar="bytes|time|samples|updates", help="Cut all runs at an equal amount of this quantity."
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Save every run here, and report.html.")
@@ -95,13 +106,13 @@ def search_command(
         float, typer.Option(min=0, metavar="B", help="Accuracy, or of the metric, that may be lost.")
     ] = 0.01,
     metric: Annotated[
-        str, typer.Option(metavar="NAME", help="What may not get worse: accuracy, loss, one of your own.")
+        str, typer.Option(metavar="NAME", help="Metric that must not get worse: accuracy, loss, or your own.")
     ] = "accuracy",
     settings: Settings = None,
     processes: Processes = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Save every run here; the same command goes on from there."),
+        typer.Option(metavar="DIR", help="Save every run here; the same command resumes."),
     ] = None,
     as_json: AsJson = False,
 ) -> int:

@@ -22,13 +22,13 @@ def doctor_command(
     scheduler: Scheduler = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the cluster as YAML, which --set cluster=... takes."),
+        typer.Option(metavar="FILE", help="Write the cluster as YAML, for --set cluster=..."),
     ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Examine a Dask cluster: versions, links between all pairs, seconds per sample, expected problems.
 
-    Exit code 1 if something would.
+    Exit code 1 if there are problems.
 
     \b
     Examples:

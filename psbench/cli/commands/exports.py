@@ -28,7 +28,7 @@ def export_command(
     html: Annotated[
         Path | None,
         typer.Option(
-            "--html", metavar="FILE", help="One page with its moments and charts; needs psbench[lab]."
+            "--html", metavar="FILE", help="One page with the timeline and charts; needs psbench[lab]."
         ),
     ] = None,
     table: Annotated[

@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 def run_command(
     spec: Spec = None,
     settings: Settings = None,
-    backend: Annotated[str | None, typer.Option(help="Where the run takes place: simulated or dask.")] = None,
+    backend: Annotated[str | None, typer.Option(help="The backend: simulated or dask.")] = None,
     scheduler: Scheduler = None,
     scheduler_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="What dask scheduler --scheduler-file wrote; no address then."),
+        typer.Option(
+            metavar="FILE", help="The file written by dask scheduler --scheduler-file, instead of an address."
+        ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Root of every random stream.")] = None,
     out: Annotated[
@@ -45,10 +47,11 @@ def run_command(
 ) -> int:
     """Run one experiment and print its summary.
 
-    A specification with import, or a name such as my.package:Net in it, is a program: run those you trust.
+    A specification with import, or a name such as my.package:Net in it, runs code: use only
+    specifications that you trust.
 
-    Ctrl-C and SIGTERM stop the run and keep what it has, with a checkpoint in the output folder; a second
-    one aborts.
+    Ctrl-C and SIGTERM stop the run and keep the completed part, with a checkpoint in the output folder; a
+    second one aborts.
 
     \b
     Examples:
@@ -83,15 +86,15 @@ def resume_command(
     ],
     settings: Settings = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Save the run here, rather than where it comes from.")
+        Path | None, typer.Option(metavar="DIR", help="Save the run here instead of in its own folder.")
     ] = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> int:
     """Resume a run from its last checkpoint, after a stop or a crash, or to make it longer.
 
-    Checkpoints are written at switches and, with checkpoint_every, every so many epochs. What may be set to
-    another value is stop, backend, scheduler, evaluate_every, checkpoint_every, recovery, threads and name.
+    Checkpoints are written at switches and, with checkpoint_every, at that interval of epochs. --set may
+    change stop, backend, scheduler, evaluate_every, checkpoint_every, recovery, threads and name.
 
     \b
     Examples:

@@ -16,10 +16,11 @@ def report_command(
         list[Path], typer.Argument(metavar="DIR...", help="Saved runs, or folders of saved runs.")
     ],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The HTML file; else report.html in the first folder.")
+        Path | None,
+        typer.Option(metavar="FILE", help="The HTML file; by default report.html in the first folder."),
     ] = None,
 ) -> None:
-    """Write one HTML file about saved runs; it opens with no internet.
+    """Write one HTML file about saved runs; it opens without internet.
 
     \b
     Examples:

@@ -53,18 +53,20 @@ def sweep_command(
     processes: Processes = None,
     scheduler: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="A running Dask scheduler, whose workers make the runs."),
+        typer.Option(metavar="ADDRESS", help="A running Dask scheduler, whose workers execute the runs."),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Save every run here, and the table as sweep.csv; the same command goes on from there.",
+            help="Save every run here, and the table as sweep.csv; the same command resumes.",
         ),
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="Whose best settings are compared; else the strategies'."),
+        typer.Option(
+            metavar="PATH", help="Parameter whose best settings are compared; by default the strategy."
+        ),
     ] = None,
     value: Annotated[
         str, typer.Option(metavar="RESULT", help="The result by which a setting is the best.")
@@ -73,7 +75,7 @@ def sweep_command(
 ) -> int:
     """Run an experiment with every combination of some values, on all cores, and print one table.
 
-    Ctrl-C and SIGTERM stop and keep the runs that are done. A run that fails ends no other.
+    Ctrl-C and SIGTERM stop and keep the runs that are done. A failed run does not stop the others.
 
     \b
     Examples:

@@ -21,9 +21,7 @@ def list_command(
             "metrics.",
         ),
     ],
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="One of them, to be shown in full.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="An entry to show in full.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the strategies, parts, data sets, models, ...; with a name, show one in full.
@@ -49,21 +47,19 @@ def list_command(
 @app.command("generate")
 def generate_command(
     layout: Annotated[
-        str, typer.Argument(metavar="LAYOUT", help="Whose columns: higgs or year_prediction_msd.")
+        str, typer.Argument(metavar="LAYOUT", help="The columns: higgs or year_prediction_msd.")
     ],
-    rows: Annotated[
-        int, typer.Option(min=1, metavar="N", help="How many rows; 1_000_000 may be written so.")
-    ],
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The CSV file; else LAYOUT.csv.")] = None,
+    rows: Annotated[int, typer.Option(min=1, metavar="N", help="Number of rows, such as 1_000_000.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The CSV file; by default LAYOUT.csv.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Root of every random stream.")] = 0,
-    force: Annotated[
-        bool, typer.Option("--overwrite", "--force", help="Replace a file that is there.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--overwrite", "--force", help="Replace an existing file.")] = False,
 ) -> None:
     """Write a table of any size with the columns of HIGGS or YearPredictionMSD and made-up numbers.
 
-    A row takes about 300 bytes (higgs) or 1 kB, whatever the length of the file. There is something to be
-    learned from the numbers, but no physics and no music.
+    A row takes about 300 bytes (higgs) or 1 kB, whatever the length of the file. A model can
+    learn from the numbers, but they contain no physics and no music.
 
     \b
     Examples:
@@ -82,13 +78,13 @@ def lab_command(
     folder: Annotated[
         Path | None,
         typer.Argument(
-            metavar="DIR", help="Folder to open; else a copy of the tutorials in psbench-tutorials."
+            metavar="DIR", help="Folder to open; by default a copy of the tutorials in psbench-tutorials."
         ),
     ] = None,
 ) -> int:
     """Start JupyterLab on the tutorials, or on a folder.
 
-    Notebooks, and specifications with import, are programs: open those you trust.
+    Notebooks, and specifications with import, run code: open only those that you trust.
     """
     from psbench.cli.lab import start_lab
 

@@ -21,11 +21,13 @@ def calibrate_command(
     scheduler: Scheduler = None,
     runs: Annotated[
         list[Path] | None,
-        typer.Option("--from", metavar="RUN", help="Fit to saved runs instead; give it for each."),
+        typer.Option("--from", metavar="RUN", help="Fit to saved runs instead; may be repeated."),
     ] = None,
     batches: Annotated[int, typer.Option(min=20, help="Global batches of each run.")] = 60,
     links: Annotated[bool, typer.Option(help="Time messages of several sizes between workers.")] = True,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the profile goes.")] = Path("profile.yaml"),
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The profile file to write.")] = Path(
+        "profile.yaml"
+    ),
 ) -> int:
     """Measure machines by short live runs (BSP, and ASP with half the batch, twice each), and fit a cluster.
 
@@ -67,19 +69,25 @@ def calibrate_command(
 
 @app.command("predict")
 def predict_command(
-    profile: Annotated[Path, typer.Argument(metavar="PROFILE", help="What `psbench calibrate` has written.")],
+    profile: Annotated[
+        Path, typer.Argument(metavar="PROFILE", help="A profile written by `psbench calibrate`.")
+    ],
     strategies: Annotated[
         list[str] | None,
-        typer.Option("--strategy", metavar="NAME", help="A strategy by name, or as YAML; give it for each."),
+        typer.Option("--strategy", metavar="NAME", help="A strategy by name, or as YAML; may be repeated."),
     ] = None,
     over: Annotated[
         str | None,
-        typer.Option(metavar="PATH=V,V,...", help="A curve, as strategy.staleness_bound=0,1,2,4."),
+        typer.Option(
+            metavar="PATH=V,V,...", help="Values for a curve, such as strategy.staleness_bound=0,1,2,4."
+        ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=2, help="Runs of each, in virtual time.")] = 5,
+    seeds: Annotated[int, typer.Option(min=2, help="Simulated runs per strategy.")] = 5,
     target: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Validation accuracy: ranked by the time to it, with gradients."),
+        typer.Option(
+            min=0, max=1, help="Validation accuracy; rank by the time to reach it (simulates gradients)."
+        ),
     ] = None,
     settings: Settings = None,
     out: Annotated[
@@ -126,29 +134,31 @@ def predict_command(
 def twin_command(
     spec: Annotated[
         Path | None,
-        typer.Argument(metavar="SPEC.yaml", help="Whose machines; without one, some that are emulated."),
+        typer.Argument(
+            metavar="SPEC.yaml", help="A specification with the machines; by default emulated ones."
+        ),
     ] = None,
     settings: Settings = None,
     scheduler: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="A running Dask scheduler; else this machine.")
+        str | None, typer.Option(metavar="ADDRESS", help="A running Dask scheduler; by default this machine.")
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Two live repeats of each, in place of five.")
+        bool, typer.Option("--quick", help="Two live repeats of each run instead of five.")
     ] = False,
     batches: Annotated[int, typer.Option(min=20, help="Global batches of each live run.")] = 150,
     recorded: Annotated[
         Path | None,
-        typer.Option("--from", metavar="FOLDER", help="Fit and judge runs again that --out has kept."),
+        typer.Option("--from", metavar="FOLDER", help="Fit and evaluate runs again that --out stored."),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Keep the live runs, and write a report with pictures."),
+        typer.Option(metavar="FOLDER", help="Store the live runs, and write a report with charts."),
     ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Compare predictions with live runs: replayed, with other seeds, other strategies, more workers.
 
-    Exit code 1 if a run with its own times is off by 1 % or more: then the mechanism is wrong.
+    Exit code 1 if a run with its own times is off by 1 % or more: then the simulator is wrong.
 
     \b
     Examples:
@@ -157,7 +167,7 @@ def twin_command(
       psbench twin --from twin --json
     """  # noqa: D301
     if recorded is not None and (spec or settings or scheduler or quick):
-        raise ParameterError("twin: --from judges the runs that are there; leave out SPEC, --set, --quick")
+        raise ParameterError("twin: --from evaluates stored runs; remove SPEC, --set, --quick")
     check_there(recorded)
     experiment = read_live(spec, settings, scheduler) if spec or settings or scheduler else None
     with starting("psbench: loading torch and Dask"):
@@ -183,7 +193,7 @@ def diagnose_command(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write its workers as a cluster, for psbench run."),
+        typer.Option(metavar="FILE", help="Write the trace's workers as a cluster, for psbench run."),
     ] = None,
     as_json: AsJson = False,
 ) -> int:
@@ -205,6 +215,6 @@ def diagnose_command(
     put(as_json_text(found.plain()) if as_json else found)
     if out is not None:
         cluster_of(meetings, out)
-        say(f"wrote {out}, without links: what is known of them goes beside its step_time")
+        say(f"wrote {out}, without links: add known values of links beside step_time")
         say(f"play another strategy on it: psbench run {out} --set strategy=ssp --set timing_only=true")
     return 0

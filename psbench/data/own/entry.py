@@ -208,8 +208,8 @@ def _read(source: Any, columns: ColumnRoles, padding: Padding) -> tuple[Read, Re
         return train, val
     if hasattr(source, "column_names"):
         raise DataError(
-            f"data: {type(source).__name__} has no length: samples must be there by number, so give a "
-            "Hugging Face Dataset that is no stream"
+            f"data: {type(source).__name__} has no length: samples must be indexed; give a Hugging "
+            "Face Dataset that is not streamed"
         )
     if isinstance(source, Mapping):
         return read_mapping(source, columns), None
@@ -255,9 +255,7 @@ def _what(source: Any) -> str:
     if is_array(source):
         return f"an array of shape {tuple(source.shape)} alone has no targets"
     if hasattr(source, "__iter__") and not hasattr(source, "__len__"):
-        return (
-            f"a {type(source).__name__} has no length: samples must be there by number (a map-style Dataset)"
-        )
+        return f"a {type(source).__name__} has no length: samples must be indexed (a map-style Dataset)"
     return f"got {type(source).__name__}: {source!r:.40}"
 
 
@@ -295,8 +293,8 @@ def _content(
     if numbers and val is not None and val.classes != train.classes[: len(val.classes)]:
         raise DataError(
             f"data: the classes of the training set are {in_short(train.classes)}, but those of the "
-            f"validation set {in_short(val.classes)}, so that a number means another class; give both the "
-            "same"
+            f"validation set {in_short(val.classes)}, so the same number means different classes; "
+            "give both the same classes"
         )
     if classes is None and numbers and task in (None, "classification"):
         classes = train.classes

@@ -68,8 +68,8 @@ def check_by_number(dataset: Any) -> None:
     """
     if is_stream(dataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise DataError(
-            f"data: {type(dataset).__name__} is not map-style: it has no length, or no samples by number; "
-            "give a map-style Dataset with these samples"
+            f"data: {type(dataset).__name__} is not map-style: it has no length, or no indexed "
+            "samples; give a map-style Dataset with these samples"
         )
 
 
@@ -91,7 +91,7 @@ def loaded(loader: Any) -> Loaded:
     if own and not batched:
         raise DataError(
             "data: the DataLoader has batch_size=None and a collate_fn, which is called with one sample at a "
-            "time; give a Dataset that returns what it makes"
+            "time; give a Dataset that returns its results"
         )
     sampler = loader.batch_sampler if batched else loader.sampler
     numbers = np.sort(_order(sampler, batched, _MOST_REPEATS * count).numbers)
@@ -143,8 +143,8 @@ def _order(sampler: Any, batched: bool, most: int) -> _Order:
         return _Order(_integers(sampler.indices, "data: the SubsetRandomSampler of the DataLoader"), False)
     if isinstance(sampler, WeightedRandomSampler):
         raise DataError(
-            "data: the WeightedRandomSampler of the DataLoader draws by chance how often a sample is seen; "
-            "leave it out, and weight the classes in a loss of your own"
+            "data: the WeightedRandomSampler of the DataLoader draws the number of uses of each "
+            "sample at random; remove it, and weight the classes in your own loss"
         )
     if type(sampler) is RandomSampler:
         count = len(sampler.data_source)
@@ -164,7 +164,7 @@ def _tried(sampler: Iterable[Any], batched: bool, most: int) -> _Order:
     with _random_state_kept():
         first, *others = (_one_pass(sampler, batched, most, what) for _ in range(_PASSES))
     if not all(np.array_equal(np.sort(first), np.sort(each)) for each in others):
-        raise DataError(f"{what} draws other samples in every pass; leave it out, or {_REMEDY}")
+        raise DataError(f"{what} draws different samples in every pass; remove it, or {_REMEDY}")
     return _Order(first, all(np.array_equal(first, each) for each in others))
 
 
@@ -182,7 +182,7 @@ def _one_pass(sampler: Iterable[Any], batched: bool, most: int, what: str) -> In
 def _integers(numbers: Any, what: str) -> Integers:
     found = np.asarray(numbers)
     if found.dtype.kind not in "iu" and found.size:
-        raise DataError(f"{what} gives {found.ravel().tolist()[0]!r}, which is no sample's number")
+        raise DataError(f"{what} gives {found.ravel().tolist()[0]!r}, which is not the index of a sample")
     return found.astype(np.int64).reshape(-1)
 
 

@@ -33,8 +33,8 @@ def warn_of_shared_samples(shards: Sequence[tuple[Any, Any]], val_x: Any, val_y:
         return
     warnings.warn(
         f"data: {shared.sum()} of the {len(val)} validation samples are training samples too, first row "
-        f"{np.argmax(shared)} of the validation set: their accuracy says nothing about new samples; take "
-        "them out of one of the two",
+        f"{np.argmax(shared)} of the validation set: their accuracy does not measure generalisation; "
+        "remove them from one of the two",
         DoubtfulComposition,
         stacklevel=2,
     )

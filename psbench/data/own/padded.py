@@ -100,8 +100,8 @@ class PaddedRows:
             shape = (int(self._lengths[odd]), *self._first[1:])
             raise DataError(
                 f"data: {self._what} of sample {odd} has shape {shape}, "
-                f"but that of sample 0 {self._first}; say what shorter ones are filled with, as "
-                "ps.data(..., padding=0), or bring all to one shape"
+                f"but that of sample 0 {self._first}; give a padding value, such as ps.data(..., "
+                "padding=0), or bring all to one shape"
             )
         longest = int(self._lengths.max())
         values = self._values[:, :longest]

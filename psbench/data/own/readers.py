@@ -68,9 +68,7 @@ class ColumnRoles:
             if name not in names:
                 raise UnknownName("column of data", name, names)
         if self.features is not None and target in self.features:
-            raise ParameterError(
-                f"data: {target!r} is the target, so it is no input; leave it out of features"
-            )
+            raise ParameterError(f"data: {target!r} is the target; remove it from features")
         chosen = names if self.features is None else self.features
         for name in chosen:
             if self.features is None and is_index_name(name) and name not in (target, *self.keep):
@@ -159,7 +157,7 @@ def target_of(given: str | None, names: Sequence[str], how: str) -> str:
         if given not in names:
             raise UnknownName("target column of data", str(given), names)
         return given
-    raise ParameterError(f"data: say which column is to be learned, as {how}; there are {', '.join(names)}")
+    raise ParameterError(f"data: give the target column, as {how}; the columns are {', '.join(names)}")
 
 
 # ---------------------------------------------------------------- Hugging Face datasets

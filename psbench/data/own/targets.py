@@ -116,7 +116,7 @@ def _task_of(y: Array, tokens: bool) -> Task:
     if y.ndim == 2 and tokens:
         return "sequence"
     raise DataError(
-        f"data: y has shape {y.shape} and dtype {y.dtype}; {_one_target(y)}, or say what it is: "
+        f"data: y has shape {y.shape} and dtype {y.dtype}; {_one_target(y)}, or give the task: "
         "ps.data(..., task=...)"
     )
 
@@ -192,7 +192,7 @@ def _check_marks(found: Array, values: Sequence[Array]) -> None:
 def _whole(y: Array) -> Array:
     """Return labels as int64 or text."""
     if y.dtype.kind == "f" and (y % 1 != 0).any():
-        raise DataError(f"data: y holds {y[y % 1 != 0][0]}, which is no class; set task='regression'")
+        raise DataError(f"data: y holds {y[y % 1 != 0][0]}, which is not a class; set task='regression'")
     return y if y.dtype.kind == "U" else y.astype(np.int64, copy=False)
 
 
@@ -223,7 +223,7 @@ def _tokens(
         )
     largest = max(largest, *(int(part.max()) for part in parts))
     if min(int(part.min()) for part in parts) < 0:
-        raise DataError("data: y holds negative numbers, which are no tokens; tokens are numbered from 0")
+        raise DataError("data: y holds negative numbers, but tokens are numbered from 0")
     given = largest + 1 if given is None else given
     names = tuple(map(str, range(given) if isinstance(given, int) else given))
     if largest >= len(names):

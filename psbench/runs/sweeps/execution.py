@@ -108,8 +108,8 @@ def _check(cells: Sequence[Cell], processes: Any, client: Any) -> None:
         raise ParameterError("sweep: give processes or a client, not both: its cluster has its own")
     if any(cell.experiment.backend == "dask" for cell in cells):
         raise ParameterError(
-            "sweep: client: a live run takes workers of a cluster for itself, and cannot be a task of one; "
-            "leave client out, and name the cluster by scheduler"
+            "sweep: client: a live run needs Dask workers of its own, and cannot be a Dask task; "
+            "remove client, and give scheduler"
         )
 
 

@@ -135,7 +135,7 @@ class Fragments(OwnSteps):
         if rest:
             near = max(1, round(self.local_steps / self.num_fragments)) * self.num_fragments
             raise ParameterError(
-                f"local_steps: {self.local_steps} is no multiple of num_fragments, {self.num_fragments}; "
+                f"local_steps: {self.local_steps} is not a multiple of num_fragments, {self.num_fragments}; "
                 f"the nearest is {near}"
             )
         if self.overlap >= share:

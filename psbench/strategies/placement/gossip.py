@@ -47,9 +47,9 @@ class Gossip(PeerToPeer):
     name = "gossip"
     source = "Lian et al. 2017 (D-PSGD)"
 
-    graph: GraphName = parameter("ring", "who exchanges with whom", source="Lian et al. 2017 (D-PSGD)")
+    graph: GraphName = parameter("ring", "the exchange graph", source="Lian et al. 2017 (D-PSGD)")
     graph_seed: int = parameter(
-        0, "seed of graphs that are drawn anew for each exchange", source="our reading", ge=0
+        0, "seed of graphs that are redrawn for each exchange", source="our reading", ge=0
     )
 
     group_size: int = parameter(

@@ -195,7 +195,7 @@ def check_graph(graph: str, n: int) -> None:
     """Raise ParameterError if there is no such graph of n workers."""
     if n < 2:
         raise ParameterError(
-            f"placement 'gossip': {n} worker has no other to exchange with; use a cluster of 2 or more, "
+            f"placement 'gossip': {n} worker has no neighbour; use a cluster of 2 or more, "
             "or placement 'parameter_server'"
         )
     if graph == "torus" and _rows(n) < 2:

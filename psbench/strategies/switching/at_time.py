@@ -15,7 +15,7 @@ class AtTime(Switching):
     """
 
     name = "at_time"
-    source = "by hand, at a set time"
+    source = "manual, at a set time"
 
     at_s: float = parameter(10.0, "time of the run at which to switch", unit="s", ge=0)
 

@@ -85,7 +85,7 @@ class LossWindow(SwitchOnce):
         """Take an evaluation; return value and threshold if it ends an epoch and the losses suffice."""
         if "val_loss" not in event.values:
             raise ParameterError(
-                f"switch rule {self.name!r} reads the validation loss, and this data set has no "
+                f"switch rule {self.name!r} needs the validation loss, but the data set has no "
                 "validation data"
             )
         epoch = epochs_ended(event)

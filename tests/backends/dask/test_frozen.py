@@ -177,7 +177,7 @@ def test_a_run_whose_coordinator_freezes_goes_on_from_its_checkpoint(tmp_path: P
         said = terminal.end()
         assert "no word of parameter server 0 for" in said
         assert "gives no sign of life: is it frozen?" in said
-        assert "the run goes on from there (restart 1 of 2)" in said
+        assert "the run resumes from there (restart 1 of 2)" in said
         assert terminal.process.returncode == 0
 
 

@@ -146,7 +146,7 @@ def test_who_comes_back_to_nobody_that_has_a_model_ends_the_run(how: str) -> Non
     else:
         store.forget(0)
     store.said(ReleaseMessage)
-    with pytest.raises(WorkerLost, match="worker 0 comes back, and no worker is left that has a model"):
+    with pytest.raises(WorkerLost, match="worker 0 returns, but no other worker has a model"):
         store.release(Release(0), 4)
     assert not store.said(ReleaseMessage)
     store.admits(0, giver=1)

@@ -95,7 +95,7 @@ def test_a_switch_to_it_is_refused_before_anything_starts():
 
 
 def test_weights_that_need_the_gradients_are_refused_at_once():
-    with pytest.raises(ParameterError, match="bounded_step weighs gradients by what it measures"):
+    with pytest.raises(ParameterError, match="bounded_step weighs gradients by measurements"):
         check(toy_experiment({"name": "map_reduce", "aggregation": "bounded_step"}, backend="dask"))
 
 

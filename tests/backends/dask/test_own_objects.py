@@ -155,7 +155,5 @@ def test_a_live_run_goes_on_from_a_checkpoint(scheduler: str, tmp_path) -> None:
 def test_what_cannot_be_sent_is_one_line_before_anything_starts() -> None:
     lock = threading.Lock()
     experiment = toy_experiment(model=lambda: Net(8 if lock else 9), backend="dask")
-    with pytest.raises(
-        ParameterError, match=r"model: .* cannot be sent to Dask.*; let it hold no open files"
-    ):
+    with pytest.raises(ParameterError, match=r"model: .* cannot be sent to Dask.*; remove open files"):
         run(experiment)

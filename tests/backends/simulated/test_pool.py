@@ -217,5 +217,5 @@ def test_what_cannot_be_sent_is_said_in_one_line() -> None:
 
 
 def test_processes_are_of_simulated_runs() -> None:
-    with pytest.raises(ParameterError, match="processes: on dask every worker has one"):
+    with pytest.raises(ParameterError, match="processes: on dask every worker has its own"):
         toy_experiment("asp", backend="dask", processes=2)

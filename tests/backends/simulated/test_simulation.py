@@ -63,7 +63,7 @@ def test_a_deadlock_names_every_worker_and_its_reason(timing_only):
 
 
 def test_a_statistic_that_no_backend_knows_is_refused_at_once():
-    with pytest.raises(ParameterError, match="ask for phase_of_the_moon, but what is known of a step is"):
+    with pytest.raises(ParameterError, match="require phase_of_the_moon, but the statistics of a step are"):
         toy_experiment(Strategy(consistency="bsp", communication=Reader()))
 
 

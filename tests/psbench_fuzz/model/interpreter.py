@@ -330,8 +330,7 @@ class Interpreter(Account):
         if before.leaves_residuals and self.composition.forgets_residual(before):
             parts = before.aggregation, self.composition.aggregation
             old, new = (" and ".join([part.payload, *part.carries]) for part in parts)
-            lost = f"it belongs to {old}s, and what is pushed now is {new}"
-            self.note(f"what codecs had not sent yet is forgotten: {lost}")
+            self.note(f"dropped the codecs' residuals: they hold {old}s, and pushes now carry {new}")
         clock = max((each.clock for each in c.present), default=c.min_clock)
         for member in c.present:
             member.status, member.clock, member.base_version = Status.NEW, clock, -1

@@ -57,7 +57,7 @@ class Switches:
         if to is not None and (to < 0 or to > last):
             return [Note(f"asked to switch to {to}, but there are only 0 to {last}")], draining
         if draining is not None and (to is None or to == draining.to):
-            return [Note("asked to switch, but a switch is under way")], draining
+            return [Note("asked to switch, but a switch is in progress")], draining
         if to is None:
             return list(self.rule.on_switch_requested(event, c)), draining
         moment = self.strategy.rules[to - 1].moment_s if to > 0 else None

@@ -348,7 +348,7 @@ def test_a_task_that_is_lost_is_an_error_of_its_own(monkeypatch):
     ("options", "change", "says"),
     [
         ({"processes": 2}, {}, "processes or a client, not both"),
-        ({}, {"backend": "dask"}, "a live run takes workers"),
+        ({}, {"backend": "dask"}, "a live run needs Dask workers"),
     ],
 )
 def test_what_a_client_cannot_do(options, change, says):

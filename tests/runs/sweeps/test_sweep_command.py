@@ -76,5 +76,5 @@ def test_sweep_after_a_signal_says_what_there_is(number, name, code, sweeping, c
     assert main(["sweep", *sweeping]) == code
     out, err = capsys.readouterr()
     assert "stopped: 7 of 8 runs were not made" in out
-    assert f"stopped by {name}; what was computed is kept" in err
+    assert f"stopped by {name}; the completed part is kept" in err
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -128,5 +128,5 @@ def test_a_strategy_that_reads_nothing_logs_no_statistics():
 
 def test_what_no_backend_knows_cannot_be_read(monkeypatch):
     monkeypatch.setattr(DBS, "reads", ("temperature",))
-    with pytest.raises(ParameterError, match="ask for temperature, but what is known"):
+    with pytest.raises(ParameterError, match="require temperature, but the statistics"):
         ps.run(experiment("dbs_sgd"))

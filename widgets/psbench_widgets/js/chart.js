@@ -82,7 +82,7 @@ class ChartView {
     this.figure.dataset.state = this.failed ? "error" : this.view ? this.model.get("state") : "loading";
     this.figure.setAttribute(
       "aria-label",
-      `${title}: chart with ${this.shown} rows; a table of them can be shown`,
+      `${title}: chart with ${this.shown} rows; its button "table" shows them as a table`,
     );
   }
 

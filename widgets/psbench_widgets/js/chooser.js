@@ -14,7 +14,7 @@ export function chooser(groups, current, label, choose, shown = null) {
     "aria-label": `search ${label}`,
     spellcheck: "false",
   });
-  const none = h("p", { class: "psb-empty", hidden: true }, "None of that name.");
+  const none = h("p", { class: "psb-empty", hidden: true }, "No match.");
   const list = h("div", { class: "psb-options", role: "group", "aria-label": label });
   const items = [];
   for (const { title, options } of groups) {

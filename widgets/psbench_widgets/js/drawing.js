@@ -80,7 +80,7 @@ export class Drawing {
     this.svg.onpointerup = () => this.changed();
     this.svg.onkeydown = (event) => this.onKey(event);
     this.clear = button("clear", "psb-small psb-drawing-clear", () => this.take(null));
-    this.words = h("span", { class: "psb-muted" }, "draw how the accuracy will rise");
+    this.words = h("span", { class: "psb-muted" }, "draw the learning curve that you expect");
     this.element = h(
       "div",
       { class: "psb-drawing" },
@@ -151,8 +151,8 @@ export class Drawing {
     );
     this.clear.hidden = !this.points;
     this.words.textContent = this.came
-      ? "dashed: what you drew; solid: what came"
-      : "draw how the accuracy will rise";
+      ? "dashed: your prediction; solid: the result"
+      : "draw the learning curve that you expect";
     this.handles.forEach((handle, i) => {
       const value = this.points?.[i] ?? 0.5;
       handle.setAttribute("cy", y(value));

@@ -42,11 +42,11 @@ const SIMPLE = new Set(["integer", "number"]);
 const LISTED = 6;
 const DOMAINS = {
   consistency: "Consistency: who waits for whom",
-  aggregation: "Aggregation: what a push counts for",
+  aggregation: "Aggregation: how pushes become the next model",
   communication: "Communication: what is sent, and when",
-  stragglers: "Stragglers: who gets how much work",
-  placement: "Placement: who holds the parameters",
-  switching: "Switching: first one, then another",
+  stragglers: "Stragglers: how much work each worker gets",
+  placement: "Placement: where the parameters are",
+  switching: "Switching: one strategy, then another",
 };
 
 export class Form {
@@ -470,7 +470,7 @@ export class Form {
         path.includes(".") || this.sections.has(path) ? path.split(".")[0] === key : key === "rest",
       );
       element.classList.toggle("psb-differs", own.length > 0);
-      chosen.title = own.length ? `not as in the run that is shown: ${own.map(lastWord).join(", ")}` : "";
+      chosen.title = own.length ? `differs from the displayed run: ${own.map(lastWord).join(", ")}` : "";
       const inputs = [element, key === "strategy" ? this.train : null].filter(Boolean);
       for (const input of inputs.flatMap((place) => [...place.querySelectorAll("[data-field]")]))
         input.classList.toggle(

@@ -98,8 +98,8 @@ class Lab {
 
   build(el) {
     const act = (text, name, title, click) => button(text, `psb-button psb-${name}`, click, { title });
-    this.run = act("▶ Run", "run", "Run what is picked", () => this.press());
-    this.stop = act("■ Stop", "stop", "Stop the run under way; its rows are kept", () =>
+    this.run = act("▶ Run", "run", "Run the selected experiment", () => this.press());
+    this.stop = act("■ Stop", "stop", "Stop the run; completed work is kept", () =>
       this.send({ kind: "stop" }),
     );
     this.switch = act("⇄ Switch now", "switch", "Change to the other strategy now", () =>
@@ -108,7 +108,7 @@ class Lab {
     this.pace = select(PACES, {
       class: "psb-select psb-pace",
       "aria-label": "pace of a simulated run",
-      title: "how fast a simulated run goes on while you watch",
+      title: "how fast a simulated run advances while you watch",
       onchange: () => this.send({ kind: "pace", pace: this.pace.value }),
     });
     this.pace.value = this.model.get("pace");
@@ -257,7 +257,7 @@ class Lab {
     const called = { time_s: "time", epoch: "epochs" };
     this.axis = select(
       Object.keys(this.model.get("axes")).map((name) => [name, called[name] ?? name.replaceAll("_", " ")]),
-      { class: "psb-axis", "aria-label": "what curves are drawn against" },
+      { class: "psb-axis", "aria-label": "horizontal axis of the curves" },
     );
     this.axis.onchange = () => this.send({ kind: "axis", x: this.axis.value });
     this.against = h("label", { class: "psb-axis-label" }, "against ", this.axis);
@@ -327,7 +327,7 @@ class Lab {
       min: "0",
       max: "1",
       step: "0.01",
-      placeholder: "reached by all",
+      placeholder: "best reached by all",
       "aria-label": "target accuracy",
     });
     this.target.onchange = () => this.send({ kind: "target", value: this.target.value });
@@ -343,8 +343,8 @@ class Lab {
       "div",
       { class: "psb-line" },
       h("label", {}, "folder ", this.folder),
-      act("Save ticked", "save", "Write each ticked run to a folder of its own"),
-      act("Load", "load", "Read the runs that lie in the folder"),
+      act("Save ticked", "save", "Write each ticked run to its own folder"),
+      act("Load", "load", "Read the runs in the folder"),
       h("label", {}, "target accuracy ", this.target),
     );
     const axis = h("div", { class: "psb-axis-place" });
@@ -375,12 +375,12 @@ class Lab {
         button(text, `psb-button psb-${kind}`, () => this.send({ kind })),
         h("span", { class: "psb-muted" }, about),
       );
-    this.pythonOf = h("span", {}, "of what is picked");
+    this.pythonOf = h("span", {}, "of the selected experiment");
     return h(
       "div",
       { class: "psb-page psb-take", role: "tabpanel" },
       write("Write report", "report", "one HTML file of the ticked runs that opens without internet"),
-      write("Write page", "export", "the ticked runs with their timelines, to rewind without a kernel"),
+      write("Write page", "export", "one HTML file of the ticked runs, with timelines to rewind"),
       h("h3", {}, "Python ", this.pythonOf, ": ", this.repeats, " ", copy(this.python, "Python")),
       this.python,
       h("h3", {}, "YAML ", copy(this.yaml, "YAML")),
@@ -453,7 +453,7 @@ class Lab {
       .get("cluster")
       .picture.replaceChildren(...speeds(values, (edited) => this.editSpeeds(edited)));
     this.prediction.workers(values.length);
-    this.pythonOf.textContent = "of what is picked";
+    this.pythonOf.textContent = "of the selected experiment";
     this.python.textContent = python ?? "";
     this.repeats.textContent = repeats ?? "";
     this.yaml.textContent = yaml ?? "";
@@ -472,7 +472,7 @@ class Lab {
     else if (!this.ok) this.say("");
     this.ok = ok;
     this.run.disabled = !ok;
-    this.run.title = ok ? "Run what is picked" : "Correct what is marked first";
+    this.run.title = ok ? "Run the selected experiment" : "Correct the marked fields first";
   }
 
   // A cluster whose speeds were changed by hand is no longer the published one, but a custom one.
@@ -560,7 +560,7 @@ class Lab {
     this.switch.disabled = !(running && status.can_switch);
     this.switch.title =
       running && !status.can_switch
-        ? "This run has one strategy: pick strategy_switch to have two"
+        ? "This run has a single strategy: pick strategy_switch for two"
         : "Change to the other strategy now";
     const queued = status.queued?.length ? `, ${status.queued.length} queued` : "";
     this.words.textContent = this.words.title = running ? status.words + queued : "";
@@ -578,7 +578,7 @@ class Lab {
     this.trouble.hidden = !status.trouble;
     if (status.trouble)
       this.trouble.replaceChildren(
-        h("summary", {}, `The panel had trouble: ${status.trouble.trim().split("\n").at(-1)}`),
+        h("summary", {}, `Error in the panel: ${status.trouble.trim().split("\n").at(-1)}`),
         h("pre", {}, status.trouble),
       );
     if (running) this.hint.hidden = true;

@@ -139,7 +139,7 @@ function pressable(group, worker, press, at, svg) {
   group.classList.add("psb-pressable");
   group.setAttribute("tabindex", "0");
   group.setAttribute("role", "button");
-  group.setAttribute("aria-description", "a worker: Enter to change its speed, Delete to lose it");
+  group.setAttribute("aria-description", "a worker: press Enter to change its speed, Delete to make it fail");
   group.onkeydown = (event) => {
     if (!["Enter", " ", "Delete"].includes(event.key)) return;
     event.preventDefault();
@@ -182,7 +182,7 @@ function returning(group, worker, press) {
   group.classList.add("psb-pressable");
   group.setAttribute("tabindex", "0");
   group.setAttribute("role", "button");
-  group.setAttribute("aria-description", "a worker that is gone: Enter to bring it back");
+  group.setAttribute("aria-description", "a lost worker: press Enter to bring it back");
   // no click: while a run goes on, what is pressed is drawn anew before it is let go
   group.onpointerdown = () => press.now("back", worker);
   group.onkeydown = (event) => {

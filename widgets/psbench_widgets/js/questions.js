@@ -16,7 +16,7 @@ export class Prediction {
       max: "100",
       step: "0.5",
       placeholder: "%",
-      "aria-label": "accuracy that will be reached, percent",
+      "aria-label": "final accuracy, percent",
     });
     this.faster = h("input", {
       class: "psb-input psb-predict-faster",
@@ -24,7 +24,7 @@ export class Prediction {
       min: "0.01",
       step: "0.1",
       placeholder: "×",
-      "aria-label": "how many times as fast as the run before",
+      "aria-label": "speed relative to the previous run",
     });
     this.gaps = h("ul", { class: "psb-gaps", role: "status" });
     for (const input of [this.most, this.accuracy, this.faster])
@@ -36,7 +36,7 @@ export class Prediction {
       { class: "psb-predict-form" },
       h("label", {}, "waits most ", this.most),
       h("label", {}, "accuracy ", this.accuracy, " %"),
-      h("label", {}, "as fast as the run before ", this.faster, " ×"),
+      h("label", {}, "as fast as the previous run ", this.faster, " ×"),
     );
     this.fold = popover(
       h(
@@ -109,7 +109,7 @@ const CHANGES = {
   bound: "the staleness bound is",
   speed: "a worker's speed is",
   link: "a worker's link is",
-  kill: "a worker is lost:",
+  kill: "a worker fails:",
   back: "a worker comes back:",
   switch: "it switches now",
 };
@@ -146,7 +146,7 @@ export class WhatIf {
     });
     this.button = button("Fork here", "psb-button psb-fork", () => this.press(), {
       disabled: true, // until a run is shown
-      title: "Simulate again from the same seed: until this moment the run is exactly the same",
+      title: "Simulate again from the same seed: the run is identical until this moment",
     });
     this.place = h("span", { class: "psb-what-values" });
     this.why = h("span", { class: "psb-muted psb-what-why" });
@@ -197,9 +197,9 @@ export class WhatIf {
     this.now(this.composition ?? null);
     this.why.textContent = can
       ? simulated
-        ? `${live ? "ends this run; " : ""}simulated again from its seed: the beginning is exactly the same`
-        : "live: the machines do so now"
-      : "only a simulated run has an exact second future";
+        ? `${live ? "ends this run; " : ""}simulates again from the seed: identical until this moment`
+        : "live: applied to the machines now"
+      : "only simulated runs can be forked exactly";
   }
 
   // What is in force at the moment is no change.
@@ -236,7 +236,7 @@ export class WhatIf {
   press() {
     if (this.button.disabled)
       return this.refuse(
-        "This run was live: its machines cannot be set back. Run it simulated to change one of them.",
+        "This run was live and cannot be rewound. Simulate it to fork it.",
       );
     const what = this.what.value;
     const worker = Number(this.worker.value);

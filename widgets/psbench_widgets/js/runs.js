@@ -76,7 +76,7 @@ export class RunsTable {
     this.late = false;
     this.tools.hidden = !this.runs.length;
     if (!this.runs.length)
-      return this.place.replaceChildren(h("p", { class: "psb-empty" }, "Finished runs will stand here."));
+      return this.place.replaceChildren(h("p", { class: "psb-empty" }, "Finished runs appear here."));
     this.unhide.hidden = !this.hidden.size;
     this.unhide.textContent = `show ${this.hidden.size} hidden`;
     const words = this.filter.value.trim().toLowerCase();

@@ -39,6 +39,6 @@ function names(workers) {
 }
 
 function left(worker, since, state) {
-  const others = state.workers.length ? "; the others go on" : "";
-  return `Worker ${worker} is gone since ${since} s${others}.`;
+  const others = state.workers.length ? "; the others continue" : "";
+  return `Worker ${worker} has been gone since ${since} s${others}.`;
 }

@@ -53,7 +53,7 @@ export class Stage {
     this.forth = small("▸", "forth", "step forward", () => this.step(false));
     this.kind = select(
       KINDS.map((kind) => [kind, kind]),
-      { class: "psb-select psb-step", "aria-label": "step by", title: "what a step is" },
+      { class: "psb-select psb-step", "aria-label": "step by", title: "size of a step" },
     );
     this.strip = new Strip(looks().phases, {
       at: (time) => this.go(time, true),
@@ -68,8 +68,8 @@ export class Stage {
     const toFirst = "go to the first wait of one worker for another";
     this.firstWait = small("⇤ first wait", "first-wait", toFirst, () => this.toFirstWait());
     this.live = small("live", "live", "follow the run", () => this.followAgain());
-    const closer = small("+", "closer", "show less time, larger", () => this.rescale(0.5));
-    const wider = small("−", "wider", "show more time", () => this.rescale(2));
+    const closer = small("+", "closer", "zoom in", () => this.rescale(0.5));
+    const wider = small("−", "wider", "zoom out", () => this.rescale(2));
     this.controls = h(
       "div",
       { class: "psb-scrub", role: "group", "aria-label": "rewind and play" },
@@ -93,7 +93,7 @@ export class Stage {
       ["machines", "messages"].map((picture) => [picture, picture]),
       {
         class: "psb-select psb-drawn-as",
-        "aria-label": "picture of the moment",
+        "aria-label": "view of the moment",
         onchange: () => this.draw(),
       },
     );

@@ -22,7 +22,7 @@ export function startTable({ stages, rows }) {
   return h(
     "table",
     { class: "psb-table psb-start" },
-    h("caption", {}, "What each process has done, and when (seconds since the start)"),
+    h("caption", {}, "Start-up of each process (seconds since the start)"),
     h("thead", {}, head),
     h("tbody", {}, body),
   );

@@ -25,7 +25,7 @@ export class Timeline {
       tabindex: "0",
       title:
         "Drag to select a span of time, press a number to select a worker; " +
-        "keys: up and down select a worker, [ and ] the begin and end of a span, Escape nothing",
+        "keys: up and down select a worker, [ and ] set begin and end of a span, Escape clears it",
     });
     this.element = h("div", { class: "psb-timeline" }, this.canvas);
     this.canvas.onpointermove = (event) => this.hover(event);
@@ -109,7 +109,7 @@ export class Timeline {
     this.canvas.setAttribute(
       "aria-label",
       `timeline of ${this.recording.workers.length} workers from ${from.toPrecision(4)} to ` +
-        `${to.toPrecision(4)} s; the sentence below says who waits and why`,
+        `${to.toPrecision(4)} s; the sentence below explains who waits and why`,
     );
   }
 
@@ -417,7 +417,7 @@ export class Timeline {
     if (span < 0)
       return left
         ? `Worker ${worker} left at ${left.since.toFixed(3)} s.`
-        : `Worker ${worker} was not there yet.`;
+        : `Worker ${worker} had not joined yet.`;
     const { start_s, end_s, phase } = this.recording.tables.spans;
     const why = this.recording.why(span);
     const when = `${start_s[span].toFixed(3)} to ${end_s[span].toFixed(3)} s`;

@@ -87,8 +87,8 @@ def check(experiment: Experiment) -> None:
     """Refuse experiments that a driver cannot run."""
     if len(experiment.strategy.compositions) > 1:
         raise ParameterError(
-            f"strategy {experiment.strategy.name!r}: the dask backend cannot switch to or from 'map_reduce', "
-            "whose workers are no tasks of their own; use the simulated backend"
+            f"strategy {experiment.strategy.name!r}: the dask backend cannot switch to or from "
+            "'map_reduce', whose workers are not tasks; use the simulated backend"
         )
     if experiment.recovery.min_workers is not None:
         raise ParameterError(
@@ -98,8 +98,8 @@ def check(experiment: Experiment) -> None:
     aggregation = experiment.strategy.compositions[0].aggregation
     if aggregation.measures:
         raise ParameterError(
-            f"strategy {experiment.strategy.name!r}: {aggregation.name} weighs gradients by what it measures "
-            "of them, and a job of the dask backend adds them up by itself; use 'mean'"
+            f"strategy {experiment.strategy.name!r}: {aggregation.name} weighs gradients by "
+            "measurements, but a job of the dask backend sums gradients itself; use 'mean'"
         )
     profile = experiment.cluster.profile()
     if profile.joins or profile.failures:

@@ -74,7 +74,7 @@ class GossipStore(ParameterStore):
         message.halts = self._is_dropped(release)
         has_model = message.halts or release.worker in self._with_model | self._givers.keys()
         if self._view.committed and not has_model:
-            raise WorkerLost(f"worker {release.worker} comes back, and no worker is left that has a model")
+            raise WorkerLost(f"worker {release.worker} returns, but no other worker has a model")
         self._with_model.add(release.worker)
         self._send(release.worker, message)
 

@@ -109,7 +109,7 @@ class ParameterStore:
         raise self._refusal()
 
     def _refusal(self) -> ProtocolError:
-        return ProtocolError(f"{self.kind} has no servers to ask, and no common model of theirs")
+        return ProtocolError(f"{self.kind} has no servers and no common model")
 
     def reply(self, sender: str, reply: StoreReply) -> None:
         """Handle the answer to a request of this store or of an earlier one."""
