@@ -45,8 +45,12 @@ export class Stage {
   }
 
   build() {
+    // words name themselves, signs are named by what they do
     const small = (text, name, title, click) =>
-      button(text, `psb-small psb-${name}`, click, { title, "aria-label": title });
+      button(text, `psb-small psb-${name}`, click, {
+        title,
+        "aria-label": /[a-z]/.test(text) ? undefined : title,
+      });
     this.timelines = h("div", { class: "psb-timelines" });
     this.back = small("◂", "back", "step back", () => this.step(true));
     this.play = small("▶ play", "play", "play", () => this.toggle());
@@ -343,7 +347,6 @@ export class Stage {
     this.told = "";
     this.play.textContent = "❚❚ pause";
     this.play.title = "pause";
-    this.play.setAttribute("aria-label", "pause");
     let before = performance.now();
     const frame = (at) => {
       if (!this.playing) return;
@@ -363,7 +366,6 @@ export class Stage {
     this.playing = null;
     this.play.textContent = "▶ play";
     this.play.title = "play";
-    this.play.setAttribute("aria-label", "play");
     if (was) this.events.moved(this.now, true);
   }
 
