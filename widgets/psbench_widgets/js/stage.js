@@ -183,7 +183,8 @@ export class Stage {
     this.arrange();
     const titles = recordings.map(({ about }) => about.title ?? about.label);
     const isAlone = recordings.length === 1;
-    this.name.textContent = isAlone ? titles[0] : "";
+    this.name.hidden = !isAlone;
+    this.name.textContent = titles[0];
     this.brush = this.worker = null;
     this.zoom = 1;
     this.timelines.replaceChildren(
