@@ -304,10 +304,8 @@ def test_the_contents_of_a_report_lead_to_its_sections_which_fold(page):
     contents = text.partition('<nav class="contents"')[2].partition("</nav>")[0]
     places = re.findall(r'<a href="#([^"]+)">([^<]+)</a>', contents)
     assert [title for _, title in places][:3] == ["Results", "Waiting, staleness and traffic", "all_reduce"]
-    folds = re.findall(
-        r'<details class="fold" open><summary><h2>([^<]+?)(?: <small>.*?)?</h2></summary>\s*<div id="([^"]+)">',
-        text,
-    )
+    heading = r"<summary><h2>([^<]+?)(?: <small>.*?)?</h2></summary>"
+    folds = re.findall(rf'<details class="fold" open>{heading}\s*<div id="([^"]+)">', text)
     assert [(place, title) for title, place in folds] == places
 
 
