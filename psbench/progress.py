@@ -99,7 +99,7 @@ class RunProgress:
     def words(self, backend: str) -> str:
         """Return the state as a sentence.
 
-        Such as "epoch 7 of 20, accuracy 91.3%, virtual 03:12, ssp: workers 2 and 5 wait for worker 8
+        Such as "epoch 7 of 20, accuracy 91.3 %, virtual 03:12, ssp: workers 2 and 5 wait for worker 8
         (staleness bound)".
         """
         stop = self._stop
@@ -135,11 +135,11 @@ def _quality(evaluated: Mapping[str, float | None]) -> str:
     """Return the model's quality as text: its accuracy if evaluated, else a loss.
 
     >>> _quality({"val_accuracy": 0.913, "val_loss": 0.25}), _quality({"train_loss": 0.25})
-    ('accuracy 91.3%', 'loss 0.25')
+    ('accuracy 91.3 %', 'loss 0.25')
     """
     for name in ("val_accuracy", "val_loss", "train_loss"):
         if (value := evaluated.get(name)) is not None:
-            return f"accuracy {value:.1%}" if name == "val_accuracy" else f"loss {value:.4g}"
+            return f"accuracy {100 * value:.1f} %" if name == "val_accuracy" else f"loss {value:.4g}"
     return ""
 
 

@@ -100,7 +100,7 @@ def curve(
         strokeDash=alt.StrokeDash("label:N", scale=look_scale(drawn, "dash"), legend=legend),
         tooltip=tooltip,
     )
-    layers.append(line)
+    layers += [line] if not has_legend else _highlighted(line)
     if _few(table, len(drawn), y):
         shape = alt.Shape("look:N", scale=look_scale(drawn, "shape", _LOOK), legend=None)
         points = valid.mark_point(size=34, strokeWidth=0, fillOpacity=1, clip=True)
@@ -154,6 +154,14 @@ def _x(x: str, axes: Mapping[str, str], table: Data) -> alt.X:
 def _few(table: Data, lines: int, y: str) -> bool:
     """Return whether the table is small enough to show points: hundreds of points would hide the line."""
     return not isinstance(table, str) and y in table and table[y].notna().sum() <= 60 * max(lines, 1)
+
+
+def _highlighted(line: alt.Chart) -> list[alt.Chart]:
+    """Return lines of which the one under the pointer stands out, and what the pointer meets: wider ones."""
+    pointed = alt.selection_point(name="pointed", fields=["label"], on="pointerover", clear="pointerout")
+    faded = alt.when(pointed).then(alt.value(1)).otherwise(alt.value(0.2))
+    wide = line.mark_line(clip=True, strokeWidth=14, opacity=0).encode(strokeDash=alt.value([1, 0]))
+    return [line.encode(opacity=faded), wide.add_params(pointed)]
 
 
 #: so many lines are named at their ends: the words of more would lie over each other

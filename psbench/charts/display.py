@@ -94,7 +94,7 @@ def pixels_of(style: Style, width: Width | None) -> int:
 
 
 def stack(charts: Iterable[Any], width: int = _SCREEN) -> Sheet:
-    """Return stacked charts, each with its own legends.
+    """Return charts one below the other, each with its own legends; timelines, and sequences, share time.
 
     Parameters
     ----------
@@ -105,13 +105,27 @@ def stack(charts: Iterable[Any], width: int = _SCREEN) -> Sheet:
     wide = [chart.properties(width=width) for chart in charts]
     for chart in wide:
         chart.usermeta = alt.Undefined  # belongs to the top level
-    own = dict.fromkeys(("color", "size", "shape", "strokeDash", "fill", "fillOpacity"), "independent")
+    own: dict[str, str] = dict.fromkeys(_LOOKS, "independent")
+    if len(wide) > 1 and {_time_of(chart) for chart in wide} in ({"start_s"}, {"from_s"}):
+        own["x"] = "shared"  # the same stretch of time: what is compared is not stretched
     return Sheet(
         vconcat=wide,
         spacing=34,
         resolve=alt.Resolve(scale=own),
         config=alt.Config(**theme(background=None), **_LEFT),
     )
+
+
+_LOOKS = "color", "size", "shape", "strokeDash", "fill", "fillOpacity"
+
+
+def _time_of(chart: Any) -> str:
+    """Return the column that a chart, or its first layer that has one, draws from left to right."""
+    of_own = getattr(getattr(chart, "encoding", alt.Undefined), "x", alt.Undefined)
+    if of_own is not alt.Undefined:
+        return str(of_own.shorthand).partition(":")[0]
+    layers = getattr(chart, "layer", alt.Undefined)
+    return next(filter(None, map(_time_of, layers)), "") if layers is not alt.Undefined else ""
 
 
 def with_warnings(sheet: Sheet, warnings: Sequence[str], width: int = 640) -> Sheet:

@@ -65,8 +65,15 @@
       view.width(width(document.getElementById(`chart-${number}`))).run();
       view.resize().run();
     });
-  addEventListener("beforeprint", () => resize(widthOnPaper));
-  addEventListener("afterprint", () => resize((place) => place.clientWidth));
+  const folds = document.querySelectorAll(".fold");
+  // a chart that was folded away finds its width when it is opened, and paper has all of it
+  const refit = () => resize((place) => place.clientWidth);
+  for (const fold of folds) fold.addEventListener("toggle", () => fold.open && refit());
+  addEventListener("beforeprint", () => {
+    for (const fold of folds) fold.open = true;
+    resize(widthOnPaper);
+  });
+  addEventListener("afterprint", refit);
 
   const drawAll = () => Promise.all(specs.map((_, number) => draw(number)));
   for (const choice of document.querySelectorAll("select[data-chart]"))

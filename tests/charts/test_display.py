@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from vega import JUPYTERLAB, OWN, marks
 
-from psbench import charts
+from psbench import charts, metrics
 from psbench.charts.display import LIVE, _shared, live
 from psbench.errors import ParameterError, UnknownName
 from psbench.runs.comparing import compare
@@ -27,6 +27,15 @@ def test_a_chart_shows_itself_alive_and_as_a_picture(runs):
     assert Image.open(io.BytesIO(bundle["image/png"])).format == "PNG"
     assert metadata["image/png"]["alt"] == bundle["text/plain"]
     assert "currentColor" in json.dumps(bundle[LIVE]["config"])
+
+
+def test_timelines_and_sequences_below_each_other_share_time(runs):
+    spans = [charts.window(metrics.timeline(run.log)) for run in (runs[0], runs[2])]
+    timelines = [charts.timeline_chart(each) for each in spans]
+    sequences = [charts.sequence_figure(run, stop_s=0.1).chart for run in (runs[2], runs[3])]
+    for drawn, shared in ((timelines, True), (sequences, True), (timelines[:1], False)):
+        assert (charts.stack(drawn).to_dict()["resolve"]["scale"].get("x") == "shared") is shared
+    assert "x" not in charts.stack([timelines[0], sequences[0]]).to_dict()["resolve"]["scale"]
 
 
 def test_charts_are_written_to_files_as_altair_writes_them(runs, tmp_path):

@@ -299,6 +299,16 @@ def test_a_single_run_has_a_report_without_a_comparison(runs, tmp_path):
     assert "Waiting, staleness and traffic" not in page
 
 
+def test_the_contents_of_a_report_lead_to_its_sections_which_fold(page):
+    text = page.split("<script>")[0]
+    contents = text.partition('<nav class="contents"')[2].partition("</nav>")[0]
+    places = re.findall(r'<a href="#([^"]+)">([^<]+)</a>', contents)
+    assert [title for _, title in places][:3] == ["Results", "Waiting, staleness and traffic", "all_reduce"]
+    heading = r"<summary><h2>([^<]+?)(?: <small>.*?)?</h2></summary>"
+    folds = re.findall(rf'<details class="fold" open>{heading}\s*<div id="([^"]+)">', text)
+    assert [(place, title) for title, place in folds] == places
+
+
 def test_a_report_that_cannot_be_written_says_so_and_leaves_nothing(runs, tmp_path):
     with pytest.raises(SpecError, match="is a folder; name a file in it"):
         write_report(tmp_path, runs[2])

@@ -239,7 +239,7 @@ def test_a_switch_is_a_phase_of_its_own(short: Direct, screenshots: Path) -> Non
     assert short.lab.runs[0]["label"].endswith(f" -> asp at {at:.4g} s, momentum reset")
     short.wait("() => document.querySelectorAll('.psb-film').length === 2")
     assert (
-        web.locator(".psb-film-name")
+        web.locator(".psb-film > .psb-film-name")
         .nth(1)
         .text_content()
         .startswith(f"ssp -> asp at {at:.4g} s, momentum reset · ")

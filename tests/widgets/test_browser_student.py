@@ -365,8 +365,8 @@ def test_runs_are_renamed(panel: Direct) -> None:
 
 
 def test_the_runs_are_a_table_with_a_menu_in_each_row(panel: Direct) -> None:
-    web = panel.web
     panel.look(1366, 768, "light")
+    web = panel.web
     web.click(".psb-tab-compare")
     rows = web.locator(".psb-runs tr[data-number]")
     assert [row.bounding_box()["height"] for row in rows.all()] == pytest.approx([32] * rows.count(), abs=1.5)

@@ -109,7 +109,7 @@ export class Form {
       h(
         "details",
         { class: "psb-section psb-section-cluster" },
-        h("summary", { class: "psb-pick", "aria-label": "machines" }, chosen),
+        h("summary", { class: "psb-pick", title: "the machines: press to change them" }, chosen),
         h("div", { class: "psb-popped" }, body, picture, error),
       ),
     );

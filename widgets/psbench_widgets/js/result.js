@@ -49,7 +49,9 @@ function whoWaited({ waiting, workers }) {
   const lowest = Math.min(...together.map(percent));
   const range = lowest < percent(most) ? `${lowest} to ${percent(most)} %` : `${percent(most)} %`;
   const all = together.length === workers.length;
-  const who = all ? "Every worker" : names(together.map((place) => workers[place]));
+  const many = `${together.length} of ${workers.length} workers`;
+  const named = names(together.map((place) => workers[place]));
+  const who = all ? "Every worker" : together.length > NAMED ? many : named;
   const sentence = `${who} waited ${range} of ${all || together.length === 1 ? "its" : "their"} time`;
   if (all) return `${sentence}.`;
   const other = `worker ${workers[least]}`;
@@ -58,6 +60,5 @@ function whoWaited({ waiting, workers }) {
 
 function names(workers) {
   if (workers.length === 1) return `Worker ${workers[0]}`;
-  if (workers.length > NAMED) return `${workers.length} workers`;
   return `Workers ${workers.slice(0, -1).join(", ")} and ${workers.at(-1)}`;
 }

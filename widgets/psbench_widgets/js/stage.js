@@ -45,8 +45,12 @@ export class Stage {
   }
 
   build() {
+    // words name themselves, signs are named by what they do
     const small = (text, name, title, click) =>
-      button(text, `psb-small psb-${name}`, click, { title, "aria-label": title });
+      button(text, `psb-small psb-${name}`, click, {
+        title,
+        "aria-label": /[a-z]/.test(text) ? undefined : title,
+      });
     this.timelines = h("div", { class: "psb-timelines" });
     this.back = small("◂", "back", "step back", () => this.step(true));
     this.play = small("▶ play", "play", "play", () => this.toggle());
@@ -179,7 +183,8 @@ export class Stage {
     this.arrange();
     const titles = recordings.map(({ about }) => about.title ?? about.label);
     const isAlone = recordings.length === 1;
-    this.name.textContent = isAlone ? titles[0] : "";
+    this.name.hidden = !isAlone;
+    this.name.textContent = titles[0];
     this.brush = this.worker = null;
     this.zoom = 1;
     this.timelines.replaceChildren(
@@ -343,7 +348,6 @@ export class Stage {
     this.told = "";
     this.play.textContent = "❚❚ pause";
     this.play.title = "pause";
-    this.play.setAttribute("aria-label", "pause");
     let before = performance.now();
     const frame = (at) => {
       if (!this.playing) return;
@@ -363,7 +367,6 @@ export class Stage {
     this.playing = null;
     this.play.textContent = "▶ play";
     this.play.title = "play";
-    this.play.setAttribute("aria-label", "play");
     if (was) this.events.moved(this.now, true);
   }
 
