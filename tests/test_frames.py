@@ -78,13 +78,13 @@ exact_csv = (
 
 
 @pytest.mark.parametrize(("suffix", "read"), [(".csv", exact_csv), (".parquet", pd.read_parquet)])
-@pytest.mark.parametrize("table", ["curves", "training", "events", "contributions", "trained"])
+@pytest.mark.parametrize("table", ["curves", "training", "events", "contributions", "trained", "utilisation"])
 def test_a_table_is_written_and_read_back(suffix, read, table, run, tmp_path):
     path = run.export(tmp_path / "new" / f"table{suffix}", table)
     found = read(path)
     wanted = run.frame(table)
     assert list(found) == list(wanted)
-    for name in {"time_s", "gradients", "share"} & {*wanted}:
+    for name in {"time_s", "gradients", "share", "value"} & {*wanted}:
         assert found[name].tolist() == wanted[name].tolist()
     assert list(path.parent.iterdir()) == [path]
 

@@ -44,6 +44,8 @@ from psbench.charts.source import plain as plain
 from psbench.charts.source import records as records
 from psbench.charts.source import thin as thin
 from psbench.charts.theme import theme as theme
+from psbench.charts.utilisation import traffic_over_time_chart as traffic_over_time_chart
+from psbench.charts.utilisation import utilisation_chart as utilisation_chart
 from psbench.charts.workers import around as around
 from psbench.charts.workers import batch_size_chart as batch_size_chart
 from psbench.charts.workers import idle_chart as idle_chart

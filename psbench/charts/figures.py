@@ -17,6 +17,7 @@ from psbench.charts.learning import curves, distance_curve
 from psbench.charts.names import TITLES
 from psbench.charts.pareto import pareto_chart, pareto_table
 from psbench.charts.sequence import sequence_chart, sequence_table
+from psbench.charts.utilisation import TRAFFIC, WORK, traffic_over_time_chart, utilisation_chart
 from psbench.core.log import Kind
 from psbench.core.switching_strategy import AnyStrategy
 from psbench.errors import UnknownName
@@ -140,7 +141,20 @@ def _times(run: RunRecord, grown: GrowingTables) -> list[Figure]:
     idle = pd.DataFrame(grown.totals("idle"))
     if len(idle):
         figures.append(Figure(workers.idle_chart(idle), idle, name="idle"))
-    return figures + _steps(run)
+    return figures + _over_time(run) + _steps(run)
+
+
+def _over_time(run: RunRecord) -> list[Figure]:
+    """Return how many workers compute and send, and what travels, over time."""
+    found = metrics.utilisation(run.log, run.meta)
+    if not (found["value"] > 0).any():
+        return []
+    work, traffic = (found[found["series"].isin([*series])] for series in (WORK, TRAFFIC))
+    note = f"Means of intervals of {found['width_s'].max():.3g} s."
+    return [
+        Figure(utilisation_chart(work), work, note, "utilisation"),
+        Figure(traffic_over_time_chart(traffic), traffic, note, "traffic"),
+    ]
 
 
 def _steps(run: RunRecord) -> list[Figure]:

@@ -6,6 +6,7 @@ A whole log is read at once; a curve is thinned as it grows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,6 +17,7 @@ from psbench.charts.curves import AXES
 from psbench.charts.distributions import bars
 from psbench.charts.source import POINTS, plain
 from psbench.charts.tables import EVALUATED, mark_of
+from psbench.charts.utilisation import TRAFFIC, WORK
 from psbench.core.log import EventLog, Kind
 from psbench.metrics.axes import Axes
 from psbench.metrics.contributions import Work
@@ -25,6 +27,7 @@ from psbench.metrics.rows import Rows, pick
 from psbench.metrics.switches import rule_values, switched
 from psbench.metrics.totals import PushTotals, SpanTotals
 from psbench.metrics.trained_groups import TrainedGroups, groups_of
+from psbench.metrics.utilisation import Utilisation
 
 Columns: TypeAlias = dict[str, Any]
 
@@ -163,6 +166,7 @@ class GrowingTables:
         self._label, self._meta = label, meta
         self.curves = Curves(label, meta)
         self._spans, self._pushes, self._work = SpanTotals(), PushTotals(), Work()
+        self._utilisation = Utilisation()
         self._rule: Columns = {"epoch": [], "value": [], "threshold": []}
         self._log: EventLog | None = None
         self.has_pushes = False
@@ -179,6 +183,7 @@ class GrowingTables:
         self.has_pushes = self.has_pushes or bool((rows["kind"] == Kind.PUSH).any())
         self.curves.read(log, rows)
         self._spans.read(log, rows)
+        self._utilisation.read(rows, *self._spans.new_spans)
         self._pushes.read(rows)
         self._work.read(rows)
         if len(notes := pick(rows, Kind.NOTE)):
@@ -238,6 +243,11 @@ class GrowingTables:
         trained = self.curves.trained
         return {} if trained is None or trained.shares is None else trained.columns()
 
+    def _over_time(self, *series: str) -> Columns:
+        found = self._utilisation.columns(self._meta)
+        kept = [name in series for name in found["series"]]
+        return {name: list(compress(column, kept)) for name, column in found.items()}
+
     def _bytes(self) -> Columns:
         sent = self._pushes.bytes(self._has_ended and bool(self._meta.get("unanswered")))
         return {"label": [self._label] * 2, "direction": list(sent), "bytes": list(sent.values())}
@@ -278,6 +288,8 @@ _TOTALS = {
     "share": GrowingTables._share,
     "contributions": GrowingTables._contributions,
     "trained": GrowingTables._trained,
+    "utilisation": lambda own: own._over_time(*WORK),
+    "traffic": lambda own: own._over_time(*TRAFFIC),
     "staleness": lambda own: own._counts(own._pushes.staleness),
     "lead": lambda own: own._counts(own._pushes.lead),
     "bytes": GrowingTables._bytes,

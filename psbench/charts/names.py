@@ -14,6 +14,8 @@ TITLES: dict[str, str] = {
     "switch": "What each worker does: the switch",
     "time_use": "Where the time goes",
     "idle": "Waiting, by reason",
+    "utilisation": "Workers at work, and cores in use",
+    "traffic": "Network traffic",
     "steps": "What a mini-batch takes",
     "share": "Whose pushes were applied",
     "contributions": "What became of each gradient",

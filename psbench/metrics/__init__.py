@@ -46,5 +46,6 @@ from psbench.metrics.traffic import total_bytes as total_bytes
 from psbench.metrics.trained_groups import class_distance as class_distance
 from psbench.metrics.trained_groups import group_distance as group_distance
 from psbench.metrics.trained_groups import trained_groups as trained_groups
+from psbench.metrics.utilisation import utilisation as utilisation
 from psbench.metrics.votes import local_steps_ratio as local_steps_ratio
 from psbench.metrics.warnings import never_switched as never_switched

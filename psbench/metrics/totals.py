@@ -56,6 +56,8 @@ class SpanTotals:
     ----------
     end_s : float, seconds
         The time of the newest row.
+    new_spans : pair of Spans
+        Those that the newest rows ended, and those that are not over.
     """
 
     def __init__(self) -> None:
@@ -66,6 +68,8 @@ class SpanTotals:
         self._joined: dict[int, float] = {}
         self._earlier: SpanTotals | None = None
         self.end_s = 0.0
+        nothing = Spans(*(np.zeros(0, dtype=np.int64) for _ in Spans._fields))
+        self.new_spans = nothing, nothing
 
     def read(self, log: EventLog, rows: Rows) -> None:
         """Read new rows of a log."""
@@ -81,8 +85,10 @@ class SpanTotals:
         late[list(begun)] = list(begun.values())
         is_over = spans.start_s < late[spans.worker]
         self._now = _Seconds()
-        self._over.add(Spans(*(column[is_over] for column in spans)))
-        self._now.add(Spans(*(column[~is_over] for column in spans)))
+        over, now = (Spans(*(column[which] for column in spans)) for which in (is_over, ~is_over))
+        self._over.add(over)
+        self._now.add(now)
+        self.new_spans = over, now
 
     def _count_presence(self, rows: Rows) -> None:
         for row in pick(rows, Kind.JOIN, Kind.LEAVE):

@@ -65,5 +65,6 @@ TABLES: dict[str, Callable[[RunRecord], pd.DataFrame]] = {
     "training": lambda run: metrics.training_loss(run.log, run.meta["dataset_size"]),
     "events": lambda run: events_of(run.log),
     "contributions": lambda run: metrics.contributions(run.log),
+    "utilisation": lambda run: metrics.utilisation(run.log, run.meta),
     "trained": lambda run: metrics.trained_groups(run.log, run.meta),
 }

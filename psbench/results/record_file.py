@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -33,6 +34,19 @@ class _Declared(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
 
+def _rising(samples: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    for before, after in pairwise(samples):
+        if after[0] < before[0] or after[1] < before[1]:
+            raise ValueError("go back in time, or in CPU seconds")
+    return samples
+
+
+#: seconds of a run, and the CPU seconds of a process until then
+_Samples: TypeAlias = Annotated[
+    list[Annotated[tuple[NonNegativeFloat, NonNegativeFloat], Field(strict=False)]], AfterValidator(_rising)
+]
+
+
 class _Usage(_Declared):
     """Use of a worker's time."""
 
@@ -42,6 +56,16 @@ class _Usage(_Declared):
     compute_s: NonNegativeFloat
     cpu_s: NonNegativeFloat = 0.0
     wall_s: NonNegativeFloat | None = None
+    samples: _Samples = []
+
+
+class _ServerUsage(_Declared):
+    """What a server's process used."""
+
+    server: Count
+    cpu_s: NonNegativeFloat
+    wall_s: NonNegativeFloat
+    samples: _Samples = []
 
 
 class _Servers(_Declared):
@@ -108,6 +132,7 @@ class Facts(_Declared):
     checkpoints: list[str] = []
     lost_workers: list[Count] = []
     usage: list[_Usage] = []
+    server_usage: list[_ServerUsage] = []
     unanswered: bool = False
     incidents: list[str] = []
     coordinator: dict[str, Any] = {}

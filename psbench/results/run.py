@@ -73,12 +73,12 @@ class Run:
 
         Parameters
         ----------
-        table : "curves", "training", "events", "contributions" or "trained"
+        table : "curves", "training", "events", "contributions", "trained" or "utilisation"
             The evaluations (`metrics.evaluations`: a row each, with `epoch`, `time_s`, `updates`, `bytes` and
             the values); the smoothed loss of the training steps (`metrics.training_loss`); every row of the
             event log, with the names of its kinds (`core.log.Kind`) and its texts; what became of each
             worker's gradients (`metrics.contributions`); which classes the model was trained on
-            (`metrics.trained_groups`).
+            (`metrics.trained_groups`); what workers, servers and links did over time (`metrics.utilisation`).
         """
         from psbench.results.frames import frame_of
 

@@ -327,7 +327,7 @@ class World:
         if isinstance(message, msg.StopRun):
             number = worker_number(name)
             assert number is not None
-            self._channels.send(name, COORDINATOR, msg.UsageReport(number, 0, 0.0, 0.0, 0.0, 0.0))
+            self._channels.send(name, COORDINATOR, msg.UsageReport(number, 0, 0.0, 0.0, 0.0, 0.0, []))
             self._leave(name)
             self._unnoticed.add(name)
         elif isinstance(message, msg.Ping):

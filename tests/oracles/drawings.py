@@ -212,6 +212,41 @@ def worker_idle(run: Run) -> Table:
     return found
 
 
+def over_time(run: Run, *series: str) -> Table:
+    """Return the means of 100 to 200 equal intervals: workers at work, or bytes a second."""
+    rows = rows_of(run.log)
+    pieces: dict[str, list[tuple[float, float, float]]] = {name: [] for name in series}
+    for span in spans_of(rows):
+        name = {"compute": "computing", "send": "sending", "pull": "sending"}.get(span.phase)
+        if name in pieces:
+            pieces[name].append((span.start_s, span.end_s, span.lasted))
+    for row in sent(rows, bool(run.meta["unanswered"])):
+        if row.kind == "PUSH" and "up" in pieces:
+            pieces["up"].append((max(row.time_s - row.send_s, 0.0), row.time_s, row.bytes))
+        if row.kind == "RELEASE" and "down" in pieces:
+            pieces["down"].append((row.time_s, row.time_s, row.bytes))
+    end_s, width = end_of(sent(rows, bool(run.meta["unanswered"]))), 2.0**-20
+    while 200 * width < end_s:
+        width *= 2
+    count = math.ceil(end_s / width)
+    found: Table = []
+    for name in series:
+        for number in range(count):
+            low, high = number * width, min((number + 1) * width, end_s)
+            is_last = number == count - 1
+            total = 0.0
+            for start, stop, amount in pieces[name]:
+                if stop > start:
+                    total += amount * max(0.0, min(stop, high) - max(start, low)) / (stop - start)
+                elif low <= start and (start < high or is_last):
+                    total += amount
+            found.append(
+                {"time_s": (low + high) / 2, "width_s": high - low, "series": name}
+                | {"value": total / (high - low)}
+            )
+    return found
+
+
 def steps(run: Run) -> Table:
     """Return the mean milliseconds of reading and of computing a mini-batch."""
     return [
@@ -372,6 +407,8 @@ def of_run(run: Run, label: str) -> dict[str, list[Table]]:
         "switch": [around(run, time_s) for time_s in at],
         "time_use": [worker_time_use(run)],
         "idle": [worker_idle(run)],
+        "utilisation": [over_time(run, "computing", "sending")],
+        "traffic": [over_time(run, "up", "down")],
         "steps": [steps(run)],
         "share": [shares(run, label)],
         "contributions": [worker_fates(run)],

@@ -102,6 +102,8 @@ FIGURES = (
     _curve("val_loss", "learn"),
     FigureSpec("time_use", "workers", lambda *_: charts.time_use_chart("source")),
     FigureSpec("idle", "workers", lambda _, *why: charts.idle_chart("source", reasons=why)),
+    FigureSpec("utilisation", "workers", lambda *_: charts.utilisation_chart("source")),
+    FigureSpec("traffic", "updates", lambda *_: charts.traffic_over_time_chart("source")),
     FigureSpec(
         "share",
         "workers",

@@ -36,7 +36,7 @@ def export_command(
         typer.Option(
             "--table",
             metavar="TABLE",
-            help="Which table: curves, training, events, contributions, trained.",
+            help="Which table: curves, training, events, contributions, trained, utilisation.",
         ),
     ] = "curves",
 ) -> None:

@@ -22,6 +22,7 @@ from psbench.backends.dask.protocol.transport import Received, ServerSocket
 from psbench.backends.dask.server.adder import Adder
 from psbench.backends.dask.server.first_server import FirstServer
 from psbench.backends.stamps import CoordinatorStamps
+from psbench.system.cpu_samples import CpuSamples
 from psbench.training.build import Workload
 
 #: seconds that a message is waited for before the run gets a tick
@@ -53,6 +54,7 @@ class Coordinator:
         self._adder = Adder(socket.send)
         self._answers: deque[ins.Input] = deque()  # of this process itself, before all messages
         self._pushes, self._handled_s, self._other_s = 0, 0.0, 0.0
+        self._samples = CpuSamples(lambda: time.monotonic() - self.live.run.begin_s)
         self._stamps: CoordinatorStamps | None = None
         if workload.experiment.connection.stamps:
             self._stamps = CoordinatorStamps(workload.experiment.num_workers)
@@ -78,6 +80,9 @@ class Coordinator:
             began = time.perf_counter() if is_push else self._serving_s
             row = None if self._stamps is None else self._row(given, self._stamps)
             instructions = self.live.handle(given, time.monotonic())
+            if self.live.run.begin_s:
+                self._samples.begin()
+                self._samples.note()
             if row is not None:
                 row[4] = time.monotonic()
             for instruction in instructions:
@@ -124,6 +129,13 @@ class Coordinator:
         serving = self._serving_s - self._other_s
         return {"pushes": self._pushes, "handled_s": self._handled_s, "serving_s": serving}
 
+    def _usage(self) -> list[dict[str, Any]]:
+        """Return what the first server's process used, which is this one, as plain data."""
+        self._samples.end()
+        taken = self._samples.taken
+        wall_s = taken[-1][0] - taken[0][0] if taken else 0.0
+        return [{"server": 0, "cpu_s": self._samples.cpu_s, "wall_s": wall_s, "samples": taken}]
+
     def _next(self) -> ins.Input:
         if self._answers:
             return self._answers.popleft()
@@ -163,6 +175,7 @@ class Coordinator:
             return
         if isinstance(order.message, RunOutcome):
             order.message.facts["coordinator"] = self._load()
+            order.message.facts["server_usage"] = self._usage()
             if self._stamps is not None:
                 peers = self.live.run.peers
                 self._stamps.workers, self._stamps.servers = peers.stamps, peers.served

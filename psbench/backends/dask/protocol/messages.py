@@ -271,6 +271,7 @@ class UsageReport(Message, kind=41):
     compute_s: float
     cpu_s: float
     wall_s: float
+    samples: list[tuple[float, float]]
 
 
 class StampsReport(Message, kind=49):

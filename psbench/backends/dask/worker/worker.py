@@ -97,7 +97,7 @@ class Worker:
         self._machine = EmulatedMachine(workload.profile, worker, workload.streams)
         self._corruptions = Corruptions.of_profile(workload.profile, workload.streams)
         self._next_check = 0.0
-        self._usage = Usage(worker)
+        self._usage = Usage(worker, lambda: max(0.0, self._clock() - self._clock.begin_s))
         experiment = workload.experiment
         self._stamps = WorkerStamps(experiment.threads) if experiment.connection.stamps else None
         self._noting: WorkerStamps | None = None  # they, where the last release asked for stamps
