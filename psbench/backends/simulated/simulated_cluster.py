@@ -148,7 +148,7 @@ class SimulatedCluster(PromptDriver):
         queues = transfers.queues
         if release.send:
             whole = worker in workers.without_model
-            num_bytes = transfers.first_bytes_down if whole else transfers.bytes_of_answer(release.fragment)
+            num_bytes = transfers.first_bytes_down if whole else transfers.bytes_down[release.fragment]
             if queues is not None:
                 sent = queues.answer(0 if self._collective is not None else num_bytes, sent)
             reaches = self._links.down(worker, num_bytes, sent)

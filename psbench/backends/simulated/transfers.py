@@ -69,6 +69,8 @@ class Transfers:
         Carries reports, votes, orders and data.
     bytes_of_push : callable
         See `bytes_of_pushes`.
+    bytes_down : list of int
+        Bytes of a release that brings each fragment of the model, and, last, all of it.
     first_bytes_down : int
         Bytes of a release that brings a model whole.
     idle_until : float, seconds
@@ -105,11 +107,7 @@ class Transfers:
         self.bytes_of_push = bytes_of_pushes(composition, size, n)
         self.first_bytes_down = composition.bytes_down(size, n, whole=True)
         fragments = composition.communication.fragments(size.layout)
-        self._bytes_down = [composition.bytes_down(size, n, fragment=each) for each in (*fragments, None)]
-
-    def bytes_of_answer(self, fragment: int) -> int:
-        """Return the bytes of a release that brings a fragment of the model, or all of it (-1)."""
-        return self._bytes_down[fragment]
+        self.bytes_down = [composition.bytes_down(size, n, fragment=each) for each in (*fragments, None)]
 
     def need_replica(self, workers: Collection[int]) -> None:
         """Note workers that come without the current model."""

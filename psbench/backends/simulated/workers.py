@@ -119,11 +119,11 @@ class Workers:
 
     def release(self, release: act.Release, reaches_s: float, now: float) -> Push | None:
         """Let a worker continue when the release reaches it; returns the push that its step is, if it is."""
-        number = release.worker
         if self._gradients is not None:
             if self._trainer is not None:
                 self._gradients.model(release)
-            return self._begin_push(number, release.ticket, release.load, reaches_s)
+            return self._begin_push(release.worker, release.ticket, release.load, reaches_s)
+        number = release.worker
         worker = self._workers.get(number) or self._enter(number)
         if release.send:
             self.without_model.discard(number)
@@ -164,7 +164,7 @@ class Workers:
         """Return the vector that an arrived push carries, and the buffers; completes the push's loss."""
         job = self._jobs.pop(push.worker, None)
         if job is not None:
-            self._compute_push(push, job)
+            self._complete_push(push, job)
         return self.exchange.arrived(push)
 
     def cancel(self, worker: int, push: Push | None) -> None:
@@ -282,14 +282,20 @@ class Workers:
     def _begin_push(self, worker: int, ticket: int, version: int, begins_s: float) -> Push:
         samples = self._view.workers[worker].batch_size
         compute_s = self._step_times.next(worker, samples, begins_s)
-        if self._gradients is not None and self._trainer is not None and self._steps is not None:
-            job = self._jobs[worker] = self._trainer.start(worker, samples)
-            self._steps.begin(job, *self._gradients.snapshots.get(version), begins_s + compute_s)
+        if self._trainer is not None:
+            self._compute_push(worker, version, samples, begins_s + compute_s)
         num_bytes = self._transfers.bytes_of_push(-1, version)
         return Push(-1, worker, ticket, version, samples, 1, num_bytes, compute_s)
 
-    def _compute_push(self, push: Push, job: StepTask) -> None:
-        """Compute the step of a push that has arrived."""
+    def _compute_push(self, worker: int, version: int, samples: int, ends_s: float) -> None:
+        assert self._gradients is not None
+        assert self._trainer is not None
+        assert self._steps is not None
+        job = self._jobs[worker] = self._trainer.start(worker, samples)
+        self._steps.begin(job, *self._gradients.snapshots.get(version), ends_s)
+
+    def _complete_push(self, push: Push, job: StepTask) -> None:
+        """Take the gradient of a push that has arrived."""
         assert self._gradients is not None
         assert self._steps is not None
         step = self._steps.result(job, *self._gradients.snapshots.get(push.base_version))
