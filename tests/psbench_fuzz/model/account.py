@@ -19,6 +19,7 @@ from psbench_fuzz.model import (
     consistency,
     gossip,
     placement,
+    selection,
     stragglers,
     switching,
 )
@@ -28,7 +29,9 @@ from psbench_fuzz.model.switches import Switches
 from psbench_fuzz.model.view import Member, ModelCluster
 
 #: the modules whose import enters the rules
-RULE_MODULES = (aggregation, communication, consistency, gossip, placement, stragglers, switching)
+RULE_MODULES = (
+    *(aggregation, communication, consistency, gossip, placement, selection, stragglers, switching),
+)
 
 
 class Account:
