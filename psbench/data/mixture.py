@@ -6,6 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from psbench.arrays import Integers
+from psbench.core.rounding import largest_remainder
 from psbench.core.specification import parameter
 from psbench.data.base import Dataset, DataSource
 from psbench.data.split import stratified_split
@@ -20,12 +22,15 @@ class Mixture(DataSource):
     Parameters
     ----------
     num_samples : int, >= 2
-        Training and validation together; classes are equally frequent to within one.
+        Training and validation together; classes are equally frequent to within one, unless a cloud is rare.
     separation : float, standard deviations, >= 0
         Root-mean-square distance between the centres of two clouds: centres are normal with variance
         separation^2 / (2 num_features) per feature. 0 makes the classes indistinguishable.
     clouds_per_class : int, >= 1
         Clouds of a class, equally likely. With several no plane separates two classes.
+    rare : float, 0 to 1
+        Samples of the last cloud, as a share of those of each other: a stratum that is hidden in its class if
+        that has several.
     seed : int or None, >= 0
         Of the draw and the split; that of the run, unless given. With it, runs of several seeds have the same
         data, as with a file.
@@ -41,6 +46,7 @@ class Mixture(DataSource):
         6.0, "root-mean-square distance between two class centres", unit="standard deviations", ge=0
     )
     clouds_per_class: int = parameter(1, "clouds of a class", ge=1)
+    rare: float = parameter(1.0, "samples of the last cloud, as a share of those of each other", gt=0, le=1)
     val_fraction: float = parameter(0.2, "share of the samples set aside for validation", ge=0, lt=1)
     seed: int | None = parameter(None, "seed of the draw; none: the run's seed", ge=0)
 
@@ -63,7 +69,7 @@ class Mixture(DataSource):
         rng = streams.generator("data")
         spread = self.separation / np.sqrt(2 * self.num_features)
         centres = spread * rng.standard_normal((clouds, self.num_features))
-        drawn = rng.permutation(np.arange(self.num_samples, dtype=np.int64) % clouds)
+        drawn = rng.permutation(self._clouds(clouds))
         labels = drawn % self.num_classes
         noise = rng.standard_normal((self.num_samples, self.num_features))
         x = torch.from_numpy((centres[drawn] + noise).astype(np.float32))
@@ -72,7 +78,20 @@ class Mixture(DataSource):
             torch.from_numpy, stratified_split(labels, self.val_fraction, streams.generator("split"))
         )
         classes = tuple(f"cloud {number}" for number in range(self.num_classes))
-        cloud = {"cloud": drawn[train.numpy()]}, {"cloud": drawn[val.numpy()]}
         return Dataset(
-            *(self.name, x[train], y[train], x[val], y[val], classes), columns=cloud[0], val_columns=cloud[1]
+            name=self.name,
+            train_x=x[train],
+            train_y=y[train],
+            val_x=x[val],
+            val_y=y[val],
+            classes=classes,
+            columns={"cloud": drawn[train.numpy()]},
+            val_columns={"cloud": drawn[val.numpy()]},
         )
+
+    def _clouds(self, clouds: int) -> Integers:
+        """Return the cloud of each sample, in any order."""
+        if self.rare == 1:
+            return np.arange(self.num_samples, dtype=np.int64) % clouds
+        sizes = largest_remainder(self.num_samples, [1.0] * (clouds - 1) + [self.rare])
+        return np.repeat(np.arange(clouds, dtype=np.int64), sizes)

@@ -45,6 +45,11 @@ def check_strategy(strategy: Any, *, clusters: int = 30, events: int = 80, seed:
     order; k equal ones as one; and a model that all push as it is stays. Workers take over what they are
     sent. The loss falls on a quadratic, where no part measures vectors.
 
+    The user's own selection chooses mini-batches of toy shards of several sizes: positions in the shard, as
+    many as asked for, with weights that are finite. It chooses the same again for the same seed, and after
+    what the worker remembers was saved and loaded; changes nothing in its memory but `state`; and reports
+    numbers.
+
     Parameters
     ----------
     strategy : strategy, name of the catalogue, mapping, part, or class of a part
@@ -76,6 +81,7 @@ def check_strategy(strategy: Any, *, clusters: int = 30, events: int = 80, seed:
         _check_resumes(made, number, events)
     _check_commits(made, seed)
     _check_singly(made, seed, events)
+    _check_selection(made)
     is_half = isinstance(strategy, (Part, type))
     _check_arithmetics([made, *others], seed, events, is_half)
     for variant in variants(made):
@@ -330,6 +336,15 @@ def _check_arithmetic(strategy: AnyStrategy, seed: int, events: int, is_half: bo
         cluster = ScriptedCluster(strategy, [1.0 + 0.1 * worker for worker in range(size)], epochs=20)
         cluster.run(events=events)
         probes.check_descent(strategy, cluster)
+
+
+def _check_selection(strategy: AnyStrategy) -> None:
+    """Try the user's own selections on toy shards; those of psbench are tested."""
+    for selection in (composition.selection for composition in strategy.compositions):
+        if selection.chooses and _is_own(selection):
+            from psbench.testing.selections import check_selection
+
+            check_selection(selection)
 
 
 def _is_own(part: Part) -> bool:

@@ -140,10 +140,9 @@ class Evaluator:
                 values[f"{which}_accuracy"] = sum(each.right for _, each in own) / targets
             for _, each in own:
                 values |= {f"{which}_{name}": value for name, value in each.metrics.items()}
-        validated = [
-            each.by_group for part, each in zip(self.parts, scores, strict=True) if part.which == "val"
-        ]
-        return values | self._by_group(validated) if self.groups is not None else values
+        scored = zip(self.parts, scores, strict=True)
+        of_val = [each.by_group for part, each in scored if part.which == "val"]
+        return values | self._by_group(of_val) if self.groups is not None else values
 
     def _by_group(self, parts: Sequence[list[list[float]]]) -> dict[str, float]:
         """Return loss and share of errors of each neighbourhood that has samples, from sums over them."""

@@ -111,8 +111,9 @@ def draw_composition(rng: np.random.Generator, *given: type[Part]) -> Strategy:
         If nothing was found that goes with them.
     """
     own = {kind.domain: [kind] for kind in given}
-    codec = own.pop("codec", None)
-    choices = {domain: registered(domain) for domain in DOMAINS} | own
+    codec, selections = own.pop("codec", None), own.pop("selection", None)
+    chance = rng.spawn(1)[0]  # of its own, as a selection goes with nearly all
+    choices = {domain: registered(domain) for domain in DOMAINS if domain != "selection"} | own
     for attempt in range(_ATTEMPTS):
         drawn = {domain: known[rng.integers(len(known))] for domain, known in choices.items()}
         if attempt >= _BY_CHANCE:
@@ -121,13 +122,30 @@ def draw_composition(rng: np.random.Generator, *given: type[Part]) -> Strategy:
             continue
         try:
             fixed = {"communication": {"codec": draw_part(codec[0], rng)}} if codec else {}
-            return Strategy(
+            composed = Strategy(
                 **{domain: draw_part(kind, rng, **fixed.get(domain, {})) for domain, kind in drawn.items()},
                 lr_scaling=("none", "by_share")[rng.integers(2)],
             )
         except SpecError:  # the parts do not fit together
             continue
+        if (chosen := _with_selection(composed, selections, chance)) is not None:
+            return chosen
     raise ParameterError(f"nothing was found that goes with {', '.join(kind.__name__ for kind in given)}")
+
+
+def _with_selection(
+    composed: Strategy, given: list[type[Part]] | None, rng: np.random.Generator
+) -> Strategy | None:
+    """Return the composition with a selection one time in three; None if the given one does not fit."""
+    if given is None and rng.random() < 2 / 3:
+        return composed
+    known = given or registered("selection")
+    selection = draw_part(known[rng.integers(len(known))], rng)
+    values = {name: getattr(composed, name) for name in type(composed).model_fields}
+    try:
+        return Strategy(**values | {"selection": selection})
+    except SpecError:
+        return None if given else composed
 
 
 def _mended(drawn: Kinds, choices: dict[str, list[type[Part]]], rng: np.random.Generator) -> Kinds:
@@ -136,7 +154,7 @@ def _mended(drawn: Kinds, choices: dict[str, list[type[Part]]], rng: np.random.G
     for _ in range(_MENDINGS):
         if not reasons:
             break
-        domain = DOMAINS[rng.integers(len(DOMAINS))]
+        domain = tuple(choices)[rng.integers(len(choices))]
         other = drawn | {domain: choices[domain][rng.integers(len(choices[domain]))]}
         if (found := _reasons(*other.values())) <= reasons:
             drawn, reasons = other, found

@@ -84,11 +84,7 @@ def _strategies(*names: str) -> list[dict[str, Any]]:
 
 def published(entry: Any) -> dict[str, Any]:
     """Return a strategy of the catalogue as an option; `parts` are the parts of its composition."""
-    parts = (
-        {domain: cls.name for domain, cls in entry.part_classes.items()}
-        if isinstance(entry, Published)
-        else None
-    )
+    parts = {part.domain: part.name for part in entry().parts} if isinstance(entry, Published) else None
     offered = fields(entry.parameters)
     if parts is None:
         _take_defaults(offered, entry())

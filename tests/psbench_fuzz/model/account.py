@@ -20,6 +20,7 @@ from psbench_fuzz.model import (
     consistency,
     gossip,
     placement,
+    selection,
     stragglers,
     switching,
 )
@@ -29,7 +30,9 @@ from psbench_fuzz.model.switches import Switches
 from psbench_fuzz.model.view import Member, ModelCluster
 
 #: the modules whose import enters the rules
-RULE_MODULES = (aggregation, communication, consistency, gossip, placement, stragglers, switching)
+RULE_MODULES = (
+    *(aggregation, communication, consistency, gossip, placement, selection, stragglers, switching),
+)
 
 
 class Account:

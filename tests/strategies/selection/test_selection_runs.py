@@ -1,0 +1,325 @@
+"""Selections in runs: simulated, live, replayed, resumed, forked, swept and switched; what choosing costs."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from threaded_run import ThreadedRun
+
+from psbench.backends.replay import replay
+from psbench.checkpoints.file import Checkpoint
+from psbench.core import ByNeighbourhood, Kind, Neighbourhoods, SampleGroups, Selection, Strategy, reported
+from psbench.core.events import Push
+from psbench.errors import DoubtfulComposition, ParameterError, UnknownName
+from psbench.results.run import Run
+from psbench.runs.execution import run
+from psbench.runs.fork import Fork, fork
+from psbench.runs.sweeps import sweep
+from psbench.strategies import bsp, make_strategy
+from psbench.testing import check_strategy, toy_experiment
+from psbench.testing.invariants import BrokenContract
+from psbench.training.build import Workload
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+#: each with what its memory has: losses, predictions, norms, a state of its own, orders of the deciding half
+RULES = [
+    "with_replacement",
+    {"name": "online_batch", "refresh": 1.0},
+    {"name": "recency_bias", "warm_up": 0.5, "window": 3},
+    {"name": "instance_hardness", "warm_up": 0.5},
+    {"name": "importance", "candidates": 0},
+    {"name": "curriculum", "share": 0.3, "every": 4, "warm_up": 0.5},
+    {"name": "data_aware", "weights": "unbiased"},
+    {"name": "data_aware", "neighbourhoods": {"name": "k_means", "clusters": 3}, "by": "error"},
+]
+IDS = [rule if isinstance(rule, str) else "-".join(map(str, rule.values())) for rule in RULES]
+
+
+class NeverTwice(ByNeighbourhood):
+    """Never the same class twice in a row."""
+
+    name = "never_twice"
+    remembers = ("loss",)
+
+    def choose(self, size, rng, memory, orders):
+        """Take a sample of any class but the last one's."""
+        chosen = []
+        last = memory.state.get("last", -1)
+        for _ in range(size):
+            others = np.flatnonzero(memory.neighbourhood != last)
+            chosen.append(rng.choice(others))
+            last = memory.neighbourhood[chosen[-1]]
+        memory.state["last"] = int(last)
+        return np.array(chosen)
+
+    def report(self, memory):
+        """Report the mean loss that is known."""
+        return {"known": float(np.isfinite(memory.loss).sum())}
+
+    def on_push(self, push, view):
+        """Read what workers report."""
+        assert reported(push)["known"] > 0 or not push.stats
+        return []
+
+
+def experiment(rule, strategy="bsp", **changes):
+    return toy_experiment({"name": strategy, "selection": rule}, **{"evaluate_every": 0.5} | changes)
+
+
+# -------------------------------------------------------------------- the same wherever it runs
+
+
+@pytest.mark.parametrize("rule", [*RULES, NeverTwice()], ids=[*IDS, "never_twice"])
+def test_simulated_live_and_replayed(rule):
+    """Under a barrier a live run computes the model of the simulated one, and both are decided again."""
+    spec = experiment(rule)
+    virtual = run(spec)
+    live = ThreadedRun(spec.but(backend="dask")).run()
+    assert live.error is None
+    assert torch.equal(live.parameters, virtual.parameters)
+    assert replay(virtual) == len(virtual.log)
+    replay(Run(virtual.experiment, live.log, live.parameters, virtual.meta))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=IDS)
+@pytest.mark.parametrize("strategy", ["bsp", "asp"])
+def test_a_resumed_run_chooses_what_it_would_have_chosen(rule, strategy, tmp_path):
+    spec = experiment(rule, strategy, stop={"epochs": 4}, checkpoint_every=1.0)
+    whole = run(spec, folder=tmp_path / "whole")
+    start = sorted((tmp_path / "whole" / "checkpoints").glob("*.npz"))[1]
+    again = run(spec, start=start, folder=tmp_path / "again")
+    if strategy == "bsp":
+        assert again.log.digest() == whole.log.digest()
+    assert torch.equal(again.parameters, run(spec, start=start).parameters)
+    kept = {name for name in Checkpoint.load(start).tensors if "/selection/" in name}
+    assert {f"worker/{worker}/selection/taken_at" for worker in range(3)} <= kept
+
+
+def test_void_work_counts_as_seen_by_the_worker(tmp_path):
+    """A step that is cancelled has used up its batch: the next one has a number, and a stream, of its own."""
+    spec = experiment({"name": "online_batch"}, "k_bsp", stop={"epochs": 3})
+    done = run(spec)
+    assert len(done.log.of_kind(Kind.CANCEL)["worker"])
+    replay(done)
+
+
+def test_a_fork_and_a_sweep():
+    origin = run(experiment({"name": "online_batch"}, "asp", stop={"epochs": 3}))
+    other = run(fork(origin, Fork(0.1, strategy="bsp")))
+    assert [each.selection.name for each in other.experiment.strategy.compositions] == ["online_batch"] * 2
+    found = sweep(
+        toy_experiment("bsp"), {"strategy.selection": ["reshuffle", "with_replacement", "online_batch"]}
+    )
+    assert len({each.log.digest() for each in found.runs}) == 3
+
+
+def test_other_processes_find_the_same():
+    spec = experiment({"name": "data_aware", "neighbourhoods": "classes"}, stop={"updates": 12})
+    alone = run(spec.but(processes=1))
+    several = run(spec.but(processes=2))
+    assert several.log.digest() == alone.log.digest()
+    hard = experiment({"name": "recency_bias", "warm_up": 0.0}, stop={"updates": 12})
+    assert run(hard.but(processes=2)).log.digest() == run(hard.but(processes=1)).log.digest()
+
+
+# -------------------------------------------------------------------- switches
+
+
+def switching(first, second):
+    return {
+        "name": "strategy_switch",
+        "first": first,
+        "second": second,
+        "rule": {"name": "after", "fraction": 0.5},
+    }
+
+
+def test_at_a_switch_the_selection_stays_with_its_state_unless_another_is_named():
+    kept = make_strategy(switching({"name": "asp", "selection": "online_batch"}, "bsp"))
+    ended = make_strategy(
+        switching({"name": "asp", "selection": "online_batch"}, {"name": "bsp", "selection": "reshuffle"})
+    )
+    assert [each.selection.name for each in kept.compositions] == ["online_batch", "online_batch"]
+    assert [each.selection.name for each in ended.compositions] == ["online_batch", "reshuffle"]
+    for strategy in (kept, ended):
+        assert make_strategy(strategy.spec()) == strategy
+    done = run(toy_experiment(kept, stop={"epochs": 4}))
+    other = run(toy_experiment(ended, stop={"epochs": 4}))
+    assert done.log.digest() != other.log.digest()
+    replay(done)
+
+
+def test_the_deciding_half_keeps_what_it_has_seen_at_a_switch():
+    strategy = switching({"name": "asp", "selection": {"name": "data_aware", "smoothing": 0.9}}, "bsp")
+    spec = toy_experiment(strategy, stop={"epochs": 4}, evaluate_every=0.5)
+    engine = Workload.build(spec).engine(None)
+    before = engine.composition.selection
+    before._weakness = [1.0, 2.0, 3.0]
+    engine._install(1)
+    assert engine.composition.selection is before
+    assert engine.composition.consistency.name == "bsp"
+
+
+def test_a_strategy_that_names_no_selection_is_written_without():
+    assert "selection" not in bsp().spec()
+    assert bsp(selection="reshuffle").spec()["selection"] == {"name": "reshuffle"}
+    assert Strategy(**bsp(selection="with_replacement").spec()).selection.name == "with_replacement"
+
+
+# -------------------------------------------------------------------- what choosing costs
+
+
+def test_looking_costs_the_time_of_a_forward_pass():
+    """60 ms a pass for the slowest worker: a third of a step's 5 ms for 4 samples, of each of its 32."""
+    usual = run(experiment("with_replacement", stop={"epochs": 2}))
+    profile = usual.experiment.cluster.profile()
+    looks = run(experiment({"name": "online_batch", "refresh": 1.0}, stop={"epochs": 2}))
+    more = looks.summary()["time_s"] - usual.summary()["time_s"]
+    shard = max(len(shard) for shard in Workload.build(usual.experiment).shards)
+    once = shard * profile.seconds_per_sample / 3 / min(profile.speed)
+    assert more == pytest.approx(once)
+
+
+def test_a_live_worker_is_paced_for_what_it_looks_at():
+    """Paced by the profile, a live push takes at least as long as the simulated one, looking included."""
+    cluster = {"workers": 2, "step_time": "constant", "seconds_per_sample": 0.002, "paces_live_runs": True}
+    spec = experiment({"name": "online_batch", "refresh": 0.25}, cluster=cluster, stop={"updates": 6})
+    live = ThreadedRun(spec.but(backend="dask")).run()
+    assert live.error is None
+    virtual = run(spec)
+    for worker in range(2):
+        own = [each.of_kind(Kind.PUSH) for each in (live.log, virtual.log)]
+        seconds = [rows["compute_s"][rows["worker"] == worker] for rows in own]
+        assert (seconds[0] >= 0.999 * seconds[1]).all()
+
+
+# -------------------------------------------------------------------- what is refused, and what is said
+
+
+class OfAnotherShard(Selection):
+    """Returns numbers of the training set, as a stranger may."""
+
+    name = "of_another_shard"
+
+    def choose(self, size, rng, memory, orders):
+        """Return the numbers of samples instead of their positions."""
+        return memory.samples[:size]
+
+
+class Forgets(Selection):
+    """Keeps its state on itself."""
+
+    name = "forgets"
+    _calls = 0
+
+    def choose(self, size, rng, memory, orders):
+        """Return the next samples."""
+        type(self)._calls += size
+        return np.arange(type(self)._calls, type(self)._calls + size) % len(memory)
+
+
+class Fails(Selection):
+    """Divides by zero."""
+
+    name = "fails"
+
+    def choose(self, size, rng, memory, orders):
+        """Fail."""
+        return size / 0
+
+
+def test_a_selection_that_cannot_choose_is_refused_before_the_run():
+    with pytest.raises(
+        ParameterError, match=r"selection 'of_another_shard': choose\(\) of worker \d returns \d+"
+    ):
+        Workload.build(experiment(OfAnotherShard()))
+    with pytest.raises(ParameterError, match=r"'fails': worker 0 cannot choose .*division by zero"):
+        Workload.build(experiment(Fails()))
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        (OfAnotherShard, "is no sample of its shard"),
+        (Forgets, "keeps state on itself"),
+        (Fails, "raised ZeroDivisionError"),
+    ],
+)
+def test_check_strategy_finds_a_selection_that_breaks_the_contract(part, said):
+    with pytest.raises(BrokenContract, match=said):
+        check_strategy(part, clusters=1)
+
+
+def test_check_strategy_takes_one_that_keeps_it():
+    check_strategy(NeverTwice, clusters=1)
+
+
+def test_what_does_not_fit_is_refused_with_its_reason():
+    with pytest.raises(ParameterError, match="map_reduce"):
+        experiment("with_replacement", "map_reduce")
+    with pytest.raises(ParameterError, match="sharding 'seldp' keeps the samples of a worker in their order"):
+        experiment("with_replacement", sharding="seldp")
+    with pytest.raises(ParameterError, match="timing_only: 'online_batch'"):
+        experiment("online_batch", timing_only=True, stop={"updates": 3})
+    with pytest.raises(UnknownName, match="column of data"):
+        Workload.build(
+            experiment({"name": "data_aware", "neighbourhoods": {"name": "column", "column": "no"}})
+        )
+
+
+class WithAnEmptyOne(Neighbourhoods):
+    """Names a neighbourhood that no sample is in."""
+
+    name = "with_an_empty_one"
+
+    def groups(self, data, rng):
+        """Return two halves, and nothing else."""
+        half = [np.arange(len(y)) % 2 for y in (data.train_y, data.val_y)]
+        return SampleGroups(*half, ("even", "odd", "neither"))
+
+
+class Unseen(WithAnEmptyOne):
+    """Has a neighbourhood whose samples are all to train on."""
+
+    name = "unseen"
+
+    def groups(self, data, rng):
+        """Return two halves of the training set."""
+        return SampleGroups(
+            np.arange(len(data.train_y)) % 2, np.zeros(len(data.val_y), np.int64), ("even", "odd")
+        )
+
+
+def test_a_neighbourhood_without_samples_is_refused_by_its_name():
+    for kind, said in (
+        (WithAnEmptyOne, "'neither' has no sample to train on"),
+        (Unseen, "'odd' has no validation"),
+    ):
+        with pytest.raises(ParameterError, match=said):
+            Workload.build(experiment({"name": "data_aware", "neighbourhoods": kind()}))
+    Workload.build(experiment({"name": "never_twice", "neighbourhoods": Unseen()}))  # reads no evaluation
+
+
+def test_a_worker_without_a_neighbourhood_is_said_and_its_shares_are_renormalised():
+    spec = experiment("data_aware", sharding={"name": "labels_per_worker", "labels": 1})
+    with pytest.warns(DoubtfulComposition, match="3 of 3 workers have no sample of some neighbourhood"):
+        workload = Workload.build(spec)
+    trainer = workload.trainer()
+    trainer.select(spec.strategy.selection, workload.known_of_data(spec.strategy.selection))
+    memory = trainer._chooser(0).memory
+    shares = spec.strategy.selection.shares(memory, {"focus": [0.2, 0.5, 0.3]})
+    assert sorted(shares.tolist()) == [0.0, 0.0, 1.0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DoubtfulComposition)
+        run(spec)
+
+
+def test_reports_are_the_statistics_under_a_prefix():
+    assert reported(Push(0, 0, 0, 0, 8)) == {}
+    done = run(experiment(NeverTwice(), stop={"updates": 2}))
+    texts = [done.log.text(number) for number in done.log.of_kind(Kind.PUSH)["text"]]
+    assert all("selection.known" in text for text in texts)
