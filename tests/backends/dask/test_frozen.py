@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,16 +86,24 @@ class Terminal:
 class OwnCluster:
     """A scheduler and Dask workers, each a process of its own that has imported what a run needs."""
 
-    def __init__(self, folder: Path, workers: int = WORKERS, nanny: str = "--no-nanny") -> None:
+    scheduler: subprocess.Popen[bytes]
+    address: str
+    client: Client
+    numbers: dict[str, int]
+
+    def __init__(self, folder: Path) -> None:
         self._file = folder / "scheduler.json"
         self.processes, self.frozen = list[subprocess.Popen[bytes]](), set[str]()
+
+    def start(self, workers: int = WORKERS, nanny: str = "--no-nanny") -> None:
+        """Start its processes; `end` ends them, also if this fails."""
         self.scheduler = self._start_scheduler("0")
         while not self._file.exists():
             time.sleep(0.05)
         self.address = str(json.loads(self._file.read_text())["address"])
         self.add(workers, nanny)
         self.client = Client(self.address, set_as_default=False, timeout=60)
-        self.client.wait_for_workers(workers, timeout=120)
+        self.client.wait_for_workers(workers, timeout=300)
         self.numbers = self.client.run(os.getpid)
         self.client.run(lambda: bool(__import__("psbench.backends.dask.tasks")))
 
@@ -152,13 +160,13 @@ class OwnCluster:
 
 @contextmanager
 def running(folder: Path, *of_cluster: Any, **changes: str) -> Iterator[tuple[OwnCluster, Terminal]]:
-    cluster = OwnCluster(folder, *of_cluster)
-    terminal = Terminal(cluster.address, changes)
-    try:
+    with ExitStack() as ends:
+        cluster = OwnCluster(folder)
+        ends.callback(cluster.end)
+        cluster.start(*of_cluster)
+        terminal = Terminal(cluster.address, changes)
+        ends.callback(terminal.close)
         yield cluster, terminal
-    finally:
-        terminal.close()
-        cluster.end()
 
 
 def test_an_evaluator_killed_at_the_start_is_replaced(tmp_path: Path) -> None:
