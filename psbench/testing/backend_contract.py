@@ -22,8 +22,9 @@ def check_backend(
 ) -> None:
     """Check that a backend keeps the contract of drivers (`psbench.core.driver`).
 
-    It plays short runs of scripted strategies: pushes that are committed, held and discarded, work that is
-    cancelled, workers that fail, are dropped and come back, numbers that are measured, timers, a switch. In
+    It plays short runs of scripted strategies: pushes that are committed, held and discarded, rounds of
+    several steps, work that is cancelled, votes, orders to workers that compute, workers that fail, are
+    dropped and come back, numbers that are measured, timers, All-Reduce, gossip, a switch. In
     each it compares what the backend performs with what the engine answers: a release reaches its worker,
     which computes from the version that it is to load; each version is made of the payloads of the pushes
     that its `Apply` names, and of no other, before the next event; a hand-over is performed once; timers and

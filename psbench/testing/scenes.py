@@ -5,105 +5,24 @@ A scripted strategy answers pushes by a list, in turn, whatever the cluster does
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from pydantic import PrivateAttr
-
-from psbench.core import ClusterView, Consistency, Push, parameter
-from psbench.core.actions import (
-    Action,
-    Cancel,
-    Commit,
-    Discard,
-    Drop,
-    Hold,
-    Measure,
-    Readmit,
-    Release,
-    SetTimer,
+from psbench.testing.scripted_parts import (
+    LATER_S,
+    LastGradient,
+    NextNumber,
+    Scripted,
+    StandStill,
+    Telling,
+    Votes,
 )
-from psbench.core.part import REGISTRY
 
 if TYPE_CHECKING:
     from psbench.experiment import Experiment
 
 _SPEED = (1.0, 0.5, 0.25)  # a step of the fastest takes 5 ms
-#: seconds between a timer and the answer that sets it
-_LATER_S = 0.033
 _UPDATES = 40
-
-
-class Scripted(Consistency):
-    """Answer pushes by a script, over and over.
-
-    `commit`: commit all pending pushes and release all that wait. `hold`: let the worker wait for another
-    push. `discard`: discard the push. `cancel`: commit and restart all that compute. `drop`: commit
-    and drop another worker, which a timer readmits. `measure`: measure the loss, then commit.
-    """
-
-    name = "scripted"
-    cancels: ClassVar[bool] = True
-
-    script: tuple[str, ...] = parameter(("commit",), "answers to pushes, in turn")
-
-    _pushes: int = PrivateAttr(default=0)
-
-    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        line = self.script[self._pushes % len(self.script)]
-        self._pushes += 1
-        return _LINES[line](push, view)
-
-    def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """Release all waiting workers: none waits for the one that has left."""
-        return [Release(each) for each in view.waiting]
-
-    def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
-        """Commit after a measurement."""
-        return _commit(view)
-
-    def on_timer(self, key: str, view: ClusterView) -> list[Action]:
-        """Readmit a worker."""
-        return [Readmit(int(key))]
-
-
-# lists and the panel offer what is registered, and this is a tool
-del REGISTRY[Scripted.domain][Scripted.name]
-
-
-def _commit(view: ClusterView) -> list[Action]:
-    commit: list[Action] = [Commit(view.buffered())] if view.pending else []
-    return [*commit, *(Release(worker) for worker in view.waiting)]
-
-
-def _hold(push: Push, view: ClusterView) -> list[Action]:
-    """Hold the worker if another computes; a later event of the script answers its push."""
-    return [Hold(push.worker, "the script")] if view.num_computing else _commit(view)
-
-
-def _cancel(push: Push, view: ClusterView) -> list[Action]:
-    late = view.computing
-    voids = [Cancel(worker) for worker in late]
-    return [*_commit(view), *voids, *(Release(worker) for worker in late)]
-
-
-def _drop(push: Push, view: ClusterView) -> list[Action]:
-    others = [worker for worker in view.computing if worker != push.worker]
-    answer = _commit(view)
-    if not others:
-        return answer
-    return [*answer, Drop(others[0], "the script"), SetTimer(view.now + _LATER_S, str(others[0]))]
-
-
-_LINES: dict[str, Callable[[Push, ClusterView], list[Action]]] = {
-    "commit": lambda push, view: _commit(view),
-    "hold": _hold,
-    "discard": lambda push, view: [Discard(push, "the script"), Release(push.worker)],
-    "cancel": _cancel,
-    "drop": _drop,
-    "measure": lambda push, view: [Measure("consistency", {"model_loss": None})],
-}
 
 
 @dataclass(frozen=True)
@@ -115,7 +34,7 @@ class Scene:
     name : str
     strategy : anything that `Experiment` takes as one
     leaves : tuple of (worker, seconds)
-        The worker that fails, and when, if one does; it is back after `_LATER_S`.
+        The worker that fails, and when, if one does; it is back after `LATER_S`.
     """
 
     name: str
@@ -126,7 +45,7 @@ class Scene:
     def back_s(self) -> float:
         """Time at which the failed worker returns."""
         assert self.leaves is not None
-        return self.leaves[1] + _LATER_S
+        return self.leaves[1] + LATER_S
 
     def experiment(self) -> Experiment:
         """Return the scene's experiment: three workers, a model of 15 parameters."""
@@ -146,8 +65,8 @@ class Scene:
         return [0.005 / speed for speed in _SPEED]
 
 
-def _scripted(*lines: str) -> dict[str, Any]:
-    return {"name": "scripted", "consistency": Scripted(script=lines)}
+def _scripted(*lines: str, **parts: Any) -> dict[str, Any]:
+    return {"name": "scripted", "consistency": Scripted(script=lines), **parts}
 
 
 SCENES = (
@@ -162,6 +81,26 @@ SCENES = (
     Scene("numbers that are measured", _scripted("commit", "measure", "discard")),
     Scene("a worker that fails", _scripted("commit", "commit", "hold"), leaves=(1, 0.052)),
     Scene("a barrier, and a worker that fails", "bsp", leaves=(2, 0.052)),
+    Scene(
+        "rounds of two steps that are cancelled",
+        _scripted("commit", "hold", "cancel", communication=LastGradient(steps=2)),
+    ),
+    Scene(
+        "rounds that end by an order",
+        {"name": "told", "consistency": Telling(), "communication": LastGradient(steps=0)},
+    ),
+    Scene("votes", {"name": "votes", "consistency": "bsp", "communication": Votes()}),
+    Scene("All-Reduce", "all_reduce"),
+    Scene(
+        "gossip",
+        {
+            "name": "numbers",
+            "consistency": "neighbours",
+            "aggregation": NextNumber(),
+            "communication": StandStill(),
+            "placement": "gossip",
+        },
+    ),
     Scene(
         "a switch",
         {

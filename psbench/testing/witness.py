@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from psbench.core import actions as act
 from psbench.core import events as ev
@@ -67,7 +67,7 @@ class Witness:
         self.events, self.now = 0, 0.0
         self._released: dict[int, act.Release] = {}  # by worker, unless void since
         self._due: dict[int, _Due] = {}  # a message of each worker that is released
-        self._computed: dict[int, deque[tuple[int, Mark]]] = {}
+        self._computed: dict[int, deque[tuple[int, Mark, int]]] = {}
         self._marks: dict[int, Mark] = {}  # by the number of a push
         self._fates: dict[Mark, str] = {}  # of payloads that are in no version to come
         self._pushed = set[tuple[int, int]]()  # workers and tickets
@@ -77,7 +77,7 @@ class Witness:
         self._measures: list[tuple[act.Measure, _Due]] = []
         self._made, self._is_away = 0, False
 
-    def fail(self, what: str) -> None:
+    def fail(self, what: str) -> NoReturn:
         """Raise the difference."""
         raise BrokenContract(f"{self.where}, at {self.now:g} s, event {self.events}: {what}")
 
@@ -115,9 +115,12 @@ class Witness:
 
     # ---------------------------------------------------------------- what is performed
 
-    def computed(self, worker: int, version: int, mark: Mark) -> None:
-        """Record a worker's computation from the model of a version."""
-        self._computed.setdefault(worker, deque()).append((version, mark))
+    def computed(self, worker: int, version: int, mark: Mark, steps: int = 1) -> None:
+        """Record the steps that a worker has computed from the model of a version.
+
+        A push carries the mark of its last step.
+        """
+        self._computed.setdefault(worker, deque()).append((version, mark, steps))
 
     def made(self, version: int, marks: Iterable[Mark]) -> None:
         """Check a version made of these payloads, in this order."""
@@ -159,8 +162,7 @@ class Witness:
             self.fail(f"composition {self._handovers[0].to} is not in force {when}")
 
     def _push(self, push: ev.Push, view: ClusterView) -> None:
-        computed = self._computed.get(push.worker)
-        version, mark = computed.popleft() if computed else (-1, None)
+        versions, mark = self._take_computed(push)
         if push.id in self._marks:
             self.fail(f"push {push.id} is handed over twice")
         if self.sees_model and mark is None:
@@ -178,8 +180,20 @@ class Witness:
         self._pushed.add(key)
         if push.base_version != release.load:
             self.fail(f"{_name(push)} says that it began from version {push.base_version}{_load(release)}")
-        if self.sees_model and version != release.load:
-            self.fail(f"{_name(push)} was computed from the model of version {version}{_load(release)}")
+        for version in versions:
+            if self.sees_model and version != release.load:
+                self.fail(f"{_name(push)} was computed from the model of version {version}{_load(release)}")
+            if view.neighbourhood is not None and version > 0:
+                self._made += 1  # without a server nobody else sees what mixtures are
+
+    def _take_computed(self, push: ev.Push) -> tuple[list[int], Mark]:
+        """Return the versions that the steps of a push were computed from, and the mark of the last."""
+        computed, versions, mark, steps = self._computed.get(push.worker), list[int](), None, 0
+        while computed and steps < push.steps:
+            version, mark, more = computed.popleft()
+            versions.append(version)
+            steps += more
+        return versions, mark
 
     def _message(self, message: ev.Push | ev.Vote | ev.Report, view: ClusterView) -> act.Release | None:
         """Return the release that a message answers; None if the message is void."""
@@ -190,6 +204,8 @@ class Witness:
         if release is None or release.ticket != message.ticket:
             self.fail(f"{_name(message)} acts on ticket {message.ticket}, which is of no release")
         self._due.pop(message.worker, None)
+        if release.then == "push" and not isinstance(message, ev.Push):
+            self.fail(f"{_name(message)} is handed over, and it was released to push")
         return release
 
     def _has_left(self, worker: int) -> bool:
@@ -234,6 +250,8 @@ class Witness:
             return
         worker = release.worker
         self._released[worker] = release
+        if release.then == "step":
+            self._computed.pop(worker, None)  # steps that were voted on, and that workers keep
         given = f"released with ticket {release.ticket} at {self.now:g} s"
         what = f"worker {worker} was {given}, and has sent nothing"
         self._due[worker] = _Due(what, self.events)
@@ -242,10 +260,12 @@ class Witness:
         self._void(action.worker)
 
     def _void(self, worker: int) -> None:
-        self._released.pop(worker, None)
-        self._due.pop(worker, None)
+        for known in (self._released, self._due, self._computed):
+            known.pop(worker, None)
 
     def _note_apply(self, apply: act.Apply, view: ClusterView) -> None:
+        if view.neighbourhood is not None:
+            return  # workers make their own models: what their next steps are computed from shows which
         marks = [self._marks[push.id] for push in apply.pushes]
         self._to_make.append(_Model(apply.version, marks, [*apply.pushes]))
 

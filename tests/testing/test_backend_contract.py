@@ -43,13 +43,22 @@ class WatchedWorld(World):
     def __init__(self, workload: WatchedWorkload, run_class: type[LiveRun]) -> None:
         assert workload.witness is not None
         self._witness, self._compositions = workload.witness, 0
+        self._contributed: dict[int, tuple[int, int]] = {}  # marks of last pushes
+        self._in_ring: list[tuple[int, int]] = []
         super().__init__(workload, np.random.Generator(np.random.PCG64(1)), run_class)
 
     def _perform(self, instruction: Instruction) -> None:
         super()._perform(instruction)
-        if not isinstance(instruction, Send) or instruction.to != FIRST_SERVER:
+        if not isinstance(instruction, Send):
             return
         order = instruction.message
+        if isinstance(order, msg.StartRing):
+            self._in_ring = [self._contributed[member] for member in order.members]
+        elif isinstance(order, msg.MakeVersion) and self._in_ring:  # the first member's
+            self._witness.made(order.version, self._in_ring)
+            self._in_ring = []
+        if instruction.to != FIRST_SERVER:
+            return
         if isinstance(order, msg.ApplyUpdate):
             self._witness.made(self.first_server.version, map(tuple, order.keys))
         elif isinstance(order, msg.BeginSlice):
@@ -60,7 +69,8 @@ class WatchedWorld(World):
     def _arrive_at_coordinator(self, sender: str, message: Message) -> None:
         worker = worker_number(sender)
         if isinstance(message, msg.PushMessage) and worker is not None:
-            self._witness.computed(worker, self.workers[sender].version, (worker, message.ticket))
+            mark = self._contributed[worker] = worker, message.ticket
+            self._witness.computed(worker, self.workers[sender].version, mark, message.steps)
         super()._arrive_at_coordinator(sender, message)
 
     def play(self) -> None:
@@ -214,7 +224,57 @@ class MeasuresNothing(SimulatedCluster):
         super().measure(replace(measure, needs={}), now)
 
 
+class KeepsCancelledSteps(SimulatedCluster):
+    """Lets a step that was cancelled end all the same, where a push takes several."""
+
+    def void(self, worker: int) -> None:
+        own = self.workers._workers.get(worker)
+        generation = None if own is None else own.generation
+        super().void(worker)
+        if own is not None and generation is not None:
+            own.generation = generation
+
+
+class LosesOrders(SimulatedCluster):
+    def tell(self, tell: act.Tell, now: float) -> None:
+        pass
+
+
+class StepsWhereToPush(SimulatedCluster):
+    """Has a worker that is to push after a vote take another step."""
+
+    def release(self, release: act.Release, now: float) -> None:
+        super().release(replace(release, then="step"), now)
+
+
+class RingOfSome(SimulatedCluster):
+    """Leaves the last member out of each sum of a ring."""
+
+    def apply(self, apply: act.Apply, now: float) -> None:
+        if self._collective is not None:
+            apply = replace(apply, pushes=apply.pushes[:-1], weights=apply.weights[:-1])
+        super().apply(apply, now)
+
+
+class LosesMixtures(SimulatedCluster):
+    def mix(self, mix: act.Mix, now: float) -> None:
+        pass
+
+
+class MixesEarlierModels(SimulatedCluster):
+    """Mixes what neighbours have now, and not what they sent at the same exchange."""
+
+    def mix(self, mix: act.Mix, now: float) -> None:
+        super().mix(replace(mix, sent=False), now)
+
+
 FAULTS: dict[type[SimulatedCluster], str] = {
+    KeepsCancelledSteps: r"rounds of two steps that are cancelled.*",
+    LosesOrders: r"rounds that end by an order.*and has sent nothing, after 21 more events",
+    StepsWhereToPush: r"votes.*a vote of worker 0 is handed over, and it was released to push",
+    RingOfSome: r"All-Reduce.*version 1 is made of \[push 0, push 1\]; .* names pushes \[0, 1, 2\]",
+    LosesMixtures: r"gossip.*was computed from the model of version 0; .* says version 1",
+    MixesEarlierModels: r"gossip.*was computed from the model of version -1; .* says version",
     AppliesDiscarded: r"of \[push 2, push 3, push 1, which is discarded\]; .* names pushes \[2, 3\]",
     LosesRelease: r"worker 1 was released with ticket 3 at .* s, and has sent nothing, after 21 more events",
     LoadsLate: r"push 2 of worker 0 was computed from the model of version 0; .* ticket 2 says version 1",
