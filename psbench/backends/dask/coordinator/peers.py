@@ -55,7 +55,7 @@ class Peers:
         self._connected: set[str] = set()
         #: workers that were sent the end of the run: they report, and may then be dead without loss
         self._dismissed: set[str] = set()
-        #: roles whose processes are dead or were refused; a new process of a worker is gone until it is ready
+        #: roles whose processes are dead or were refused; a new process of a lost worker stays in until ready
         self.gone: set[str] = set()
         #: reports at the end of the run, by the role: resources of workers; times of their messages, and of
         #: the servers' service, if these were requested
