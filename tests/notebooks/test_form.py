@@ -44,15 +44,14 @@ NAMES = [
 CHECK = "# NBVAL_CHECK_OUTPUT"
 PANEL = "application/vnd.jupyter.widget-view+json"
 #: notebooks whose cells were edited after their outputs were stored; `make notebooks-fresh` empties it
-OUTDATED: set[str] = {"17_twin", "05_dask_cluster", "15_reproduce", "14_bring_your_own", "12_mapreduce_vs_ps", "08_local_updates", "13_late_gradients"}
-    "09_edge",
+OUTDATED: set[str] = {
     "05_dask_cluster",
-    "14_bring_your_own",
     "08_local_updates",
-    "17_twin",
     "12_mapreduce_vs_ps",
-    "15_reproduce",
     "13_late_gradients",
+    "14_bring_your_own",
+    "15_reproduce",
+    "17_twin",
 }
 #: what a notebook may weigh in a clone
 LARGEST = 300_000
