@@ -162,7 +162,7 @@ def _estimated_rows(file: Path) -> int:
 
 
 def first_row(file: Path, after: int = 0) -> list[str]:
-    """Return the texts of the first line that is not blank, or of one after it.
+    """Return the fields of a non-blank line, by default of the first.
 
     Raises
     ------

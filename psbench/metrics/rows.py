@@ -44,7 +44,7 @@ class Absences:
         self._gone: set[int] = set()
 
     def read(self, rows: Rows) -> Rows:
-        """Return new rows of a log so."""
+        """Return new rows with dropped workers leaving and readmitted workers joining."""
         dropped, readmitted = positions(rows, Kind.DROP), positions(rows, Kind.READMIT)
         if not (len(dropped) or len(readmitted) or self._gone):
             return rows  # only a dropped worker leaves twice

@@ -61,7 +61,7 @@ def _page(comparison: Compared) -> str:
 
 
 def _with_its_unit(cell: str) -> str:
-    """Return a number of a table that wraps before ± and brackets only, never before its unit."""
+    """Return a table's number as HTML that may wrap before ± and brackets, but not before its unit."""
     return re.sub(r" (?=[%×])|(?<=±) ", "\u00a0", cell)
 
 

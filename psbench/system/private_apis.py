@@ -115,7 +115,7 @@ def wrong_usage() -> type[Exception]:
 
 
 def defer_grammar() -> None:
-    """Import that package at its first use instead of with jsonschema.
+    """Import the package `NAME` at its first use instead of with jsonschema.
 
     Altair imports jsonschema, which imports the package where it is installed, and that builds its grammar at
     once: 1.7 of the 2 s of CPU of ``import altair`` in JupyterLab's environment, in every process that draws.

@@ -38,5 +38,5 @@ class ElasticCentre(MovesToMean):
     )
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Take the worker's model by alpha, the centre by the rest."""
+        """Weigh the worker's model by alpha, and the centre by 1 - alpha."""
         return [Apply(pushes, [self.elastic_rate], {"keep": 1.0 - self.elastic_rate})]

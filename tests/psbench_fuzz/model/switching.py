@@ -42,7 +42,7 @@ class _After(_Manual):
 
 
 class _OfLosses(_Manual):
-    """Losses of the last epochs, one an epoch: the first at or after its end."""
+    """Base of rules on losses: one loss per epoch, the first at or after its end."""
 
     fewest = 2
 
