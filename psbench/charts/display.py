@@ -121,10 +121,10 @@ _LOOKS = "color", "size", "shape", "strokeDash", "fill", "fillOpacity"
 
 def _time_of(chart: Any) -> str:
     """Return the column that a chart, or its first layer that has one, draws from left to right."""
-    of_own = getattr(getattr(chart, "encoding", alt.Undefined), "x", alt.Undefined)
+    of_own: Any = getattr(getattr(chart, "encoding", alt.Undefined), "x", alt.Undefined)
     if of_own is not alt.Undefined:
         return str(of_own.shorthand).partition(":")[0]
-    layers = getattr(chart, "layer", alt.Undefined)
+    layers: Any = getattr(chart, "layer", alt.Undefined)
     return next(filter(None, map(_time_of, layers)), "") if layers is not alt.Undefined else ""
 
 
