@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,6 @@ from psbench.checkpoints.file import Checkpoint
 from psbench.core import ByNeighbourhood, Kind, Neighbourhoods, SampleGroups, Selection, Strategy, reported
 from psbench.core.events import Push
 from psbench.errors import DoubtfulComposition, ParameterError, UnknownName
-from psbench.results.run import Run
 from psbench.runs.execution import run
 from psbench.runs.fork import Fork, fork
 from psbench.runs.sweeps import sweep
@@ -90,7 +90,7 @@ def test_simulated_live_and_replayed(rule):
     assert live.error is None
     assert torch.equal(live.parameters, virtual.parameters)
     assert replay(virtual) == len(virtual.log)
-    replay(Run(virtual.experiment, live.log, live.parameters, virtual.meta))
+    replay(replace(virtual, log=live.log))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=IDS)
