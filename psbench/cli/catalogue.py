@@ -21,7 +21,7 @@ from psbench.references import resolve
 #: what may be listed, and the domains of parts that are shown then
 KINDS: dict[str, tuple[str, ...]] = {
     "strategies": (),
-    "parts": (*DOMAINS, "codec", "reassignment", "step_time"),
+    "parts": (*DOMAINS, "codec", "neighbourhoods", "reassignment", "step_time"),
     "sharding": ("sharding",),
     "rules": ("switching",),
     "datasets": ("data",),
@@ -34,7 +34,7 @@ KINDS: dict[str, tuple[str, ...]] = {
 #: what one of a kind is called, if not as all of them without an s
 _ONE = {"strategies": "strategy", "rules": "switch rule", "datasets": "data set", "losses": "loss"}
 #: parts that a strategy has unless something else sets it apart
-_USUAL = ("mean", "every_step", "fixed", "parameter_server")
+_USUAL = ("mean", "every_step", "fixed", "parameter_server", "reshuffle")
 
 
 def entries(kind: str) -> list[dict[str, Any]]:

@@ -139,7 +139,6 @@ class Trainer:
             assert self._known_of_data is not None
             shard = self._shards[worker].shard
             made = Chooser(self._selection, shard, self._streams, worker, self._known_of_data)
-            made.memory.step = self._steps[worker]
             self._choosers[worker] = made
         return self._choosers[worker]
 
@@ -242,7 +241,9 @@ class Trainer:
         others: Sequence[int] = injection.get("workers", ())
         each = injection["each"] if others else 0
         size = batch_size - each * len(others)
-        chosen = self._chooser(worker).choose(size, orders, lambda where: self._look(where, model))
+        chooser = self._chooser(worker)
+        chooser.memory.step = number  # whatever it remembers: each mini-batch has a stream of its own
+        chosen = chooser.choose(size, orders, lambda where: self._look(where, model))
         indices, weights = chosen.indices, chosen.weights
         if others:
             indices = np.concatenate([indices, *(self._shared(other, number, each) for other in others)])

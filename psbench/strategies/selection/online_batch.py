@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from psbench.arrays import Integers
+from psbench.arrays import Doubles, Integers
 from psbench.core import Memory, Orders, Selection, parameter
 from psbench.core.selection import NOTHING, Rng
 from psbench.strategies.selection.ranks import drawn_ranks, pressure_at, pressure_field
@@ -60,25 +62,40 @@ class OnlineBatch(Selection):
 
     def learn(self, positions: Integers, memory: Memory) -> None:
         """Put the samples back where their new losses belong."""
-        order, keys = memory.state["order"], memory.state["keys"]
-        new = np.unique(positions)
-        stays = np.ones(len(memory), dtype=bool)
-        stays[new] = False
-        kept = stays[order]
-        order, keys = order[kept], keys[kept]
-        new = new[np.argsort(_keys(memory, new), kind="stable")]
-        own = _keys(memory, new)
-        places = np.searchsorted(keys, own)
-        memory.state |= {"order": np.insert(order, places, new), "keys": np.insert(keys, places, own)}
+        state = memory.state
+        order, keys, key = state["order"], state["keys"], state["key"]
+        own = np.unique(positions)
+        stays, takes = np.ones(len(memory), dtype=bool), np.ones(len(memory), dtype=bool)
+        stays[_places(order, keys, key[own], own)] = False
+        rest, rest_keys = order[stays], keys[stays]
+        key[own] = _keys(memory, own)
+        own = own[np.argsort(key[own], kind="stable")]
+        places = np.searchsorted(rest_keys, key[own]) + np.arange(len(own))
+        takes[places] = False
+        order[takes], keys[takes] = rest, rest_keys
+        order[places], keys[places] = own, key[own]
 
 
-def _keys(memory: Memory, where: Integers) -> np.ndarray:
+def _places(order: Integers, keys: Doubles, own_keys: Doubles, own: Integers) -> Integers:
+    """Return where samples stand in the order; `keys` are those of the samples in their order."""
+    places = np.searchsorted(keys, own_keys)
+    for n in np.flatnonzero(order[places] != own):  # others have the same loss, as 0
+        last = np.searchsorted(keys, own_keys[n], side="right")
+        places[n] += np.flatnonzero(order[places[n] : last] == own[n])[0]
+    return places
+
+
+def _keys(memory: Memory, where: Integers) -> Doubles:
     """Return what samples are sorted by, ascending: their negative losses, those not known first."""
     loss = memory.loss[where]
-    return np.where(np.isnan(loss), -np.inf, -loss)
+    return np.where(np.isnan(loss), _UNKNOWN + _APART * where, -loss)
 
 
-def _sorted(memory: Memory) -> dict[str, np.ndarray]:
-    keys = _keys(memory, np.arange(len(memory)))
-    order = np.argsort(keys, kind="stable")
-    return {"order": order, "keys": keys[order]}
+def _sorted(memory: Memory) -> dict[str, Any]:
+    key = _keys(memory, np.arange(len(memory)))
+    order = np.argsort(key, kind="stable")
+    return {"order": order, "keys": key[order], "key": key}
+
+
+#: below the negative of any loss; and what keeps samples apart whose loss is not known
+_UNKNOWN, _APART = -1e308, 1e298

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,6 @@ from psbench.checkpoints.file import Checkpoint
 from psbench.core import ByNeighbourhood, Kind, Neighbourhoods, SampleGroups, Selection, Strategy, reported
 from psbench.core.events import Push
 from psbench.errors import DoubtfulComposition, ParameterError, UnknownName
-from psbench.results.run import Run
 from psbench.runs.execution import run
 from psbench.runs.fork import Fork, fork
 from psbench.runs.sweeps import sweep
@@ -23,7 +23,15 @@ from psbench.testing import check_strategy, toy_experiment
 from psbench.testing.invariants import BrokenContract
 from psbench.training.build import Workload
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+@pytest.fixture(autouse=True)
+def one_torch_thread():
+    """Live workers are threads here, and torch of one thread gives the bits of a simulated run."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
 
 #: each with what its memory has: losses, predictions, norms, a state of its own, orders of the deciding half
 RULES = [
@@ -82,7 +90,7 @@ def test_simulated_live_and_replayed(rule):
     assert live.error is None
     assert torch.equal(live.parameters, virtual.parameters)
     assert replay(virtual) == len(virtual.log)
-    replay(Run(virtual.experiment, live.log, live.parameters, virtual.meta))
+    replay(replace(virtual, log=live.log))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=IDS)
@@ -138,7 +146,7 @@ def switching(first, second):
     }
 
 
-def test_at_a_switch_the_selection_stays_with_its_state_unless_another_is_named():
+def test_a_selection_outlasts_a_switch_unless_another_is_named():
     kept = make_strategy(switching({"name": "asp", "selection": "online_batch"}, "bsp"))
     ended = make_strategy(
         switching({"name": "asp", "selection": "online_batch"}, {"name": "bsp", "selection": "reshuffle"})
@@ -304,7 +312,7 @@ def test_a_neighbourhood_without_samples_is_refused_by_its_name():
     Workload.build(experiment({"name": "never_twice", "neighbourhoods": Unseen()}))  # reads no evaluation
 
 
-def test_a_worker_without_a_neighbourhood_is_said_and_its_shares_are_renormalised():
+def test_a_worker_without_a_neighbourhood_draws_from_the_others():
     spec = experiment("data_aware", sharding={"name": "labels_per_worker", "labels": 1})
     with pytest.warns(DoubtfulComposition, match="3 of 3 workers have no sample of some neighbourhood"):
         workload = Workload.build(spec)
