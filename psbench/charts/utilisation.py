@@ -14,10 +14,9 @@ from psbench.charts.ticks import time_axis
 WORK = {"computing": BLUE, "sending": ORANGE, "cpu_workers": GREEN, "cpu_servers": "#C2418A"}
 TRAFFIC = {"up": PHASE_COLOURS["send"], "down": PHASE_COLOURS["pull"]}
 _NAMES = {
-    "computing": "workers computing",
-    "sending": "workers sending or receiving",
-    "cpu_workers": "cores used by workers",
-    "cpu_servers": "cores used by the server",
+    "sending": "sending or receiving",
+    "cpu_workers": "CPU, workers",
+    "cpu_servers": "CPU, server",
 }
 
 

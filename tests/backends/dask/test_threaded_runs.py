@@ -24,6 +24,7 @@ from psbench.backends.stamps import rows_of
 from psbench.core.log import EventLog, Kind
 from psbench.errors import WorkerLost
 from psbench.experiment import Experiment
+from psbench.metrics import total_bytes, utilisation
 from psbench.testing import toy_experiment
 from psbench.training.build import Workload
 
@@ -90,7 +91,22 @@ def test_every_worker_reports_its_usage_without_emulated_slowness(
         assert min(each["read_s"], each["compute_s"], each["cpu_s"]) > 0
         assert each["read_s"] + each["compute_s"] < each["wall_s"]
     assert used[1]["read_s"] + used[1]["compute_s"] < 0.5 * steps.sum()
+    check_curves(done)
     check_stamps(done, with_server=strategy == "bsp")
+
+
+def check_curves(done: ThreadedRun) -> None:
+    """Check that the curves of CPU use sum to the totals, and lie within the run."""
+    facts = done.outcome.facts
+    frame = utilisation(done.log, facts)
+    integral = (frame["value"] * frame["width_s"]).groupby(frame["series"]).sum()
+    for name, usage in (("cpu_workers", facts["usage"]), ("cpu_servers", facts["server_usage"])):
+        assert integral[name] == pytest.approx(sum(each["cpu_s"] for each in usage), rel=1e-9)
+        for each in usage:
+            assert each["cpu_s"] > 0
+            assert each["samples"][-1][1] == each["cpu_s"]
+            assert 0 <= each["samples"][0][0] < 0.5 * facts["time_s"]
+    assert integral["up"] == total_bytes(done.log)["up"]
 
 
 def stamps_of(done: ThreadedRun) -> tuple[dict[str, Any], dict[str, dict[str, int]]]:
