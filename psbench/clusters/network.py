@@ -57,7 +57,7 @@ class Network:
     way in each direction.
 
     With `link_sharing: equal` the servers' link is no queue: its messages pass at once, each with an equal
-    share (`SharedLink`). A message may then be later than was said when it was sent; see `later`.
+    share (`SharedLink`). A message may then be later than was said when it was sent; see `contention_delay`.
 
     Call in the order of `now`: a message that is asked for with an earlier `now` than one before it queues
     behind that one.
@@ -203,7 +203,7 @@ class Network:
     def _share(
         self, worker: int, back: int, num_bytes: float, rate: float, now: float, latency: float
     ) -> float:
-        """Start a message on a shared link; see `later`."""
+        """Begin a message on a link that is shared; see `contention_delay`."""
         self._carried += num_bytes
         flow = self._flow_of[worker, back] = next(self._flows)
         arrives = self._links[back].begin(flow, num_bytes, rate, now) + latency

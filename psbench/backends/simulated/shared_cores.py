@@ -20,8 +20,9 @@ class StepBegins:
 class SharedCores:
     """Processor sharing: of n steps under way each gets a core, or an equal share of all.
 
-    A step that begins makes those under way longer, so an end is looked at again when it has come (`later`).
-    One that is cancelled goes on to its end, as a live worker's does, and its worker's next begins after it.
+    A step that begins makes those under way longer, so an end is looked at again when it has come
+    (`contention_delay`). One that is cancelled goes on to its end, as a live worker's does, and its worker's
+    next begins after it.
 
     Parameters
     ----------

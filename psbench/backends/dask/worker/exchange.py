@@ -1,4 +1,7 @@
-"""Exchanges of a worker under a composition: pushes out, models and aggregates in."""
+"""What a live worker exchanges under a composition: pushes out, models and aggregates in.
+
+See `psbench.backends.exchange.Exchange`, which simulated exchanges are, too.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ from psbench.training.server import all_finite
 
 
 class WorkerExchange:
-    """Base of both exchanges: the current push, and the residual of an earlier composition.
+    """What the exchanges share: a push, and the residual of an earlier composition that goes with it.
 
     Parameters
     ----------
