@@ -355,7 +355,7 @@ def known():
 
 class TestScriptedCluster:
     def test_it_says_how_far(self):
-        with pytest.raises(ParameterError, match="say how far to run"):
+        with pytest.raises(ParameterError, match="give an end"):
             ScriptedCluster("bsp", [1, 2]).run()
         with pytest.raises(ParameterError, match="give num_workers"):
             ScriptedCluster("bsp", lambda worker, number: 1.0)

@@ -380,7 +380,7 @@ BAD = {
     "few classes": (lambda: ps.data((X, Y), classes=2), "labels run from 0 to 2, but classes says 2"),
     "unknown class": (lambda: ps.data((X, KINDS[Y]), classes=["a", "b"]), "'c', which is not among classes"),
     "classes of numbers": (lambda: ps.data((X, NUMBERS), classes=2), "the task is 'regression'"),
-    "fraction as class": (lambda: ps.data((X, NUMBERS), task="classification"), "is no class"),
+    "fraction as class": (lambda: ps.data((X, NUMBERS), task="classification"), "is not a class"),
     "texts to predict": (lambda: ps.data((X, KINDS[Y]), task="regression"), "holds texts such as"),
     "validation twice": (lambda: ps.data((X, Y, X, Y), validation=(X, Y)), "given twice"),
     "share of given": (lambda: ps.data((X, Y, X, Y), val_fraction=0.5), "leave out val_fraction = 0.5"),

@@ -311,7 +311,7 @@ def test_a_worker_that_is_gone_comes_back():
         (Fork(1.0, strategy="strategy_switch"), "which switches"),
         (Fork(1.0, worker=1, speed=0.0), "positive"),
         (Fork(1.0, worker=1, link=-1.0), "link must be positive"),
-        (Fork(1.0, worker=1, back=True), "worker 1 is there at 1 s: only one that is gone"),
+        (Fork(1.0, worker=1, back=True), "worker 1 is there at 1 s: only a lost worker"),
         (Fork(1.0, switch=True), "nothing to switch to"),
     ],
     ids=str,

@@ -154,7 +154,7 @@ def test_measured_machines_are_a_situation_too(
     panel: Panel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match="measure your machines by `psbench calibrate`"):
+    with pytest.raises(DataError, match="measure yours with `psbench calibrate`"):
         SITUATIONS["my_cluster"].experiment()
     links = {"name": "trace", "seconds": [[1e-3]] * 4}
     cluster = {"workers": 2, "speed": [1.0, 0.5], "step_time": {"name": "constant"}, "link_time": links}
