@@ -82,7 +82,8 @@ def curve(
     title = TITLES.get(y, y.replace("val_", "Validation ", 1).replace("_", " "))
     all_looks = looks(labels)
     drawn = {label: all_looks[label] for label in (labels if shown is None else shown)}
-    has_legend = len(drawn) > ENDS
+    is_long = max(map(len, drawn), default=0) > LONGEST
+    has_legend = len(drawn) > ENDS or (is_long and len(drawn) > 1)
     legend = alt.Legend(title=None, symbolType="stroke", symbolSize=400) if has_legend else None
     colour = alt.Color("label:N", scale=look_scale(drawn), legend=legend)
     fill = alt.Fill("look:N", scale=look_scale(drawn, "colour", _LOOK), legend=None)
@@ -105,8 +106,8 @@ def curve(
         shape = alt.Shape("look:N", scale=look_scale(drawn, "shape", _LOOK), legend=None)
         points = valid.mark_point(size=34, strokeWidth=0, fillOpacity=1, clip=True)
         layers.append(points.encode(y=alt.Y(f"{y}:Q"), fill=fill, shape=shape, tooltip=tooltip))
-    if len(drawn) <= ENDS:
-        layers += _ends(valid, x, y, y_format, colour)
+    if not has_legend:
+        layers += _ends(valid, x, y, y_format, colour, has_names=not is_long)
     if isinstance(table, str) or ("event" in table and table["event"].notna().any()):
         layers += _events(base, x, colour, is_falling=y.endswith("loss"))
     known_axes = {"x": x, "axes": dict(axes) if x in axes else {}}
@@ -166,9 +167,13 @@ def _highlighted(line: alt.Chart) -> list[alt.Chart]:
 
 #: so many lines are named at their ends: the words of more would lie over each other
 ENDS = 2
+#: letters of the longest name that there is room for at the end of a line; a single line needs none
+LONGEST = 24
 
 
-def _ends(valid: alt.Chart, x: str, y: str, y_format: str, colour: alt.Color) -> list[alt.Chart]:
+def _ends(
+    valid: alt.Chart, x: str, y: str, y_format: str, colour: alt.Color, has_names: bool
+) -> list[alt.Chart]:
     """Return a dot where each line ends, with its name and last value above it: no name over another."""
     last = (
         valid.transform_joinaggregate(last=f"max({x})", groupby=["label"])
@@ -182,7 +187,8 @@ def _ends(valid: alt.Chart, x: str, y: str, y_format: str, colour: alt.Color) ->
     value = f"format(datum['{y}'], '.1%')" if y_format.endswith("%") else f"format(datum['{y}'], '.3~r')"
     dot = last.mark_circle(size=45, opacity=1).encode(y=f"{y}:Q", color=colour)
     # on the side on which there is room
-    text = last.transform_calculate(ending=f"datum.label + '  ' + replace({value}, '%', ' %')").mark_text(
+    name = "datum.label + '  ' + " if has_names else ""
+    text = last.transform_calculate(ending=f"{name}replace({value}, '%', ' %')").mark_text(
         align=alt.expr(f"scale('x', datum['{x}']) < {_ROOM} ? 'left' : 'right'"),
         dy=alt.expr(f"-11 - {raised}"),
         fontWeight=600,

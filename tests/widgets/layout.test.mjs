@@ -23,7 +23,7 @@ test("many are bands by speed, with the fastest, the slowest and those that are 
   assert.equal(rows[9].worker, workers[steps.indexOf(499)]);
   assert.deepEqual(
     rows.slice(10).map((row) => row.label),
-    ["77", "13", ""],
+    ["worker 77", "worker 13", ""],
   );
   const bands = rows.slice(1, 9);
   assert.equal(

@@ -149,8 +149,8 @@ function pressable(group, worker, press, at, svg) {
   dragged(group, "speed", worker, press, at, svg);
 }
 
-// What is dragged up or down becomes faster or slower, by a factor that stands beside it; the speed of what is
-// only pressed can be typed.
+// What is dragged up or down becomes faster or slower, by a factor that stands beside it; the factor of what
+// is only pressed can be typed.
 function dragged(element, what, worker, press, at, svg) {
   element.onpointerdown = (down) => {
     press.hold();
