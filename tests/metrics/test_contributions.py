@@ -210,7 +210,7 @@ def test_asp_on_skewed_shards_trains_on_another_distribution():
     assert expected > 0.05
 
 
-def test_the_distance_is_zero_for_equal_and_one_for_disjoint_distributions():
+def test_the_distance_is_0_for_equal_and_1_for_disjoint_shares():
     same, other = np.array([0.5, 0.5, 0.0]), np.array([0.0, 0.0, 1.0])
     assert distance(same, same) == 0
     assert distance(same, other) == 1
