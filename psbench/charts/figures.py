@@ -26,7 +26,7 @@ from psbench.metrics.record import RunRecord
 #: label -> runs that differ in their seed only
 RunsByLabel: TypeAlias = Mapping[str, Sequence[RunRecord]]
 
-#: distance of the classes trained on from the data that is worth a chart that nobody asked for
+#: distance of the classes trained on from the data from which a run shows it unasked
 NOTICEABLE = 0.01
 #: versions that a sequence diagram shows; more messages than these make cannot be followed
 SEQUENCE_VERSIONS = 5

@@ -14,7 +14,7 @@ import numpy as np
 
 from psbench.arrays import Array, Doubles
 from psbench.core.log import EventLog, Kind
-from psbench.errors import UnknownName
+from psbench.errors import DataError, UnknownName
 from psbench.metrics.axes import Axes, AxisValues
 from psbench.metrics.contributions import is_used
 from psbench.metrics.rows import Rows, positions
@@ -47,7 +47,8 @@ class Groups(NamedTuple):
     def of_counts(cls, names: list[str], shards: Any, whole: Any) -> Groups:
         """Return the groups of which each shard and the whole data have so many samples."""
         counts, total = np.asarray(shards, dtype=float), np.asarray(whole, dtype=float)
-        return cls(list(names), counts / counts.sum(axis=1, keepdims=True), total / total.sum())
+        of_each = np.maximum(counts.sum(axis=1, keepdims=True), 1.0)  # an empty shard has no shares
+        return cls(list(names), counts / of_each, total / max(total.sum(), 1.0))
 
 
 def _classes(meta: Mapping[str, Any]) -> Groups | None:
@@ -177,7 +178,7 @@ class TrainedGroups:
         shown = np.flatnonzero((self._count + 1 + np.arange(len(place))) % self._workers == 0)
         self._samples, self._count = until[-1], self._count + len(place)
         of_groups = until[shown] @ self.groups.of_shards
-        shares = of_groups / of_groups.sum(axis=1, keepdims=True)
+        shares = of_groups / np.maximum(of_groups.sum(axis=1, keepdims=True), 1e-300)
         return place[shown], distance(shares, self.groups.whole)
 
     def _shards(self, log: EventLog, rows: Rows) -> dict[int, dict[int, int]]:
@@ -194,6 +195,8 @@ class TrainedGroups:
                 self._shared.clear()
                 continue
             worker, shared = int(row["worker"]), self._shared.get(int(row["worker"]))
+            if shared and max(shared["workers"], default=0) >= self._workers:
+                raise DataError(f"this log has samples of worker {max(shared['workers'])} of {self._workers}")
             if shared and row["samples"] > 0:
                 steps = max(int(row["steps"]), 1)
                 found[place] = dict.fromkeys(shared["workers"], shared["each"] * steps)

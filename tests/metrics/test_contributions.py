@@ -11,7 +11,7 @@ from toybox import put_in, take_out
 import psbench as ps
 from psbench.core import ClusterView, Commit, Consistency, Discard, Push, Release, parameter
 from psbench.core.log import EventLog, Kind
-from psbench.errors import ParameterError, SpecError, UnknownName
+from psbench.errors import DataError, ParameterError, SpecError, UnknownName
 from psbench.metrics import contributions, group_distance, share_of_applied, trained_groups
 from psbench.metrics.contributions import Work, starved_workers
 from psbench.metrics.trained_groups import Groups, distance, groups_of
@@ -210,7 +210,7 @@ def test_asp_on_skewed_shards_trains_on_another_distribution():
     assert expected > 0.05
 
 
-def test_the_distance_is_zero_for_equal_and_one_for_disjoint_distributions():
+def test_the_distance_is_0_for_equal_and_1_for_disjoint_shares():
     same, other = np.array([0.5, 0.5, 0.0]), np.array([0.0, 0.0, 1.0])
     assert distance(same, same) == 0
     assert distance(same, other) == 1
@@ -239,6 +239,16 @@ def test_shared_samples_are_those_of_the_workers_that_share_them():
     log.add(Kind.PUSH, 2.0, 0, 1, 1, 8, 1)
     log.add(Kind.APPLY, 2.0, 0, 1, 2, 8, 1, loss=1.0)
     assert trained_groups(log, meta)["samples"].tolist() == [12, 4]
+
+
+def test_samples_of_a_worker_that_there_is_not_are_refused():
+    log = EventLog()
+    log.add(Kind.RELEASE, 0.0, 0, text='{"injection":{"each":4,"workers":[7]}}')
+    log.add(Kind.PUSH, 1.0, 0, 0, 0, 8, 1)
+    log.add(Kind.APPLY, 1.0, 0, 0, 1, 8, 1, loss=1.0)
+    meta = {"classes": ["a"], "label_counts": [[10], [0]], "class_counts": [10]}
+    with pytest.raises(DataError, match="samples of worker 7 of 2"):
+        trained_groups(log, meta)
 
 
 # -------------------------------------------------------------------- counted again
