@@ -184,7 +184,7 @@ class Witness:
             if self.sees_model and version != release.load:
                 self.fail(f"{_name(push)} was computed from the model of version {version}{_load(release)}")
             if view.neighbourhood is not None and version > 0:
-                self._made += 1  # without a server nobody else sees what mixtures are
+                self._made += 1  # no server shows what mixtures are
 
     def _take_computed(self, push: ev.Push) -> tuple[list[int], Mark]:
         """Return the versions that the steps of a push were computed from, and the mark of the last."""
