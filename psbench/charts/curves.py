@@ -101,7 +101,7 @@ def curve(
         strokeDash=alt.StrokeDash("label:N", scale=look_scale(drawn, "dash"), legend=legend),
         tooltip=tooltip,
     )
-    layers += [line] if not has_legend else _highlighted(line)
+    layers += _highlighted(line) if len(drawn) > ENDS else [line]
     if _few(table, len(drawn), y):
         shape = alt.Shape("look:N", scale=look_scale(drawn, "shape", _LOOK), legend=None)
         points = valid.mark_point(size=34, strokeWidth=0, fillOpacity=1, clip=True)
