@@ -17,6 +17,7 @@ from psbench.core.specification import limits_of
 from psbench.core.strategy import DOMAINS
 from psbench.core.switching_strategy import LaterSwitch
 from psbench.errors import ParameterError, SpecError
+from psbench.strategies.selection import Reshuffle
 from psbench.testing.random_cluster import fitting_sizes
 
 #: attempts at something valid with a given part before it is said that nothing goes with it
@@ -164,7 +165,7 @@ def _mended(drawn: Kinds, choices: dict[str, list[type[Part]]], rng: np.random.G
 @cache
 def _reasons(*kinds: type[Part]) -> int:
     """Return the number of conflicts between these parts with their defaults."""
-    parts = {kind.domain: _default(kind) for kind in kinds}
+    parts = {"selection": _default(Reshuffle)} | {kind.domain: _default(kind) for kind in kinds}
     return len(misfits(cast(Composition, SimpleNamespace(**parts))))
 
 

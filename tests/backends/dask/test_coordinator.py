@@ -60,6 +60,7 @@ class Live:
 
     def __init__(self, *said: list[Any]) -> None:
         self.said, self.given = list(said), list[Any]()
+        self.run = SimpleNamespace(begin_s=0.0)
 
     def handle(self, given: Any, now: float) -> list[Any]:
         self.given.append(given)
@@ -176,7 +177,8 @@ def test_an_outcome_says_what_the_coordinator_did_and_its_stamps(workload: Workl
     outcome = msg.RunOutcome("finished", "", {}, {})
     one = coordinator(workload, [Send("client", outcome), End()])
     one._stamps = CoordinatorStamps(2) if stamped else None
-    one.live.run = SimpleNamespace(peers=SimpleNamespace(stamps={"worker 1": {}}, served={"server 0": {}}))
+    peers = SimpleNamespace(stamps={"worker 1": {}}, served={"server 0": {}})
+    one.live.run = SimpleNamespace(begin_s=0.0, peers=peers)
     one.run()
     assert outcome.facts.pop("coordinator") == {"pushes": 0, "handled_s": 0.0, "serving_s": 0.0}
     stamps = outcome.facts.pop("stamps", None)
