@@ -301,7 +301,7 @@ def test_a_worker_of_the_machine_is_dragged_slower_and_lost(panel: Direct, scree
     panel.wait(key, argument=last + 2)
     web.evaluate("(t) => document.querySelector('.psb-lab').stage.go(t, true)", lost.at_s * 1.5)
     panel.settle(200)
-    assert "Worker 1 is gone since" in web.text_content(".psb-why")
+    assert "Worker 1 has been gone since" in web.text_content(".psb-why")
     gone = web.locator(".psb-node.psb-gone")
     assert gone.count() == 1
     gone.locator(".psb-node-hold").click()
