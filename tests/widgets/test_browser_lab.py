@@ -140,6 +140,7 @@ def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, scr
     pick(web, "stop", "epochs", "3000")
     web.click(".psb-section-strategy > summary")
     web.locator('.psb-nested:has(> .psb-label:text-is("rule")) select').first.select_option("manual")
+    web.click(".psb-all-settings")  # open, they would push the charts out of sight
 
     web.click("button.psb-run")
     wait_rows(web, "val_accuracy", 3)
