@@ -31,6 +31,8 @@ _AXIS_TITLES = {
 
 #: what an axis of whole numbers writes: nothing between two of them
 _WHOLE = "datum.value % 1 ? '' : format(datum.value, ',d')"
+#: a long name beside its bar goes on in another line: cut off, two could look the same
+_WRAPPED = r"split(trim(replace(datum.label, regexp('(.{1,26})( |$)', 'g'), '$1\n')), '\n')"
 
 
 def bars(counts: Integers, bins: int = 40) -> dict[str, Array]:
@@ -154,7 +156,7 @@ def traffic_chart(data: Data, title: str = TITLES["bytes"]) -> alt.Chart:
         .mark_bar(size=13)
         .encode(
             x=alt.X("bytes:Q", title="bytes", axis=alt.Axis(format="~s", tickCount=6)),
-            y=alt.Y("label:N", title=None, sort=None),
+            y=alt.Y("label:N", title=None, sort=None, axis=alt.Axis(labelExpr=_WRAPPED)),
             color=alt.Color("direction:N", scale=colours, legend=alt.Legend(title=None)),
             order=alt.Order("direction:N", sort="descending"),
             tooltip=tooltips("label:N", "direction:N", "bytes:Q .4~s"),
