@@ -139,7 +139,7 @@ def test_the_tree_is_the_graph_walked_node_by_node(strategy, own_steps):
 
 
 @pytest.mark.parametrize("strategy", ["bsp", "asp", {"name": "local_sgd"}], ids=str)
-def test_one_worker_is_sgd_whose_gradients_are_taken_where_they_are_applied(strategy):
+def test_one_worker_is_sgd_with_gradients_where_they_are_applied(strategy):
     done = ps.run(toy_experiment(strategy, cluster={"workers": 1}))
     tree = metrics.computation_tree(done.log, done.experiment.strategy)
     assert tree.radius == 0
