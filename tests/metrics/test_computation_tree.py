@@ -186,7 +186,7 @@ def test_a_strategy_without_a_tree_is_refused_with_the_reason(strategy, why):
         metrics.computation_tree(EventLog(), make_strategy(strategy))
 
 
-def test_the_drawing_has_a_bar_from_where_each_gradient_was_taken_to_where_it_was_applied():
+def test_bars_go_from_where_a_gradient_was_taken_to_where_it_was_applied():
     done = ps.run(toy_experiment("asp", cluster={"workers": 3, "speed": [1.0, 0.7, 0.3]}))
     tree = metrics.computation_tree(done.log, done.experiment.strategy)
     piece = charts.tree_figure(tree, first=5, nodes=4)
