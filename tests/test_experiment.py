@@ -87,6 +87,7 @@ def test_composed_strategy_as_printed_in_the_design():
         "every_step",
         "fixed",
         "parameter_server",
+        "reshuffle",
     ]
     assert (strategy.consistency.staleness_bound, strategy.placement.servers) == (3, 2)
     assert experiment.cluster.profile().speed == (1, 1, 1, 0.5)

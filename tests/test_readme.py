@@ -50,10 +50,10 @@ def judge(run: Run) -> str:
 
 @pytest.mark.slow
 def test_what_its_yaml_composes_learns() -> None:
-    """Examples that name no data: the default experiment, a strategy composed of parts, a robust one."""
+    """Examples on digits: samples that are chosen, a strategy composed of parts, a robust one, a switch."""
     examples = [Experiment.from_spec(yaml.safe_load(body)) for body in blocks("yaml")]
     learns = [each for each in examples if each.data.name == "digits" and each.backend == "simulated"]
-    assert [each.title for each in learns] == ["custom", "custom", "strategy-switch-on-c2"]
+    assert [each.title for each in learns] == ["asp", "custom", "custom", "strategy-switch-on-c2"]
     for each in learns:
         judge(run(each.but(stop={"epochs": 12})))
 

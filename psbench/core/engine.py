@@ -33,7 +33,7 @@ from psbench.core.wire_size import WireSize
 from psbench.errors import ProtocolError, UnansweredWorker
 
 #: written in logs
-_FORGOTTEN = "dropped the codecs' residuals: they hold {}s, and pushes now carry {}"
+_FORGOTTEN = "dropped the codecs' residuals: they are from pushes of {}, and pushes now carry {}"
 _PUSH = int(Kind.PUSH)
 
 
@@ -217,8 +217,9 @@ class Engine:
         self._install(self.view.in_force)
         self.view.fragment_updates = updates
         self._processor.set_ranges(ranges)
+        parts = {"selection": {}} | state["parts"]  # older states have no selection
         for part in self.composition.parts:
-            part.load_state_dict(state["parts"].get(part.domain, {}))  # older states have no selection
+            part.load_state_dict(parts[part.domain])
         if self._rules is not None:
             self._rules.load_state_dict(state["rule"], self.view.in_force)
             self._use_rule()

@@ -60,6 +60,7 @@ class Intervals:
 
     def __init__(self, width_s: float = _FIRST_S) -> None:
         self.width_s, self.sums = width_s, np.zeros(MOST)
+        self.end_s = 0.0  # of the last amount: sums cannot tell, as they are rounded
 
     def reach(self, end_s: float) -> None:
         """Widen the intervals until they reach that far."""
@@ -69,7 +70,8 @@ class Intervals:
 
     def add(self, start_s: Array, end_s: Array, amounts: Array) -> None:
         """Add amounts, each spread evenly from its start to its end; at once if these are equal."""
-        self.reach(float(end_s.max(initial=0.0)))
+        self.end_s = float(end_s.max(initial=self.end_s))
+        self.reach(self.end_s)
         lasts = end_s > start_s
         places = np.minimum((end_s[~lasts] / self.width_s).astype(np.int64), MOST - 1)
         self.sums += np.bincount(places, weights=amounts[~lasts], minlength=MOST)
@@ -84,12 +86,16 @@ class Intervals:
         self.sums += np.bincount(last, rates * (stop - last * self.width_s), MOST)
         # those in between are full: rates begin behind the first interval, and end with the last
         change = np.bincount(first + 1, rates, MOST + 1) - np.bincount(last, rates, MOST + 1)
-        self.sums += np.cumsum(change)[:MOST] * self.width_s
+        lasting = np.cumsum(
+            np.bincount(first + 1, minlength=MOST + 1) - np.bincount(last, minlength=MOST + 1)
+        )
+        # rates that went on and off leave a rest of rounding where there are none
+        self.sums += (np.where(lasting > 0, np.cumsum(change), 0.0) * self.width_s)[:MOST]
 
     def copy(self) -> Intervals:
         """Return a copy, which may be added to."""
         found = Intervals(self.width_s)
-        found.sums = self.sums.copy()
+        found.sums, found.end_s = self.sums.copy(), self.end_s
         return found
 
 
@@ -119,7 +125,7 @@ class Utilisation:
         for name, facts in (("cpu_workers", "usage"), ("cpu_servers", "server_usage")):
             if any(used.get("samples") for used in meta.get(facts, ())):
                 found[name] = _cpu(meta[facts])
-        end_s = max(self._end_s, *(_end(intervals) for intervals in found.values()))
+        end_s = max(self._end_s, *(intervals.end_s for intervals in found.values()))
         for intervals in found.values():
             intervals.reach(end_s)
         width_s = max(intervals.width_s for intervals in found.values())
@@ -152,9 +158,3 @@ def _cpu(usage: Any) -> Intervals:
         at, cpu_s = np.array(used.get("samples") or [(0.0, 0.0)], dtype=float).T
         found.add(at[:-1], at[1:], np.diff(cpu_s))
     return found
-
-
-def _end(intervals: Intervals) -> float:
-    """Return the end of the last interval in which there is something."""
-    used = np.flatnonzero(intervals.sums)
-    return float(used[-1] * intervals.width_s) if len(used) else 0.0

@@ -139,7 +139,7 @@ def test_the_tree_is_the_graph_walked_node_by_node(strategy, own_steps):
 
 
 @pytest.mark.parametrize("strategy", ["bsp", "asp", {"name": "local_sgd"}], ids=str)
-def test_one_worker_is_sgd_whose_gradients_are_taken_where_they_are_applied(strategy):
+def test_one_worker_is_sgd_with_gradients_where_they_are_applied(strategy):
     done = ps.run(toy_experiment(strategy, cluster={"workers": 1}))
     tree = metrics.computation_tree(done.log, done.experiment.strategy)
     assert tree.radius == 0
@@ -186,7 +186,7 @@ def test_a_strategy_without_a_tree_is_refused_with_the_reason(strategy, why):
         metrics.computation_tree(EventLog(), make_strategy(strategy))
 
 
-def test_the_drawing_has_a_bar_from_where_each_gradient_was_taken_to_where_it_was_applied():
+def test_bars_go_from_where_a_gradient_was_taken_to_where_it_was_applied():
     done = ps.run(toy_experiment("asp", cluster={"workers": 3, "speed": [1.0, 0.7, 0.3]}))
     tree = metrics.computation_tree(done.log, done.experiment.strategy)
     piece = charts.tree_figure(tree, first=5, nodes=4)

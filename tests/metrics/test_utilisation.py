@@ -67,6 +67,15 @@ def test_amounts_are_spread_over_the_intervals_that_they_last():
     assert found.sums[:3].tolist() == [4.0, 8.0, 0.0]
 
 
+def test_rounding_leaves_nothing_behind_the_last_amount():
+    """Rates are added and taken away again, and .1 + .2 - .1 - .2 is not 0."""
+    found = Intervals(width_s=1.0)
+    found.add(np.array([0.5, 0.5]), np.array([2.5, 3.5]), np.array([0.2, 0.6]))
+    assert found.end_s == found.copy().end_s == 3.5
+    assert found.sums[3] > 0
+    assert not found.sums[4:].any()
+
+
 @pytest.mark.parametrize("strategy", ["asp", {"name": "osp", "local_steps": 2}])
 def test_curves_of_a_growing_log_are_those_of_the_whole(strategy):
     run = ps.run(toy_experiment(strategy, cluster=SLOW_LINKS))

@@ -57,8 +57,10 @@ def same(found: Sequence[dict[str, Any]], expected: Table, digits: float) -> Non
     """Compare rows in any order; columns that are not expected must be empty."""
 
     def key(row: dict[str, Any]) -> Any:
-        texts = [str(row.get(name)) for name in ("label", "phase", "reason", "what", "part", "event")]
-        numbers = [row.get(name) for name in ("worker", "server", "value", "start_s", "from_s", "time_s")]
+        texts = [
+            str(row.get(name)) for name in ("label", "phase", "reason", "what", "part", "event", "series")
+        ]
+        numbers = [row.get(name) for name in ("worker", "server", "start_s", "from_s", "time_s", "value")]
         return [*texts, *(-1.0 if number is None else round(float(number), 5) for number in numbers)]
 
     found = sorted(({name: plain(v) for name, v in row.items()} for row in found), key=key)

@@ -209,6 +209,7 @@ def figures_of(compared: Comparison) -> dict[str, list[drawings.Table]]:
         "Waiting, staleness and traffic": [
             [row for label, own in groups.items() for row in drawings.time_use(label, own)],
             [row for label, own in groups.items() for row in drawings.idle(label, own)],
+            [row for label, own in groups.items() for row in drawings.fates(label, own)],
             *(
                 [
                     row

@@ -130,7 +130,7 @@ SPELLED_OUT = {
     "osp": "overlapped synchronisation parallel",
 }
 #: what a name that says nothing to a beginner stands for, in the sentence of the panel
-IN_SHORT = {"bsp": "all wait for all", "ssp": "a bounded lead", "asp": "nobody waits"}
+IN_SHORT = {"bsp": "all wait for all", "ssp": "a bounded lead", "asp": "no waiting"}
 #: what the field calls what strategies of a domain are about
 FIELD_WORDS = {
     "consistency": "synchronous asynchronous stale staleness bound barrier parameter server",

@@ -145,7 +145,7 @@ def test_a_cluster_with_tls_and_a_file_that_says_where_it_is(tmp_path: Path) -> 
         assert done.meta["params_digest"] == simulated(spec.but(connection={})).meta["params_digest"]
         assert ports & allowed
         # without certificates, and with those of somebody else
-        with pytest.raises(ParameterError, match=r"wants TLS.*tls_ca_file"):
+        with pytest.raises(ParameterError, match=r"requires TLS.*tls_ca_file"):
             run(experiment("asp", address, 1))
         (tmp_path / "other").mkdir()
         other = certificates(tmp_path / "other")

@@ -330,7 +330,8 @@ class Interpreter(Account):
         if before.leaves_residuals and self.composition.forgets_residual(before):
             parts = before.aggregation, self.composition.aggregation
             old, new = (" and ".join([part.payload, *part.carries]) for part in parts)
-            self.note(f"dropped the codecs' residuals: they hold {old}s, and pushes now carry {new}")
+            found = f"they are from pushes of {old}, and pushes now carry {new}"
+            self.note(f"dropped the codecs' residuals: {found}")
         clock = max((each.clock for each in c.present), default=c.min_clock)
         for member in c.present:
             member.status, member.clock, member.base_version = Status.NEW, clock, -1

@@ -168,10 +168,10 @@ def test_a_switch_hands_the_workers_residuals_on(second):
     simulation, carried = watched(switching({"name": "bsp", "codec": TOP}, second))
     assert sorted(carried) == [0, 1, 2]
     assert all(each.abs().max() > 0 for each in carried.values())
-    left = simulation.cluster.workers.residuals()
+    left = simulation.cluster.workers.exchange.residuals()
     has_memory = isinstance(second, dict) and second["codec"] is TOP
     assert sorted(left) == ([0, 1, 2] if has_memory else [])
-    assert "forgotten" not in "".join(simulation.log.texts)
+    assert "dropped the codecs' residuals" not in "".join(simulation.log.texts)
 
 
 def test_with_rate_one_the_server_has_moved_by_gradients_less_residuals():
@@ -191,7 +191,7 @@ def test_with_rate_one_the_server_has_moved_by_gradients_less_residuals():
 
     simulation.cluster.steps.result = result
     outcome = simulation.run()
-    left = sum(each.double() for each in simulation.cluster.workers.residuals().values())
+    left = sum(each.double() for each in simulation.cluster.workers.exchange.residuals().values())
     pushed = len(simulation.log.of_kind(Kind.PUSH)["id"])
     total = sum(gradients[:pushed]) - left
     moved = (workload.parameters.double() - outcome.parameters.double()) * 3 / 0.1
@@ -209,7 +209,7 @@ def test_gradients_and_models_do_not_add_up_and_the_log_says_so(first, second):
     assert carried == {}
     notes = [simulation.log.text(number) for number in simulation.log.of_kind(Kind.NOTE)["text"]]
     assert len(notes) == 1
-    assert "forgotten" in notes[0]
+    assert notes[0].startswith("dropped the codecs' residuals")
     replay(run(experiment))
 
 

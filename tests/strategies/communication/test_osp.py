@@ -95,7 +95,7 @@ def test_the_server_moves_by_all_that_was_computed_and_no_more(monkeypatch):
     under_way = [
         payload
         for payload, _ in (
-            *simulation.cluster.workers._carried.values(),
+            *simulation.cluster.workers.exchange._carried.values(),
             *simulation.cluster.payloads.values(),
         )
     ]
