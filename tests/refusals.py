@@ -136,6 +136,8 @@ ROWS = {
     "differences_taken_for_gradients": "sends differences from estimates of gradients",
     "differences_sent_twice": "sends again what a push has left out",
     "estimates_of_void_pushes": "and the worker add up the same pushes, and",
+    "no_memory_between_tasks": "what a worker remembers of its samples",
+    "samples_of_a_chunk": "chooses from a worker's shard",
     "sums_of_something_else": "determines what its sums carry",
 }
 

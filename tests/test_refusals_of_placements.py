@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 from draws import kinds
-from refusals import LOCAL, Stateless, refused, simulated, unchecked
+from refusals import LOCAL, PLAIN, Stateless, refused, simulated, unchecked
 
 from psbench.core.actions import Apply, Mix
 from psbench.core.compatibility import misfits
 from psbench.core.log import Kind
 from psbench.core.own_steps import OwnSteps
+from psbench.core.strategy import Strategy
 from psbench.runs.execution import run
 from psbench.testing import ScriptedCluster, toy_experiment
 
@@ -91,6 +92,22 @@ def test_tasks_that_keep_nothing(parts):
     refused("tasks_that_keep_nothing", placement=Stateless(), **parts)
     keeps = unchecked(**parts).communication
     assert isinstance(keeps, OwnSteps) or keeps.overlaps or keeps.accumulates
+
+
+@pytest.mark.parametrize("selection", ["online_batch", "with_replacement"])
+def test_no_memory_between_tasks(selection):
+    """Losses, and where a worker is in its stream, are kept from step to step."""
+    chosen = refused("no_memory_between_tasks", placement=Stateless(), selection=selection)
+    assert chosen.selection.chooses
+    Strategy(**PLAIN | {"placement": "map_reduce", "selection": "reshuffle"})
+
+
+def test_samples_of_a_chunk():
+    """A chunk is the next samples of a shard, and the rule would choose among others."""
+    sized = {"consistency": "bsp", "communication": "local_sgd", "aggregation": "model_average"}
+    sized |= {"stragglers": "dual_binary_search"}
+    chosen = refused("samples_of_a_chunk", **sized, selection="with_replacement")
+    assert chosen.stragglers.sizes_chunks
 
 
 # -------------------------------------------------------------------- without a server

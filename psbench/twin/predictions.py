@@ -120,7 +120,7 @@ class Predictions:
         if self.is_curve:
             best, same = self.best()
             return "\n".join(
-                [*lines, f"quickest: {best}", f"not distinguishable: {', '.join(same) or 'none'}"]
+                [*lines, f"fastest: {best}", f"not distinguishable: {', '.join(same) or 'none'}"]
             )
         lines += [f"not distinguishable: {first} and {second}" for first, second in self.ties()]
         return "\n".join(lines)

@@ -148,7 +148,7 @@ def test_slices_of_a_vector_step_as_the_whole(name):
 @pytest.mark.parametrize(
     ("optimizer", "kind", "said"),
     [
-        ({"name": "torch", "type": "adamw"}, ParameterError, "did you mean 'AdamW'"),
+        ({"name": "torch", "type": "adamww"}, ParameterError, "did you mean 'AdamW'"),
         ({"name": "torch", "type": "LBFGS"}, ParameterError, "cannot step on a flat vector"),
         ({"name": "torch", "type": "Muon"}, ParameterError, "does not take one flat vector|has no 'Muon'"),
         ({"name": "torch", "type": "Adafactor"}, ParameterError, "depends on the whole vector"),

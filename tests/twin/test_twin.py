@@ -328,7 +328,7 @@ def test_a_profile_that_cannot_be_written_is_printed(measured, tmp_path, monkeyp
     [
         ("bsp", {"cluster.workers": 5}, "4 workers were measured, not 5"),
         ("bsp", {"batch_size": 1024}, "batch of 256 samples was not measured, 16 to 32"),
-        ("bsp", {"model.name": "cnn"}, "model.name is not what was measured"),
+        ("bsp", {"model.name": "cnn"}, "model.name was not measured"),
         ("double_squeeze", {}, r"codec one_bit\(.*bucket=64\) takes was not measured"),
     ],
 )
@@ -345,14 +345,14 @@ def test_ranking_and_curve(measured, tmp_path):
     curve = ps.predict(measured, ["ssp"], seeds=2, over=("strategy.staleness_bound", [0, 8]))
     assert [row.setting for row in curve.rows] == ["staleness_bound=0", "staleness_bound=8"]
     assert curve.best() == ("ssp staleness_bound=8", ["ssp staleness_bound=0"])  # of two seeds
-    assert str(curve).endswith("quickest: ssp staleness_bound=8\nnot distinguishable: ssp staleness_bound=0")
+    assert str(curve).endswith("fastest: ssp staleness_bound=8\nnot distinguishable: ssp staleness_bound=0")
     ends = [[row.epoch_s.mean, row.epoch_s.low, row.epoch_s.high] for row in curve.rows]
     table = prediction_table(curve)
     assert table[["value", "low", "high"]].to_numpy() == pytest.approx(np.maximum(ends, 0.0))
     assert (list(table["x"]), list(table["label"])) == ([0, 8], ["ssp", "ssp"])
     assert "<svg" in curve.write(tmp_path / "bound.svg").read_text()
     text = curve.write(tmp_path / "bound.html").read_text()
-    assert all(word in text for word in ("staleness_bound=8", "Quickest: ssp", "90 %", '"low"'))
+    assert all(word in text for word in ("staleness_bound=8", "Fastest: ssp", "90 %", '"low"'))
     assert found.chart().to_dict()["vconcat"][0]["height"] == 3 * 34  # a row for each strategy
     with pytest.raises(ps.SpecError, match=r"written as \.html, \.svg"):
         curve.write(tmp_path / "bound.doc")
@@ -655,5 +655,5 @@ def test_what_misses_the_target_is_neither_the_quickest_nor_tied():
         missed = predicted("asp", epoch, None)
         found = Predictions([reached, missed], 0.9, 5, over="x")
         assert (found.best(), found.ties()) == (("bsp", []), [])
-        assert "quickest: bsp\nnot distinguishable: none" in str(found)
+        assert "fastest: bsp\nnot distinguishable: none" in str(found)
         assert Predictions([missed], 0.9, 5).best() == ("asp", [])
