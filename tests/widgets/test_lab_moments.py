@@ -335,7 +335,7 @@ def test_a_press_ends_a_simulated_run_and_reaches_a_live_one(panel: Panel) -> No
     while panel._runner.view.shown_number != job.number or job.log is None or len(job.log) < 50:
         time.sleep(0.02)
     panel.say("fork", at=0.001, worker=1, kill=True)
-    assert "the run ends here" in panel.last("answer")["text"]
+    assert "the run stops" in panel.last("answer")["text"]
     assert panel.wait(60)
     forked, first = panel.runs
     assert (first["status"], forked["status"]) == ("stopped", "finished")

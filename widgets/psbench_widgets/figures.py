@@ -447,5 +447,6 @@ def _without_axis_titles(spec: dict[str, Any]) -> dict[str, Any]:
     """Remove the titles of the axes: the heading of the chart says them, and the choice beside it."""
     for layer in spec["layer"]:
         for axis in {"x", "y"} & layer["encoding"].keys():
-            layer["encoding"][axis] |= {"title": None}
+            if "value" not in layer["encoding"][axis]:  # a place in pixels has no axis
+                layer["encoding"][axis] |= {"title": None}
     return spec
