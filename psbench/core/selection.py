@@ -158,7 +158,7 @@ class Memory:
         return self.taken / len(self.samples)
 
     def reshuffled(self, size: int, among: Integers | None = None) -> Integers:
-        """Return the next `size` positions, in an order that is drawn anew on every pass.
+        """Return the next `size` positions, in a new random order on every pass.
 
         `among` has the positions to go through, ascending; all of them by default. With others than before a
         new pass begins.

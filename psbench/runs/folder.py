@@ -52,7 +52,7 @@ class RunFolder:
             yield cls(path, run_id, start)
 
     def checkpoints(self, log: EventLog, keep: int | None) -> CheckpointFolder:
-        """Remove what the run makes anew, and return the folder of its checkpoints."""
+        """Remove files that the run writes again, and return the folder of its checkpoints."""
         made, start = CheckpointFolder(self._path, self._run_id, log, keep), self._start
         remove_files_of_others(self._path, self._run_id, () if start is None else start.redone)
         if start is not None:

@@ -45,7 +45,7 @@ class OnlineBatch(Selection):
     )
 
     def look(self, size: int, rng: Rng, memory: Memory, orders: Orders) -> Integers:
-        """Compute all losses anew if that is due."""
+        """Compute all losses again if that is due."""
         if self.refresh is None or memory.passes - memory.state.get("refreshed", 0.0) < self.refresh:
             return NOTHING
         memory.state["refreshed"] = memory.passes

@@ -1,4 +1,4 @@
-"""The beginning of a live run: its processes are awaited, and training starts anew or from a checkpoint."""
+"""The beginning of a live run: wait for its processes, then start training or resume from a checkpoint."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class Coordinator:
         return {"pushes": self._pushes, "handled_s": self._handled_s, "serving_s": serving}
 
     def _usage(self) -> list[dict[str, Any]]:
-        """Return what the first server's process used, which is this one, as plain data."""
+        """Return the CPU use of the first server, which runs in this process, as plain data."""
         self._samples.end()
         taken = self._samples.taken
         wall_s = taken[-1][0] - taken[0][0] if taken else 0.0
