@@ -48,10 +48,10 @@ RULES = [
 IDS = [rule if isinstance(rule, str) else "-".join(map(str, rule.values())) for rule in RULES]
 
 
-class NeverTwice(ByNeighbourhood):
+class DrawnOnce(ByNeighbourhood):
     """Never the same class twice in a row."""
 
-    name = "never_twice"
+    name = "drawn_once"
     remembers = ("loss",)
 
     def choose(self, size, rng, memory, orders):
@@ -82,7 +82,7 @@ def experiment(rule, strategy="bsp", **changes):
 # -------------------------------------------------------------------- the same wherever it runs
 
 
-@pytest.mark.parametrize("rule", [*RULES, NeverTwice()], ids=[*IDS, "never_twice"])
+@pytest.mark.parametrize("rule", [*RULES, DrawnOnce()], ids=[*IDS, "drawn_once"])
 def test_simulated_live_and_replayed(rule):
     """Under a barrier a live run computes the model of the simulated one, and both are decided again."""
     spec = experiment(rule)
@@ -265,7 +265,7 @@ def test_check_strategy_finds_a_selection_that_breaks_the_contract(part, said):
 
 
 def test_check_strategy_takes_one_that_keeps_it():
-    check_strategy(NeverTwice, clusters=1)
+    check_strategy(DrawnOnce, clusters=1)
 
 
 def test_what_does_not_fit_is_refused_with_its_reason():
@@ -311,7 +311,7 @@ def test_a_neighbourhood_without_samples_is_refused_by_its_name():
     ):
         with pytest.raises(ParameterError, match=said):
             Workload.build(experiment({"name": "data_aware", "neighbourhoods": kind()}))
-    Workload.build(experiment({"name": "never_twice", "neighbourhoods": Unseen()}))  # reads no evaluation
+    Workload.build(experiment({"name": "drawn_once", "neighbourhoods": Unseen()}))  # reads no evaluation
 
 
 def test_a_worker_without_a_neighbourhood_draws_from_the_others():
@@ -330,6 +330,6 @@ def test_a_worker_without_a_neighbourhood_draws_from_the_others():
 
 def test_reports_are_the_statistics_under_a_prefix():
     assert reported(Push(0, 0, 0, 0, 8)) == {}
-    done = run(experiment(NeverTwice(), stop={"updates": 2}))
+    done = run(experiment(DrawnOnce(), stop={"updates": 2}))
     texts = [done.log.text(number) for number in done.log.of_kind(Kind.PUSH)["text"]]
     assert all("selection.known" in text for text in texts)
