@@ -7,13 +7,15 @@ is replayed on a laptop, without its data.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from psbench.core import events as ev
+from psbench.core.actions import Action
 from psbench.core.engine import Engine
 from psbench.core.log import EventLog, Kind
 from psbench.core.rounding import largest_remainder
@@ -52,8 +54,48 @@ def replay(run: Run) -> int:
     ReplayMismatch
         With the first row that differs: its number, what was recorded and what was decided now.
     """
+    return _replay_of(run).play()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One answer of a recorded run's engine.
+
+    Attributes
+    ----------
+    rows : (int, int)
+        Its rows of the log: the first, and the one after the last.
+    event : Event or None
+        What it answers; None at the begin and after a resume, and of an evaluation that no rule sees.
+    actions : sequence of Action
+        What the engine decided, in order; complete, as a backend performs it.
+    view : ClusterView
+        As of the end of the answer: read it before the next decision is taken.
+    """
+
+    rows: tuple[int, int]
+    event: ev.Event | None
+    actions: Sequence[Action]
+    view: ClusterView
+
+
+def decisions(run: Run) -> Iterator[Decision]:
+    """Take every decision of a recorded run again, one after another.
+
+    The log says what happened and what was decided; the actions say the rest, such as an update's rate or
+    the epoch at which a worker reads the schedule.
+
+    Raises
+    ------
+    ReplayMismatch
+        At the first row that differs from the recorded one.
+    """
+    return _replay_of(run).decisions()
+
+
+def _replay_of(run: Run) -> Replay:
     again = EventLog()
-    return Replay(run.log, again, _engine(run, again)).play()
+    return Replay(run.log, again, _engine(run, again))
 
 
 class Replay:
@@ -75,28 +117,37 @@ class Replay:
         self._recorded, self._again, self._engine = recorded, again, engine
 
     def play(self) -> int:
-        """Repeat every decision; see `replay`."""
+        """Repeat every decision, and return the number of rows; see `replay`."""
+        rows = 0
+        for decision in self.decisions():
+            rows = decision.rows[1]
+        return rows
+
+    def decisions(self) -> Iterator[Decision]:
+        """Yield every decision as it is repeated; see `decisions`."""
         recorded, again, engine = self._recorded, self._again, self._engine
         rows = recorded.rows()
         engine.pause_for_evaluations(lambda: bool((rows["kind"][len(again) :][:1] == Kind.EVALUATED).any()))
         at = 0
         while at < len(rows):
             row = rows[at]
+            event: ev.Event | None = None
+            actions: Sequence[Action] = ()
             if row["kind"] == Kind.EVALUATED and row["id"] <= 0:  # no rule sees the first and the last
                 again.extend(rows[at : at + 1], [recorded.text(row["text"])])
             elif not engine.view.workers:
                 with _deciding(recorded, at):
-                    engine.begin(_starters(rows[at:]), float(row["time_s"]))
+                    actions = engine.begin(_starters(rows[at:]), float(row["time_s"]))
             elif row["kind"] in _EVENTS:
-                _feed(engine, row, recorded, at)
+                event, actions = _feed(engine, row, recorded, at)
             else:  # fewer rows were decided now than then
                 break
             before, at = at, _compare(recorded, again, at)
             if at == before:  # nothing was decided: the log begins with no worker
                 break
+            yield Decision((before, at), event, actions, engine.view)
         if at < len(rows):
             raise ReplayMismatch(f"row {at}: recorded {describe(recorded, at)}; decided now: nothing more")
-        return at
 
 
 def _engine(run: Run, log: EventLog) -> Engine:
@@ -125,13 +176,14 @@ def _starters(rows: np.ndarray[Any, Any]) -> list[int]:
     return [int(worker) for worker in rows["worker"][: others[0] if len(others) else len(rows)]]
 
 
-def _feed(engine: Engine, row: Any, recorded: EventLog, at: int) -> None:
+def _feed(
+    engine: Engine, row: Any, recorded: EventLog, at: int
+) -> tuple[ev.Event | None, Sequence[Action]]:
     with _deciding(recorded, at):
         event = _event(engine, row, recorded.text(row["text"]))
         if isinstance(event, dict):
-            engine.resume(event["spared"], event["epochs"][1], event.get("again", ()))
-        else:
-            engine.handle(event, float(row["time_s"]))
+            return None, engine.resume(event["spared"], event["epochs"][1], event.get("again", ()))
+        return event, engine.handle(event, float(row["time_s"]))
 
 
 @contextmanager
