@@ -42,6 +42,7 @@ HOMES = [
     ROOT,
     ROOT / "psbench",
     ROOT / "psbench/backends/dask",
+    ROOT / "psbench/causes",
     ROOT / "psbench/twin",
 ]
 #: documents of the site that name files

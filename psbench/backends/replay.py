@@ -176,9 +176,7 @@ def _starters(rows: np.ndarray[Any, Any]) -> list[int]:
     return [int(worker) for worker in rows["worker"][: others[0] if len(others) else len(rows)]]
 
 
-def _feed(
-    engine: Engine, row: Any, recorded: EventLog, at: int
-) -> tuple[ev.Event | None, Sequence[Action]]:
+def _feed(engine: Engine, row: Any, recorded: EventLog, at: int) -> tuple[ev.Event | None, Sequence[Action]]:
     with _deciding(recorded, at):
         event = _event(engine, row, recorded.text(row["text"]))
         if isinstance(event, dict):

@@ -1,4 +1,4 @@
-"""Why is one run worse than another: its recorded schedule is trained again with one cause replaced at a time."""
+"""Why is one run worse than another? Its schedule is trained again with causes taken from the other."""
 
 from __future__ import annotations
 

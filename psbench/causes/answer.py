@@ -92,7 +92,7 @@ class Answer:
 
     @property
     def noise(self) -> float | None:
-        """The standard deviation over seeds of what another draw of mini-batches changes; None of one seed."""
+        """Standard deviation over seeds of the effect of other mini-batches; None with one seed."""
         return standard_deviation([pair.placebo for pair in self.pairs])
 
     @property
@@ -106,7 +106,7 @@ class Answer:
         Returns
         -------
         DataFrame
-            `cause`; `share`, `first` (replaced alone) and `last` (replaced after all others), means over seeds;
+            `cause`; `share`, `first` (replaced alone) and `last` (replaced last): means over seeds;
             `share_ci`, `first_ci`, `last_ci`, half-widths of their 95 % intervals (NaN of one seed).
         """
         import pandas as pd
@@ -122,12 +122,16 @@ class Answer:
         return pd.DataFrame(rows, columns=columns)
 
     def joint(self) -> pd.DataFrame:
-        """Return a row for each pair of causes: `cause`, `other`, and `effect`, that of both beyond each alone."""
+        """Return a row for each pair of causes, with the `effect` of both beyond that of each alone."""
         import pandas as pd
 
         pairs = dict.fromkeys(two for pair in self.pairs for two in pair.shares.joint)
         rows = [
-            {"cause": x, "other": y, **self._spread("effect", lambda shares, x=x, y=y: shares.joint.get((x, y), 0.0))}
+            {
+                "cause": x,
+                "other": y,
+                **self._spread("effect", lambda shares, x=x, y=y: shares.joint.get((x, y), 0.0)),
+            }
             for x, y in pairs
         ]
         return pd.DataFrame(rows, columns=["cause", "other", "effect", "effect_ci"])
@@ -159,16 +163,16 @@ class Answer:
         own = float(np.mean([pair.own for pair in self.pairs]))
         than = "higher" if gap["gap"] >= 0 else "lower"
         found = [
-            f"{self.name} ends with a {self.value} of {own:.3g}, which is {_amount(gap, 'gap', signed=False)} "
-            f"{than} than that of {self.against}{self._over_seeds()}."
+            f"{self.name} ends with a {self.value} of {own:.3g}, which is "
+            f"{_amount(gap, 'gap', signed=False)} {than} than that of {self.against}{self._over_seeds()}."
         ]
         if not self.causes:
             return f"{found[0]} The runs differ in none of the causes that were asked for."
         rest = self._spread("rest", lambda shares: shares.rest)
         if not self.explains:
             found.append(
-                f"These causes do not explain it: {_amount(rest, 'rest')} remains when all of them are replaced, "
-                "more than any of them accounts for."
+                f"These causes do not explain it: {_amount(rest, 'rest')} remains when all of them are replaced, more "
+                "than any of them accounts for."
             )
             return " ".join([*found, *self._doubts()])
         found.append(f"{REST.capitalize()}: {_amount(rest, 'rest')}.")
@@ -190,24 +194,28 @@ class Answer:
             for *two, effect in self.joint()[["cause", "other", "effect"]].itertuples(index=False)
             if name in two
         }
-        if abs(first - last) <= abs(share) or not joint:
+        noise = 0.0 if self.noise is None else self.noise
+        if abs(first - last) <= abs(share) or max(abs(first), abs(last)) <= noise or not joint:
             return ""
         other = max(joint, key=lambda each: joint[each])
         if abs(first) < abs(last):
             return f"Replacing {name} alone changes {first:+.3g}: it acts together with {other}."
-        return f"Replacing {name} alone changes {first:+.3g}, and {last:+.3g} once all others are replaced: {other} has the same effect."
+        return (
+            f"Replacing {name} alone changes {first:+.3g}, and {last:+.3g} once all others are replaced: {other} "
+            "has the same effect."
+        )
 
     def _doubts(self) -> list[str]:
         noise = self.noise
         if noise is None:
             change = self.pairs[0].placebo
             return [
-                f"Another draw of the mini-batches alone changes it by {change:+.3g}. One seed is no answer: ask "
-                "with several."
+                f"Another draw of the mini-batches alone changes it by {change:+.3g}. One seed is no answer: "
+                "ask with several."
             ]
         return [
-            f"Another draw of the mini-batches alone changes it by {noise:.3g} (standard deviation); a smaller "
-            "share is no finding."
+            f"Another draw of the mini-batches alone changes it by {noise:.3g} (standard deviation); a "
+            "smaller share is no finding."
         ]
 
     def text(self, width: int | None = None) -> str:
@@ -253,14 +261,16 @@ class Answer:
         Raises
         ------
         ValueError
-            If the rest is larger than every share: a waterfall would suggest that the causes explain something.
+            If the rest is larger than every share: a waterfall would suggest an explanation.
         """
         from psbench.charts import stack
         from psbench.charts.waterfall import waterfall_chart
 
         if not self.explains:
             raise ValueError(f"no waterfall: {self.sentence}")
-        return stack([waterfall_chart(self._steps(), f"Why is {self.name} different?", self.value, width)], width)
+        return stack(
+            [waterfall_chart(self._steps(), f"Why is {self.name} different?", self.value, width)], width
+        )
 
     def _steps(self) -> pd.DataFrame:
         import pandas as pd
@@ -276,7 +286,10 @@ class Answer:
         steps.append((self.against, at, at, 0.0, nan, "value"))
         table = pd.DataFrame(steps, columns=["step", "start", "stop", "share", "half", "kind"])
         if self.name == self.against:
-            table.loc[0, "step"], table.loc[len(table) - 1, "step"] = f"{self.name} (this run)", f"{self.name} (other)"
+            table.loc[0, "step"], table.loc[len(table) - 1, "step"] = (
+                f"{self.name} (this run)",
+                f"{self.name} (other)",
+            )
         return table.assign(low=table["stop"] - table["half"], high=table["stop"] + table["half"])
 
 

@@ -6,7 +6,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,8 +17,9 @@ import torch
 from psbench.causes.answer import Answer, PairAnswer
 from psbench.causes.cause import CAUSES, Amount, Cause
 from psbench.causes.counterfactual import recompute
-from psbench.causes.schedule import CannotAsk, Schedule, check_recomputable
+from psbench.causes.schedule import CannotAsk, Schedule, Update, check_recomputable
 from psbench.causes.shares import Replaced, shares_of
+from psbench.core.log import EventLog
 from psbench.errors import ParameterError, UnknownName, in_short, naming
 from psbench.experiment import Experiment
 from psbench.results.run import Run
@@ -97,11 +98,16 @@ def why(
     wanted = _causes(causes)
     if type(seeds) is not int or seeds < 1:
         raise ParameterError(f"why: seeds: expected a number of at least 1, got {in_short(seeds)}")
+    mine, other = _read(run), _read(against)
+    _check_experiments(_experiment(mine[0]), _experiment(other[0]), wanted if causes is not None else ())
     show = Display("why") if progress else nullcontext()
     with show as screen:
-        pairs = _pairs(run, against, seeds, processes, folder, screen)
-        for mine, other in pairs:
-            _check_pair(mine, other, value)
+        if isinstance(run, (list, tuple)) or isinstance(against, (list, tuple)):
+            pairs = _paired([_made(each) for each in mine], [_made(each) for each in other])
+        else:
+            pairs = _pairs(mine[0], other[0], seeds, processes, folder, screen)
+        for pair in pairs:
+            _check_value(pair, value)
         answers = _explain(pairs, wanted, causes is not None, value, processes, screen)
     return Answer(value, pairs[0][0].experiment.title, pairs[0][1].experiment.title, answers)
 
@@ -135,20 +141,29 @@ def _causes(given: Sequence[str | type[Cause]] | None) -> list[type[Cause]]:
 # -------------------------------------------------------------------- the runs
 
 
+def _experiment(item: Run | Experiment) -> Experiment:
+    return item.experiment if isinstance(item, Run) else item
+
+
 def _pairs(
-    run: Any, against: Any, seeds: int, processes: int | None, folder: str | Path | None, screen: Any
+    mine: Run | Experiment,
+    other: Run | Experiment,
+    seeds: int,
+    processes: int | None,
+    folder: str | Path | None,
+    screen: Any,
 ) -> list[tuple[Run, Run]]:
-    mine, other = _read(run), _read(against)
-    if isinstance(run, (list, tuple)) or isinstance(against, (list, tuple)):
-        return _paired([_made(each) for each in mine], [_made(each) for each in other])
-    first = [each.experiment if isinstance(each, Run) else each for each in (mine[0], other[0])]
+    """Return the runs of each seed; those that are missing are made."""
+    first = [_experiment(each) for each in (mine, other)]
     if first[0].seed != first[1].seed:
-        raise CannotAsk(f"why: the runs have seeds {first[0].seed} and {first[1].seed}; compare runs of one seed")
+        raise CannotAsk(
+            f"why: the runs have seeds {first[0].seed} and {first[1].seed}; compare runs of one seed"
+        )
     if seeds > 1 and (live := [each.title for each in first if each.backend == "dask"]):
         raise CannotAsk(f"why: {live[0]} is a live run; give a list with the run of each seed, or seeds=1")
     numbers = range(first[0].seed, first[0].seed + seeds)
     cells = [Cell(each.but(seed=seed), {"strategy": each.title}) for seed in numbers for each in first]
-    have = {place: each for place, each in enumerate((mine[0], other[0])) if isinstance(each, Run)}
+    have = {place: each for place, each in enumerate((mine, other)) if isinstance(each, Run)}
     missing = [cell for place, cell in enumerate(cells) if place not in have]
     made = run_cells(
         missing,
@@ -170,9 +185,10 @@ def _read(given: Any) -> list[Run | Experiment]:
         item = Run.load(Path(each)) if isinstance(each, (str, Path)) else each
         if not isinstance(item, Run | Experiment):
             raise ParameterError(f"why: expected a run, an experiment or a folder, got {in_short(each)}")
-        if isinstance(item, Run):
-            check_recomputable(item)
+        check_recomputable(_experiment(item))
         found.append(item)
+    if not found:
+        raise ParameterError("why: expected a run, an experiment or a folder, got an empty list")
     return found
 
 
@@ -185,26 +201,32 @@ def _paired(mine: Sequence[Run], other: Sequence[Run]) -> list[tuple[Run, Run]]:
     seeds = sorted(by_seed[0])
     if len(by_seed[0]) < len(mine) or len(by_seed[1]) < len(other) or seeds != sorted(by_seed[1]):
         raise CannotAsk(
-            f"why: the lists have runs of seeds {seeds} and {sorted(by_seed[1])}; give one run of each seed on "
-            "both sides"
+            f"why: the lists have runs of seeds {seeds} and {sorted(by_seed[1])}; give one run of each seed "
+            "on both sides"
         )
     return [(by_seed[0][seed], by_seed[1][seed]) for seed in seeds]
 
 
-def _check_pair(mine: Run, other: Run, value: str) -> None:
-    check_recomputable(mine)
-    check_recomputable(other)
-    for run in (mine, other):
+def _check_experiments(mine: Experiment, other: Experiment, causes: Sequence[type[Cause]]) -> None:
+    """Refuse experiments that do not compare, and causes that cannot be asked of them."""
+    for field in ("data", "model", "loss"):
+        a, b = (each.spec().get(field) for each in (mine, other))
+        if a != b:
+            raise CannotAsk(f"why: the runs have different {field} ({in_short(a)} and {in_short(b)})")
+    empty = [Schedule(Run(each, EventLog(), {})) for each in (mine, other)]
+    for cause in causes:
+        cause(*empty)
+
+
+def _check_value(pair: tuple[Run, Run], value: str) -> None:
+    for run in pair:
         last = run.log.evaluations()[-1:]
         if not last or value not in last[0]:
             known = [name for name in (last[0] if last else {}) if name not in ("time_s", "epoch", "version")]
             raise CannotAsk(
-                f"why: {run.experiment.title} has no {value!r} in its last evaluation; it has {', '.join(known)}"
+                f"why: {run.experiment.title} has no {value!r} in its last evaluation; it has "
+                f"{', '.join(known)}"
             )
-    for field in ("data", "model", "loss"):
-        a, b = (run.experiment.spec().get(field) for run in (mine, other))
-        if a != b:
-            raise CannotAsk(f"why: the runs have different {field} ({in_short(a)} and {in_short(b)})")
 
 
 # -------------------------------------------------------------------- the answer of each seed
@@ -248,7 +270,9 @@ def _explain(
 def _side_by_side(questions: Sequence[_Question], processes: int) -> Iterator[tuple[int, PairAnswer]]:
     # by cloudpickle, as causes may be classes of a notebook
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        places = {pool.submit(_packed_answer, cloudpickle.dumps(q)): place for place, q in enumerate(questions)}
+        places = {
+            pool.submit(_packed_answer, cloudpickle.dumps(q)): place for place, q in enumerate(questions)
+        }
         for done in as_completed(places):
             yield places[done], cloudpickle.loads(done.result())
 
@@ -260,7 +284,7 @@ def _packed_answer(question: bytes) -> bytes:
 
 def _answer(question: _Question) -> PairAnswer:
     mine, other = question.mine, question.other
-    with naming(f"seed {mine.experiment.seed}"), _threads(mine.experiment.threads):
+    with naming(f"seed {mine.experiment.seed}"):
         b = Schedule.of(other)
         a = Schedule.of(mine)
         if not torch.equal(a.workload.parameters, b.workload.parameters):
@@ -279,8 +303,8 @@ def _answer(question: _Question) -> PairAnswer:
         recorded = mine.parameters, runs[frozenset()].parameters
         if own != _last(mine, question.value) or not torch.equal(*recorded):
             raise CannotAsk(
-                f"why: {mine.experiment.title}: with nothing replaced, its schedule does not give the recorded "
-                "model; it was computed on another machine, or by something that is not recomputed"
+                f"why: {mine.experiment.title}: with nothing replaced, its schedule does not give the "
+                "recorded model; it was computed on another machine, or by something that is not recomputed"
             )
         shares = shares_of(
             [cause.name for cause in asked], value, _last(other, question.value), mine.experiment.seed
@@ -325,8 +349,13 @@ def _longer(schedule: Schedule, samples: int) -> Schedule:
     made = Schedule.of(run_experiment(run.experiment.but(stop=stop)))
     for old, new in zip(schedule.updates, made.updates, strict=False):
         if old.apply.lr_scale != new.apply.lr_scale or _made_of(old) != _made_of(new):
-            raise CannotAsk("amount: the run decides otherwise when it runs for longer, so it cannot be continued")
-    return replace(made, stops_at=schedule.samples)
+            raise CannotAsk(
+                "amount: the run decides otherwise when it runs for longer, so it cannot be continued"
+            )
+    enough = next(
+        place for place, item in enumerate(made.items) if isinstance(item, Update) and item.ends > samples
+    )
+    return Schedule(made.run, made.items[:enough], stops_at=schedule.samples)
 
 
 def _made_of(update: Any) -> list[tuple[int, int, int]]:
@@ -344,13 +373,3 @@ class _Reshuffled(Cause):
 
 def _last(run: Run, value: str) -> Any:
     return run.log.evaluations()[-1][value]
-
-
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -6,6 +6,7 @@ switched off, but transplanted: what both runs have in common explains nothing o
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 from psbench.causes.schedule import CannotAsk, Schedule, Update
@@ -48,7 +49,7 @@ class Cause:
         """Raise `CannotAsk` if this cause cannot be asked of these runs."""
 
     def age(self, samples: int, recorded: int) -> int:
-        """Return the age of the gradient that is applied after so many `samples`, in samples; see `age_at`."""
+        """Return the age, in samples, of the gradient that is applied after so many samples."""
         return recorded
 
     def factor(self, update: Update) -> float:
@@ -83,7 +84,8 @@ class Cause:
         if _draws(self.data(workload)) != _draws(workload):
             return True
         return any(
-            self.factor(update) != 1.0 or any(self.age(at, a.age_at(at)) != a.age_at(at) for at in update.starts)
+            self.factor(update) != 1.0
+            or any(self.age(at, a.age_at(at)) != a.age_at(at) for at in update.starts)
             for update in a.updates
         )
 
@@ -108,11 +110,16 @@ def _needs_gradients(schedule: Schedule, cause: str) -> None:
 def _needs_sgd(schedule: Schedule, cause: str) -> None:
     name = schedule.run.experiment.optimizer.name
     if name != SGD.name:
-        raise CannotAsk(f"{cause}: only sgd has the effective rate lr / (1 - momentum), and this run uses {name}")
+        raise CannotAsk(
+            f"{cause}: only sgd has the effective rate lr / (1 - momentum), and this run uses {name}"
+        )
 
 
 class Staleness(Cause):
-    """Each gradient is as old, in samples, as that of the other run at that place: under BSP it is fresh."""
+    """Each gradient is as old, in samples, as that of the other run at that place: under BSP it is fresh.
+
+    Beyond the end of the other run it keeps its age.
+    """
 
     name = "staleness"
 
@@ -125,11 +132,14 @@ class Staleness(Cause):
                 )
 
     def age(self, samples: int, recorded: int) -> int:
-        return self.b.age_at(samples)
+        return self.b.age_at(samples) if samples < self.b.samples else recorded
 
 
 class Rate(Cause):
-    """Each update moves the model as far per sample as that of the other run at that place."""
+    """Each update moves the model as far per sample as that of the other run at that place.
+
+    Beyond the end of the other run it keeps its rate.
+    """
 
     name = "rate"
 
@@ -139,7 +149,11 @@ class Rate(Cause):
             _needs_sgd(schedule, self.name)
 
     def factor(self, update: Update) -> float:
-        return self.b.rate_at(update.begins) / self.a.rate_at(update.begins)
+        if update.begins >= self.b.samples:
+            return 1.0
+        mine, other = self.a.rate_at(update.begins), self.b.rate_at(update.begins)
+        # .05 / (1 - .9) and .5 / (1 - 0) are one rate, but not one float
+        return 1.0 if math.isclose(mine, other, rel_tol=1e-9) else other / mine
 
 
 class Momentum(Cause):

@@ -15,7 +15,10 @@ _PAIRS = (
     ({"strategy": "asp"}, {"strategy": "bsp"}),
     ({"strategy": "asp"}, {"strategy": "asp", "sharding": {"name": "dirichlet", "alpha": 0.2}}),
     ({"strategy": "bsp"}, {"strategy": "bsp", "optimizer": {"name": "sgd", "lr": 0.02}}),
-    ({"strategy": "asp"}, {"strategy": "asp", "optimizer": {"name": "sgd", "lr": 0.01, "weight_decay": 0.01}}),
+    (
+        {"strategy": "asp"},
+        {"strategy": "asp", "optimizer": {"name": "sgd", "lr": 0.01, "weight_decay": 0.01}},
+    ),
     ({"strategy": {"name": "asp", "codec": "top_k"}}, {"strategy": "asp"}),
     ({"strategy": "asp"}, {"strategy": "asp", "stop": {"epochs": 1}}),
 )
@@ -32,9 +35,9 @@ _COMMON = {
 def check_cause(cause: type[Cause]) -> list[str]:
     """Check a cause on small runs; return the pairs of runs in which it replaced something.
 
-    Replacing nothing must give the run's parameters bit for bit; so must taking the cause from the run
-    itself, which is then no difference; what `differs` denies must change nothing; and of some pair of runs it
-    must replace something.
+    Replacing nothing must give the run's parameters bit for bit, and so must the cause taken from the run
+    itself. A cause that says it does not differ must change nothing. In some pair of runs the cause must
+    replace something.
 
     Raises
     ------

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from psbench.backends.compression import Compression
@@ -46,7 +47,12 @@ def recompute(schedule: Schedule, causes: Sequence[Cause] = ()) -> Run:
     Run
         With the recorded times and the recomputed losses, evaluations and model.
     """
-    return _Counterfactual(schedule, causes).run()
+    before = torch.get_num_threads()
+    torch.set_num_threads(schedule.run.experiment.threads)  # as the run was computed, to the bit
+    try:
+        return _Counterfactual(schedule, causes).run()
+    finally:
+        torch.set_num_threads(before)
 
 
 class _Counterfactual:
@@ -73,11 +79,14 @@ class _Counterfactual:
         self._evaluated: dict[int, dict[str, float]] = {}  # by row
         self._losses: dict[int, float] = {}  # by push
         self._last_row = 0
+        #: whether the log goes on beyond the end
+        self._cut = schedule.stops_at is not None
 
     def run(self) -> Run:
         for item in self._schedule.items:
             if isinstance(item, Update):
                 if item.ends > self._end:
+                    self._cut = True
                     break
                 self._update(item)
             elif isinstance(item, Evaluation):
@@ -117,19 +126,16 @@ class _Counterfactual:
         """Return the recorded run with what was recomputed in it."""
         recorded = self._schedule.run
         rows, log = recorded.log.rows().copy(), EventLog()
-        ends_early = self._end < self._schedule.updates[-1].ends if self._schedule.updates else False
-        if ends_early:
+        if self._cut:
             rows = rows[: self._last_row]
-        for text in recorded.log.texts:
-            log.number(text)
+        texts = [recorded.log.text(number) for number in rows["text"]]
         for at in np.flatnonzero(rows["kind"] == Kind.EVALUATED):
-            values = json.loads(recorded.log.text(rows["text"][at])) | self._evaluated[int(at)]
-            rows["text"][at] = log.number(plain_json(values))
-        pushed = np.flatnonzero(rows["kind"] == Kind.PUSH)
-        for at in pushed:
+            texts[at] = plain_json(json.loads(texts[at]) | self._evaluated[int(at)])
+        rows["text"] = [log.number(text) for text in texts]  # by first use, as in every log
+        for at in np.flatnonzero(rows["kind"] == Kind.PUSH):
             rows["loss"][at] = self._losses.get(int(rows["id"][at]), rows["loss"][at])
         log.append(rows.tobytes())
-        if ends_early:
+        if self._cut:
             self._end_with_evaluation(log, rows)
         parameters, buffers = self._server.parameters.clone(), self._server.buffers.clone()
         names = [cause.name for cause in self._causes]
@@ -221,10 +227,8 @@ class _Gradients:
         self._held[self._version] = self._server.parameters.clone(), self._server.buffers.clone()
 
 
-def _bases_of(
-    schedule: Schedule, causes: Sequence[Cause]
-) -> tuple[dict[int, int], dict[int, list[int]]]:
-    """Return the version that each push's gradient is computed on, and after which update none needs which."""
+def _bases_of(schedule: Schedule, causes: Sequence[Cause]) -> tuple[dict[int, int], dict[int, list[int]]]:
+    """Return the version of each push's gradient, and the versions that nobody needs after each update."""
     bases: dict[int, int] = {}
     last: dict[int, int] = {}
     for number, update in enumerate(schedule.updates):

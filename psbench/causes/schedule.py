@@ -15,6 +15,7 @@ from psbench.core.log import Kind
 from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.strategy import Strategy
 from psbench.errors import ParameterError
+from psbench.experiment import Experiment
 from psbench.results.run import Run
 from psbench.training.build import Workload
 
@@ -124,7 +125,11 @@ class Schedule:
         ReplayMismatch
             If the installed code decides otherwise than the recorded run did.
         """
-        check_recomputable(run)
+        check_recomputable(run.experiment)
+        if run.parameters is None:
+            raise CannotAsk(
+                f"{run.experiment.title}: its model is not there, so nothing can be compared with it"
+            )
         schedule = cls(run)
         reader = _Reader(schedule)
         for decision in decisions(run):
@@ -223,19 +228,19 @@ class _Reader:
         self._steps[push.worker] = made + push.steps
 
 
-def check_recomputable(run: Run) -> None:
-    """Raise if a run's schedule cannot be recomputed.
+def check_recomputable(experiment: Experiment) -> None:
+    """Raise if the schedules of an experiment's runs cannot be recomputed.
 
     Raises
     ------
     CannotAsk
         With the reason.
     """
-    if run.parameters is None:
-        raise CannotAsk(f"{run.experiment.title}: a timing-only run has no gradients to recompute")
-    compositions = run.experiment.strategy.compositions
+    if experiment.timing_only:
+        raise CannotAsk(f"{experiment.title}: a timing-only run has no gradients to recompute")
+    compositions = experiment.strategy.compositions
     if len(compositions) > 1:
-        raise CannotAsk(f"{run.experiment.title}: a run that switches strategies is not recomputed")
+        raise CannotAsk(f"{experiment.title}: a run that switches strategies is not recomputed")
     only = compositions[0]
     if reason := _why_not(only):
         raise CannotAsk(f"{only.name}: {reason}")

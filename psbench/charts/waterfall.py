@@ -32,7 +32,8 @@ def waterfall_chart(table: pd.DataFrame, title: str, unit: str, width: int = 640
     scale = alt.Scale(domain=[lowest - room, highest + room], nice=False, zero=False)
     kinds = ["value", "more", "less", "rest"]
     shown["look"] = [
-        row.kind if row.kind != "share" else ("more" if row.share >= 0 else "less") for row in shown.itertuples()
+        row.kind if row.kind != "share" else ("more" if row.share >= 0 else "less")
+        for row in shown.itertuples()
     ]
     colour = alt.Color(
         "look:N", scale=alt.Scale(domain=kinds, range=["#C9D7E6", BLUE, GREEN, GREY]), legend=None
@@ -40,16 +41,24 @@ def waterfall_chart(table: pd.DataFrame, title: str, unit: str, width: int = 640
     y = alt.Y("step:N", sort=order, title=None, axis=alt.Axis(labelLimit=280))
     base = alt.Chart().encode(y=y)
     tips = [alt.Tooltip("step:N", title="of"), alt.Tooltip("text:N", title=unit)]
-    bars = base.transform_filter("datum.kind != 'value'").mark_bar(height=16).encode(
-        x=alt.X("start:Q", scale=scale, title=unit), x2="stop:Q", color=colour, tooltip=tips
+    bars = (
+        base.transform_filter("datum.kind != 'value'")
+        .mark_bar(height=16)
+        .encode(x=alt.X("start:Q", scale=scale, title=unit), x2="stop:Q", color=colour, tooltip=tips)
     )
-    values = base.transform_filter("datum.kind == 'value'").mark_tick(thickness=3, size=22).encode(
-        x=alt.X("stop:Q", scale=scale), color=colour, tooltip=tips
+    values = (
+        base.transform_filter("datum.kind == 'value'")
+        .mark_tick(thickness=3, size=22)
+        .encode(x=alt.X("stop:Q", scale=scale), color=colour, tooltip=tips)
     )
-    spread = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=1.5, color=GREY).encode(
-        x=alt.X("low:Q", scale=scale), x2="high:Q"
+    spread = (
+        base.transform_filter("isValid(datum.low)")
+        .mark_rule(strokeWidth=1.5, color=GREY)
+        .encode(x=alt.X("low:Q", scale=scale), x2="high:Q")
     )
-    text = base.transform_calculate(at="max(datum.start, datum.stop, isValid(datum.high) ? datum.high : datum.stop)")
+    text = base.transform_calculate(
+        at="max(datum.start, datum.stop, isValid(datum.high) ? datum.high : datum.stop)"
+    )
     labels = text.mark_text(align="left", dx=6).encode(x=alt.X("at:Q", scale=scale), text="text:N")
     layers = alt.layer(bars, values, spread, labels, data=shown)
     return layers.properties(width=width, height=_ROW * len(order), title=title)

@@ -31,9 +31,7 @@ class Display:
     """
 
     def __init__(self, what: str = "sweep") -> None:
-        self._screen: _Screen = (
-            _Cell() if _in_notebook() else _Bar() if sys.stderr.isatty() else _Lines(what)
-        )
+        self._screen: _Screen = _Cell() if _in_notebook() else _Bar() if sys.stderr.isatty() else _Lines(what)
 
     def __enter__(self) -> Self:
         return self
