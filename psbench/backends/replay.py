@@ -134,7 +134,9 @@ class Replay:
             event: ev.Event | None = None
             actions: Sequence[Action] = ()
             if row["kind"] == Kind.EVALUATED and row["id"] <= 0:  # no rule sees the first and the last
-                again.extend(rows[at : at + 1], [recorded.text(row["text"])])
+                evaluated = rows[at : at + 1].copy()
+                evaluated["text"] = again.number(recorded.text(row["text"]))
+                again.extend(evaluated, ())
             elif not engine.view.workers:
                 with _deciding(recorded, at):
                     actions = engine.begin(_starters(rows[at:]), float(row["time_s"]))

@@ -111,15 +111,19 @@ class Answer:
         """
         import pandas as pd
 
-        rows: list[dict[str, Any]] = [{"cause": REST, **self._spread("share", lambda shares: shares.rest)}]
+        columns = ["cause", "share", "share_ci", "first", "first_ci", "last", "last_ci"]
+        rows = [{"cause": name, **row} for name, row in self._rows().items()]
+        return pd.DataFrame(rows, columns=columns)
+
+    def _rows(self) -> dict[str, dict[str, float]]:
+        """Return the numbers of the rest and of each cause, the largest share first."""
+        rows = {REST: self._spread("share", lambda shares: shares.rest)}
         for name in self.causes:
-            row: dict[str, Any] = {"cause": name}
-            row |= self._spread("share", lambda shares, name=name: shares.shares.get(name, 0.0))
+            row = self._spread("share", lambda shares, name=name: shares.shares.get(name, 0.0))
             row |= self._spread("first", lambda shares, name=name: shares.first.get(name, 0.0))
             row |= self._spread("last", lambda shares, name=name: shares.last.get(name, 0.0))
-            rows.append(row)
-        columns = ["cause", "share", "share_ci", "first", "first_ci", "last", "last_ci"]
-        return pd.DataFrame(rows, columns=columns)
+            rows[name] = row
+        return rows
 
     def joint(self) -> pd.DataFrame:
         """Return a row for each pair of causes, with the `effect` of both beyond that of each alone."""
@@ -171,24 +175,24 @@ class Answer:
         rest = self._spread("rest", lambda shares: shares.rest)
         if not self.explains:
             found.append(
-                f"These causes do not explain it: {_amount(rest, 'rest')} remains when all of them are replaced, more "
-                "than any of them accounts for."
+                f"These causes do not explain it: {_amount(rest, 'rest')} remains when all of them are "
+                "replaced, more than any of them accounts for."
             )
             return " ".join([*found, *self._doubts()])
         found.append(f"{REST.capitalize()}: {_amount(rest, 'rest')}.")
-        rows = self.frame().set_index("cause")
-        parts = [f"{name} {_amount(dict(rows.loc[name]), 'share')}" for name in self.causes]
+        rows = self._rows()
+        parts = [f"{name} {_amount(rows[name], 'share')}" for name in self.causes]
         found.append(f"The shares of the causes: {', '.join(parts)}.")
-        found += [self._together(name, rows) for name in self.causes]
-        return " ".join(filter(None, [*found, *self._doubts()]))
+        found += [told for name in self.causes if (told := self._together(name, rows[name]))]
+        return " ".join([*found, *self._doubts()])
 
     def _over_seeds(self) -> str:
         number = len(self.pairs)
         return f" (mean over {number} seeds, with 95 % intervals)" if number > 1 else " (one seed)"
 
-    def _together(self, name: str, rows: pd.DataFrame) -> str:
+    def _together(self, name: str, row: Mapping[str, float]) -> str:
         """Return how a cause acts with another one, if its share hides that."""
-        share, first, last = (float(rows.loc[name, each]) for each in ("share", "first", "last"))
+        share, first, last = row["share"], row["first"], row["last"]
         joint = {
             (set(two) - {name}).pop(): abs(effect)
             for *two, effect in self.joint()[["cause", "other", "effect"]].itertuples(index=False)
@@ -201,8 +205,8 @@ class Answer:
         if abs(first) < abs(last):
             return f"Replacing {name} alone changes {first:+.3g}: it acts together with {other}."
         return (
-            f"Replacing {name} alone changes {first:+.3g}, and {last:+.3g} once all others are replaced: {other} "
-            "has the same effect."
+            f"Replacing {name} alone changes {first:+.3g}, and {last:+.3g} once all others are replaced: "
+            f"{other} has the same effect."
         )
 
     def _doubts(self) -> list[str]:
@@ -278,9 +282,9 @@ class Answer:
         at = float(np.mean([pair.own for pair in self.pairs]))
         nan = float("nan")
         steps = [(self.name, at, at, 0.0, nan, "value")]
-        rows = self.frame().set_index("cause")
+        rows = self._rows()
         for name, kind in [(REST, "rest"), *((name, "share") for name in self.causes)]:
-            share, half = float(rows.loc[name, "share"]), float(rows.loc[name, "share_ci"])
+            share, half = rows[name]["share"], rows[name]["share_ci"]
             steps.append((name, at, at - share, share, half, kind))
             at -= share
         steps.append((self.against, at, at, 0.0, nan, "value"))

@@ -300,8 +300,9 @@ def _answer(question: _Question) -> PairAnswer:
             return float(_last(runs[replaced], question.value))
 
         own = value(frozenset())
-        recorded = mine.parameters, runs[frozenset()].parameters
-        if own != _last(mine, question.value) or not torch.equal(*recorded):
+        again, recorded = runs[frozenset()].parameters, mine.parameters
+        same = again is not None and recorded is not None and torch.equal(again, recorded)
+        if own != _last(mine, question.value) or not same:
             raise CannotAsk(
                 f"why: {mine.experiment.title}: with nothing replaced, its schedule does not give the "
                 "recorded model; it was computed on another machine, or by something that is not recomputed"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from psbench.causes.cause import Cause
@@ -80,5 +82,5 @@ def _parameters(schedule: Schedule, causes: list[Cause]) -> torch.Tensor:
     return found
 
 
-def _words(settings: dict[str, object]) -> str:
+def _words(settings: Mapping[str, object]) -> str:
     return ", ".join(f"{name}={value}" for name, value in settings.items())

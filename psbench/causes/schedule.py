@@ -139,7 +139,8 @@ class Schedule:
     @property
     def composition(self) -> Strategy:
         """The only composition of the run."""
-        return self.run.experiment.strategy.compositions[0]
+        only: Strategy = self.run.experiment.strategy.compositions[0]
+        return only
 
     @cached_property
     def updates(self) -> list[Update]:
@@ -207,8 +208,9 @@ class _Reader:
             if isinstance(action, Release) and action.then == "step":
                 self._begin(action, decision.view.workers[action.worker].batch_size)
             elif isinstance(action, Apply):
-                self._items.append(Update(action, end, self._samples))
-                self._samples = self._items[-1].ends
+                update = Update(action, end, self._samples)
+                self._items.append(update)
+                self._samples = update.ends
             elif isinstance(action, Discard):
                 self._items.append(Dropped(action.push))
             elif isinstance(action, Handover | Mix):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from psbench.charts.colours import BLUE, GREEN, GREY
@@ -26,15 +27,15 @@ def waterfall_chart(table: pd.DataFrame, title: str, unit: str, width: int = 640
     width : int, pixels
     """
     order = table["step"].tolist()
-    shown = table.assign(text=[_signed(row.share, row.kind, row.start) for row in table.itertuples()])
+    own = table["kind"] == "value"
+    signed = table["share"].map("{:+.3g}".format)
+    shown = table.assign(text=signed.where(~own, table["start"].map("{:.3g}".format)))
+    sign = pd.Series(np.where(table["share"] >= 0, "more", "less"), index=table.index)
+    shown = shown.assign(look=table["kind"].where(table["kind"] != "share", sign))
     lowest, highest = shown[["start", "stop"]].min().min(), shown[["start", "stop"]].max().max()
     room = 0.15 * (highest - lowest) or 0.1 * abs(highest) or 1.0
     scale = alt.Scale(domain=[lowest - room, highest + room], nice=False, zero=False)
     kinds = ["value", "more", "less", "rest"]
-    shown["look"] = [
-        row.kind if row.kind != "share" else ("more" if row.share >= 0 else "less")
-        for row in shown.itertuples()
-    ]
     colour = alt.Color(
         "look:N", scale=alt.Scale(domain=kinds, range=["#C9D7E6", BLUE, GREEN, GREY]), legend=None
     )
@@ -60,9 +61,6 @@ def waterfall_chart(table: pd.DataFrame, title: str, unit: str, width: int = 640
         at="max(datum.start, datum.stop, isValid(datum.high) ? datum.high : datum.stop)"
     )
     labels = text.mark_text(align="left", dx=6).encode(x=alt.X("at:Q", scale=scale), text="text:N")
-    layers = alt.layer(bars, values, spread, labels, data=shown)
-    return layers.properties(width=width, height=_ROW * len(order), title=title)
-
-
-def _signed(share: float, kind: str, value: float) -> str:
-    return f"{value:.3g}" if kind == "value" else f"{share:+.3g}"
+    size = {"width": width, "height": _ROW * len(order)}
+    drawn: alt.LayerChart = alt.layer(bars, values, spread, labels, data=shown, title=title, **size)
+    return drawn

@@ -15,7 +15,7 @@ from psbench.clusters import make_cluster
 from psbench.core.collective import Jobs
 from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.typed_data import FileData, typed
-from psbench.errors import DataError, ParameterError, SpecError
+from psbench.errors import DataError, ParameterError, SpecError, naming
 from psbench.experiment import Experiment
 from psbench.results.run import Run
 from psbench.seeds import Streams
@@ -272,11 +272,9 @@ class Calibration:
             between_runs=found.between_runs,
             between_sizes=found.between_sizes,
         )
-        try:
+        with naming(str(path)):
             make_cluster(plain["cluster"])
             measured._experiment("bsp", measured.cluster)
-        except SpecError as error:
-            raise SpecError(f"{path}: {error}") from None
         return measured
 
     def experiment_of(self, strategy: Any, settings: Mapping[str, Any] | None = None) -> Experiment:
