@@ -22,14 +22,14 @@ _PAIRS = (
         {"strategy": "asp", "optimizer": {"name": "sgd", "lr": 0.01, "weight_decay": 0.01}},
     ),
     ({"strategy": {"name": "asp", "codec": "top_k"}}, {"strategy": "asp"}),
-    ({"strategy": "asp"}, {"strategy": "asp", "stop": {"epochs": 1}}),
+    ({"strategy": "asp"}, {"strategy": "asp", "stop": {"epochs": 0.5}}),
 )
 _COMMON = {
     "data": "digits",
     "model": {"name": "mlp", "hidden": [8]},
     "cluster": {"name": "homogeneous", "workers": 4},
     "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.9},
-    "stop": {"epochs": 2},
+    "stop": {"epochs": 1},
     "processes": 1,
 }
 

@@ -228,7 +228,7 @@ class _Gradients:
 
 
 def _bases_of(schedule: Schedule, causes: Sequence[Cause]) -> tuple[dict[int, int], dict[int, list[int]]]:
-    """Return the version of each push's gradient, and the versions that nobody needs after each update."""
+    """Return the version of each push's gradient, and the versions that become unused with each update."""
     bases: dict[int, int] = {}
     last: dict[int, int] = {}
     for number, update in enumerate(schedule.updates):
@@ -240,7 +240,7 @@ def _bases_of(schedule: Schedule, causes: Sequence[Cause]) -> tuple[dict[int, in
             base = push.base_version if age == recorded else schedule.version_at(update.begins - age)
             bases[push.id], last[base] = base, number
     leaves: dict[int, list[int]] = {}
-    for version in range(len(schedule.updates)):  # one that nobody starts from leaves at once
+    for version in range(len(schedule.updates)):  # one that no step starts from leaves at once
         leaves.setdefault(last.get(version, version), []).append(version)
     return bases, leaves
 

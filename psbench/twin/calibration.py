@@ -15,7 +15,7 @@ from psbench.clusters import make_cluster
 from psbench.core.collective import Jobs
 from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.typed_data import FileData, typed
-from psbench.errors import DataError, ParameterError, SpecError, naming
+from psbench.errors import DataError, ParameterError, naming
 from psbench.experiment import Experiment
 from psbench.results.run import Run
 from psbench.seeds import Streams

@@ -354,7 +354,7 @@ def test_wrong_arguments_are_refused_before_a_run_is_made():
         why(3, pair[0])
 
 
-def test_a_cause_that_cannot_be_asked_is_left_out_and_listed_if_nobody_named_it():
+def test_a_cause_that_cannot_be_asked_is_left_out_and_listed():
     answer = why(experiment(optimizer="adam"), experiment("bsp", optimizer="adam"), seeds=1, progress=False)
     assert {"rate", "momentum"} <= answer.refused.keys()
     assert "not asked: rate" in answer.text(100)
