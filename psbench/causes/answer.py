@@ -272,9 +272,7 @@ class Answer:
 
         if not self.explains:
             raise ValueError(f"no waterfall: {self.sentence}")
-        return stack(
-            [waterfall_chart(self._steps(), f"Why is {self.name} different?", self.value, width)], width
-        )
+        return stack([waterfall_chart(self._steps(), f"Why is {self.name} different?", self.value)], width)
 
     def _steps(self) -> pd.DataFrame:
         import pandas as pd

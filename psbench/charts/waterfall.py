@@ -6,13 +6,14 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from psbench.charts.colours import BLUE, GREEN, GREY
+from psbench.charts.colours import BLUE, GREEN, GREY, PHASE_COLOURS
+from psbench.charts.pieces import layered
 
 #: pixels of a bar and the space below it
 _ROW = 34
 
 
-def waterfall_chart(table: pd.DataFrame, title: str, unit: str, width: int = 640) -> alt.LayerChart:
+def waterfall_chart(table: pd.DataFrame, title: str, unit: str) -> alt.LayerChart:
     """Draw a bar for each share, each beginning where the one before it ends.
 
     Parameters
@@ -24,7 +25,6 @@ def waterfall_chart(table: pd.DataFrame, title: str, unit: str, width: int = 640
     title : str
     unit : str
         Title of the axis.
-    width : int, pixels
     """
     order = table["step"].tolist()
     own = table["kind"] == "value"
@@ -37,7 +37,9 @@ def waterfall_chart(table: pd.DataFrame, title: str, unit: str, width: int = 640
     scale = alt.Scale(domain=[lowest - room, highest + room], nice=False, zero=False)
     kinds = ["value", "more", "less", "rest"]
     colour = alt.Color(
-        "look:N", scale=alt.Scale(domain=kinds, range=["#C9D7E6", BLUE, GREEN, GREY]), legend=None
+        "look:N",
+        scale=alt.Scale(domain=kinds, range=[PHASE_COLOURS["compute"], BLUE, GREEN, GREY]),
+        legend=None,
     )
     y = alt.Y("step:N", sort=order, title=None, axis=alt.Axis(labelLimit=280))
     base = alt.Chart().encode(y=y)
@@ -61,6 +63,5 @@ def waterfall_chart(table: pd.DataFrame, title: str, unit: str, width: int = 640
         at="max(datum.start, datum.stop, isValid(datum.high) ? datum.high : datum.stop)"
     )
     labels = text.mark_text(align="left", dx=6).encode(x=alt.X("at:Q", scale=scale), text="text:N")
-    size = {"width": width, "height": _ROW * len(order)}
-    drawn: alt.LayerChart = alt.layer(bars, values, spread, labels, data=shown, title=title, **size)
-    return drawn
+    words = f"How the difference in {unit} between two runs is made up of shares."
+    return layered([bars, values, spread, labels], shown, title, words, _ROW * len(order))

@@ -114,9 +114,7 @@ class ViewState(_Declared):
         fragments = len(self.fragment_updates)
         for worker in self.workers:
             if worker.fragment >= 0 and not worker.fragment < fragments == len(worker.fragment_updates):
-                raise ValueError(
-                    f"worker {worker.id} has a fragment that the server does not have"
-                )
+                raise ValueError(f"worker {worker.id} has a fragment that the server does not have")
         if unknown := {push.worker for push in self.pending} - {*ids}:
             raise ValueError(f"a push of worker {min(unknown)} is pending, who is not there")
         return self
