@@ -240,11 +240,14 @@ def test_a_resume_is_bit_by_bit_or_says_so(strategy, tmp_path, monkeypatch):
             if worker in repeated and strategy in BESIDE_A_PUSH:
                 continue
             if worker in repeated or found[worker]["version"] == would_be[worker]["version"]:
-                assert found[worker] == would_be[worker]
+                but = {"entries": ""} if strategy in MIXED_MEANWHILE else {}
+                assert found[worker] | but == would_be[worker] | but
 
 
 #: whose answers come while they compute
 BESIDE_A_PUSH = {"decoupled_diloco", "eager_diloco", "osp"}
+#: whose models neighbours mix with their own while they compute, earlier or later in a resumed run
+MIXED_MEANWHILE = {"ad_psgd"}
 
 
 def recorded_pushes(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
