@@ -12,9 +12,11 @@ from smoke_sizes import BLANK
 
 import psbench as ps
 from psbench.backends.control import Control
+from psbench.core.log import EventLog, Kind
 from psbench.core.target import Target
 from psbench.errors import Interrupted
 from psbench.experiment import Experiment
+from psbench.results.budget import unequal_epochs
 from psbench.results.comparison import Comparison
 from psbench.results.comparison_table import as_text, text_cells
 from psbench.results.labels import labels_of
@@ -99,6 +101,22 @@ class TestSpeedUps:
         assert [row[headings.index("epochs trained")] for row in rows] == ["0.32", "0.16", "0.32"]
         whole = ps.compare(compared.runs, equal="updates")
         assert (whole.no_test, "equal updates" in whole.budget) == ({}, True)
+
+    @pytest.mark.parametrize(("samples", "reason"), [(2100, ""), (2101, "unequal: 2.1 and 2 epochs")])
+    def test_more_than_5_percent_apart_is_unequal(self, samples, reason):
+        """Of 1,000 samples, two epochs; in either order, and for the mean of several seeds."""
+        given = toy_experiment(stop={"epochs": 2})
+
+        def trained_on(samples: int) -> Run:
+            log = EventLog()
+            log.add(Kind.APPLY, 1.0, 0, 0, 1, samples, 1)
+            return Run(given, log, {"dataset_size": 1000})
+
+        base, other = [trained_on(2000)], [trained_on(samples)]
+        assert unequal_epochs(other, base) == reason
+        assert bool(unequal_epochs(base, other)) == bool(reason)
+        assert unequal_epochs([trained_on(2000), trained_on(2 * samples - 2000)], base) == reason
+        assert not unequal_epochs(other, base, "equal samples: 2 epochs")
 
     def test_a_run_that_reaches_its_target_early_had_the_same_budget(self):
         stop = {"epochs": 2, "target_accuracy": 0.01}
