@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from psbench.backends.control import Control
 from psbench.backends.simulated.simulation import Simulation
-from psbench.core import EventLog, SampleGroups
+from psbench.core import Evaluated, EventLog, SampleGroups
 from psbench.core.selection import KnownOfData
 from psbench.errors import ProtocolError
 from psbench.runs.execution import run
@@ -241,6 +242,22 @@ def test_data_aware_orders_more_of_the_weak_neighbourhood():
     assert counts[5] == counts.min()
     assert len(losses) == 6
     assert np.mean(np.concatenate(recent) == 5) > 2 * counts[5] / counts.sum()
+
+
+def test_the_control_deals_the_same_shares_by_chance():
+    """At every evaluation anew, and from one to the next the same; their entropy stays."""
+    made, aware = DataAware(by="random"), DataAware()
+    view = SimpleNamespace(rng=np.random.default_rng(0))
+    orders = []
+    for number in range(8):
+        event = Evaluated(number, 1, {f"neighbourhood_loss:{h}": float(h) for h in range(6)})
+        made.on_evaluated(event, view)
+        aware.on_evaluated(event, view)
+        shares, dealt = aware.on_release(0, view)["focus"], made.on_release(0, view)["focus"]
+        assert dealt == made.on_release(1, view)["focus"]
+        assert sorted(dealt) == sorted(shares) == shares
+        orders.append(tuple(dealt))
+    assert len({*orders}) == 8
 
 
 # -------------------------------------------------------------------- what is refused
