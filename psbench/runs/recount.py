@@ -62,8 +62,8 @@ def recount(run: Run, by: npt.ArrayLike | None = None) -> pd.DataFrame:
     Raises
     ------
     SpecError
-        If the run does not say which samples it drew: without data (timing only), by a selection, from chunks,
-        with data injection, or if it lost work of which the log does not know how much was drawn.
+        If the run does not say which samples it drew: without data (timing only), by a selection, from
+        chunks, with data injection, or if it lost work of which the log does not know how much was drawn.
     DataError
         If the data cannot be had.
     """
