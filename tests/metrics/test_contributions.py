@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 
 import numpy as np
@@ -12,7 +13,7 @@ import psbench as ps
 from psbench.charts.figures import trained_figures
 from psbench.core import ClusterView, Commit, Consistency, Discard, Push, Release, parameter
 from psbench.core.log import EventLog, Kind
-from psbench.errors import DataError, ParameterError, SpecError, UnknownName
+from psbench.errors import DataError, ParameterError, PsbenchError, SpecError, UnknownName
 from psbench.metrics import contributions, group_distance, share_of_applied, trained_groups
 from psbench.metrics.contributions import Work, starved_workers
 from psbench.metrics.trained_groups import Groups, distance, groups_of
@@ -248,6 +249,19 @@ def test_classes_are_exact_where_they_are_the_neighbourhoods():
     plain = ps.run(toy_experiment("bsp", stop={"epochs": 2}))
     assert groups_of(plain.meta, "neighbourhood") is None
     assert len(trained_groups(plain.log, plain.meta, by="neighbourhood")) == 0
+
+
+def test_neighbourhoods_are_saved_and_a_wrong_record_is_refused(tmp_path):
+    run = ps.run(toy_experiment({"name": "asp", "selection": "data_aware"}, stop={"epochs": 2}))
+    run.save(tmp_path / "run")
+    saved = ps.Run.load(tmp_path / "run")
+    assert saved.frame("neighbourhoods").to_dict() == run.frame("neighbourhoods").to_dict()
+    file = tmp_path / "run" / "run.json"
+    record = json.loads(file.read_text())
+    record["meta"]["neighbourhoods"]["shards"].pop()
+    file.write_text(json.dumps(record))
+    with pytest.raises(PsbenchError, match="neighbourhoods: have not a number for each name and worker"):
+        ps.Run.load(tmp_path / "run")
 
 
 def test_the_distance_is_0_for_equal_and_1_for_disjoint_shares():
