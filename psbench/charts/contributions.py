@@ -88,22 +88,24 @@ def _shades(first: str, last: str, count: int) -> list[str]:
     ]
 
 
-def trained_chart(data: Data, title: str = TITLES["trained"]) -> alt.LayerChart:
-    """Draw the share of each class in what the model was trained on, with its share of the data as a tick.
+def trained_chart(
+    data: Data, title: str = TITLES["trained"], groups: str = "class or range"
+) -> alt.LayerChart:
+    """Draw the share of each group in what the model was trained on, with its share of the data as a tick.
 
     Parameters
     ----------
     data : DataFrame or name of a streamed data set
         Columns `group`, `samples`, `share` (0 to 1), `whole` (0 to 1).
-    title : str
+    title, groups : str
     """
     axis = alt.Axis(labelAngle=0, labelLimit=70)
     base = alt.Chart().encode(
-        x=alt.X("group:N", title="class or range", sort=None, axis=axis),
+        x=alt.X("group:N", title=groups, sort=None, axis=axis),
         tooltip=tooltips("group:N", "samples:Q .4~r", "share:Q .1%", "whole:Q .1%"),
     )
     bars = base.mark_bar(color=BLUE).encode(
         y=alt.Y("share:Q", title="share of the samples", axis=alt.Axis(format="~%", tickCount=5))
     )
     ticks = base.mark_tick(color=ORANGE, opacity=1, thickness=4, size=26).encode(y=alt.Y("whole:Q"))
-    return layered([bars, ticks], data, title, f"{title}: share of each class, and its share of the data")
+    return layered([bars, ticks], data, title, f"{title}: share of each {groups}, and its share of the data")

@@ -313,6 +313,7 @@ def _content(
         features=train.features,
         columns=dict(train.columns),
         is_column=found.is_column,
+        val_columns={} if val is None else dict(val.columns),
     )
 
 

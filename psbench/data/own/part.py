@@ -89,7 +89,7 @@ class OwnData(Own, DataSource):
             val_columns = {name: column[val] for name, column in content.columns.items()}
         else:
             rows = [content.x, content.y, content.val_x, content.val_y]
-            columns, val_columns = dict(content.columns), {}
+            columns, val_columns = dict(content.columns), dict(content.val_columns)
         scale = (0.0, 1.0)
         if self.standardise:
             rows[0], rows[2] = _standardised(rows[0], rows[2], "samples")[0]
