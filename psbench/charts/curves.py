@@ -147,9 +147,7 @@ def _x(x: str, axes: Mapping[str, str], table: Data) -> alt.X:
     title = axes.get(x, x)
     if x.endswith("_s"):
         return alt.X(f"{x}:Q", title=title.removesuffix(" (s)"), axis=time_axis(table, x))
-    # of a curve that has one point, at 0, Vega would call the tick NaN
-    label = "isNaN(datum.value) ? '' : datum.label"
-    return alt.X(f"{x}:Q", title=title, axis=alt.Axis(grid=False, format="~s", tickCount=8, labelExpr=label))
+    return alt.X(f"{x}:Q", title=title, axis=alt.Axis(grid=False, format="~s", tickCount=8))
 
 
 def _few(table: Data, lines: int, y: str) -> bool:
@@ -188,7 +186,7 @@ def _ends(
     dot = last.mark_circle(size=45, opacity=1).encode(y=f"{y}:Q", color=colour)
     # on the side on which there is room
     name = "datum.label + '  ' + " if has_names else ""
-    text = last.transform_calculate(ending=f"{name}replace({value}, '%', ' %')").mark_text(
+    text = last.transform_calculate(ending=f"{name}{value}").mark_text(
         align=alt.expr(f"scale('x', datum['{x}']) < {_ROOM} ? 'left' : 'right'"),
         dy=alt.expr(f"-11 - {raised}"),
         fontWeight=600,

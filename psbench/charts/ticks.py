@@ -45,10 +45,8 @@ def time_axis(data: Data, *columns: str) -> alt.Axis:
 
 
 def value_axis(number_format: str) -> alt.Axis:
-    """Return the axis of what a curve shows; percents have a space before their sign."""
-    if not number_format.endswith("%"):
-        return alt.Axis(format=number_format or "~r", tickCount=6)
-    return alt.Axis(format=number_format, tickCount=5, labelExpr="replace(datum.label, '%', ' %')")
+    """Return the axis of what a curve shows."""
+    return alt.Axis(format=number_format or "~r", tickCount=5 if number_format.endswith("%") else 6)
 
 
 def parameter_axis(values: pd.Series[Any], title: str) -> alt.X:
