@@ -88,10 +88,10 @@ def curve(
     colour = alt.Color("label:N", scale=look_scale(drawn), legend=legend)
     fill = alt.Fill("look:N", scale=look_scale(drawn, "colour", _LOOK), legend=None)
     base = alt.Chart().transform_calculate(look=f"'{_LOOK}' + datum.label").encode(x=_x(x, axes, table))
-    valid = base.transform_filter(f"isValid(datum['{y}'])")
+    valid = _without_late_start(base.transform_filter(f"isValid(datum['{y}'])"), x)
     layers: list[alt.Chart] = []
     if not isinstance(table, str) and f"{y}_low" in table and table[f"{y}_low"].notna().any():
-        known = base.transform_filter(f"isValid(datum['{y}_low'])").mark_area(fillOpacity=0.14, clip=True)
+        known = valid.transform_filter(f"isValid(datum['{y}_low'])").mark_area(fillOpacity=0.14, clip=True)
         layers.append(known.encode(y=alt.Y(f"{y}_low:Q"), y2=alt.Y2(f"{y}_high"), fill=fill))
     scale = alt.Scale(zero=y == "class_distance", padding=4)
     tooltip = tooltips("label:N", f"{x}:Q .5~r", f"{y}:Q .5~r")
@@ -145,9 +145,33 @@ def axis_of(name: str) -> str:
 
 def _x(x: str, axes: Mapping[str, str], table: Data) -> alt.X:
     title = axes.get(x, x)
+    from_zero = alt.Scale(zero=True)  # also where all lines begin late
     if x.endswith("_s"):
-        return alt.X(f"{x}:Q", title=title.removesuffix(" (s)"), axis=time_axis(table, x))
-    return alt.X(f"{x}:Q", title=title, axis=alt.Axis(grid=False, format="~s", tickCount=8))
+        axis, title = time_axis(table, x), title.removesuffix(" (s)")
+    else:
+        axis = alt.Axis(grid=False, format="~s", tickCount=8)
+    return alt.X(f"{x}:Q", title=title, axis=axis, scale=from_zero)
+
+
+#: a line begins late if its second point comes after so many times the usual pause between points
+_LATE = 5
+
+
+def _without_late_start(valid: alt.Chart, x: str) -> alt.Chart:
+    """Return the points of lines, but not the first of one that begins late.
+
+    The line to its second point would show a rise over a time in which the model stayed what it was.
+    """
+    return (
+        valid.transform_window(
+            following=f"lead({x})", number="row_number()", groupby=["label"], sort=[alt.SortField(x)]
+        )
+        .transform_calculate(pause=f"isValid(datum.following) ? datum.following - datum['{x}'] : null")
+        .transform_joinaggregate(usual="median(pause)", points="count()", groupby=["label"])
+        .transform_filter(
+            f"datum.number > 1 || datum.points < 5 || datum.pause <= {_LATE} * datum.usual || !datum.usual"
+        )
+    )
 
 
 def _few(table: Data, lines: int, y: str) -> bool:

@@ -17,6 +17,7 @@ from psbench.errors import ParameterError, SpecError
 from psbench.metrics import interval, repeatability
 from psbench.results import page as results_page
 from psbench.results.html import table_html
+from psbench.results.text import two_digits
 from psbench.results.report import write_report
 from psbench.results.run import Run
 from psbench.runs.comparing import compare
@@ -152,7 +153,7 @@ def test_the_standard_deviation_is_beside_the_interval(comparison):
     assert table["train_accuracy"].between(0.5, 1).all()
     headings, (first, *_) = comparison.cells()
     half, deviation = (table.loc["all_reduce", f"time_s_{name}"] for name in ("ci", "sd"))
-    assert first[headings.index("time (s)")].endswith(f" ± {half:.2g} ({deviation:.2g})")
+    assert first[headings.index("time (s)")].endswith(f" ± {two_digits(half)} ({two_digits(deviation)})")
     assert any("in brackets the standard deviation" in line for line in comparison.remarks)
 
 
@@ -366,6 +367,12 @@ def test_every_chart_is_drawn_in_a_browser_without_internet(comparison, tmp_path
         page.wait_for_function(
             "document.querySelector('#chart-0 svg').textContent.includes('epochs (samples')"
         )
+        page.set_viewport_size({"width": 1366, "height": 768})
+        lines = (
+            "[...document.querySelector('section table').querySelectorAll('tbody td')].map(it => "
+            "it.getBoundingClientRect().height / parseFloat(getComputedStyle(it).lineHeight))"
+        )
+        assert max(page.evaluate(lines)) < 3  # two lines and the padding
         widest = (
             "Math.max(...[...document.querySelectorAll('.chart svg, section > .wide > table')].map(OVER))"
         )
