@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -78,8 +79,9 @@ def curve(
     """
     labels = labels_in(data, labels)
     table = data if isinstance(data, str) else thin(data)
-    y_title, y_format = VALUES.get(y, (y, ""))
-    title = TITLES.get(y, y.replace("val_", "Validation ", 1).replace("_", " "))
+    words = _words(y)
+    y_title, y_format = VALUES.get(y, (words, ""))
+    title = TITLES.get(y, words[0].upper() + words[1:])
     all_looks = looks(labels)
     drawn = {label: all_looks[label] for label in (labels if shown is None else shown)}
     is_long = max(map(len, drawn), default=0) > LONGEST
@@ -113,6 +115,16 @@ def curve(
     known_axes = {"x": x, "axes": dict(axes) if x in axes else {}}
     described = f"{title} against {axes.get(x, x)}"
     return layered(layers, table, title, described, height, usermeta=known_axes)
+
+
+def _words(column: str) -> str:
+    """Return the name of a column in words.
+
+    >>> _words("test_loss"), _words("compute_s"), _words("val_f1")
+    ('test loss', 'compute (s)', 'validation f1')
+    """
+    words = column.replace("val_", "validation ", 1) if column.startswith("val_") else column
+    return re.sub("_s$", " (s)", words).replace("_", " ")
 
 
 def axes_of(clocks: Sequence[str]) -> dict[str, str]:

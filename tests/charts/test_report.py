@@ -17,9 +17,9 @@ from psbench.errors import ParameterError, SpecError
 from psbench.metrics import interval, repeatability
 from psbench.results import page as results_page
 from psbench.results.html import table_html
-from psbench.results.text import two_digits
 from psbench.results.report import write_report
 from psbench.results.run import Run
+from psbench.results.text import two_digits
 from psbench.runs.comparing import compare
 
 

@@ -23,7 +23,6 @@ from psbench_widgets.playback import part_of
 from .direct import Direct
 from .panel import rows
 from .test_browser_lab import machines
-from .test_browser_student import AUDIT
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -153,7 +152,7 @@ def test_a_run_under_way_and_a_long_one_are_shown_as_they_were(panel: Direct, sc
         panel.settle(100)
         assert seen(panel)["why"] == truth(panel, whole, seen(panel)["now"])
     panel.shot(screenshots / "lab-long.png")
-    assert web.evaluate(AUDIT) == []  # large numbers of versions and steps, too
+    assert panel.audit() == []  # large numbers of versions and steps, too
     assert panel.errors() == []
     assert panel.lab._error == ""
 
