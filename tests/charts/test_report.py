@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from widgets.direct import violations
 
 from psbench.core.log import EventLog, Kind
 from psbench.errors import ParameterError, SpecError
@@ -362,6 +363,7 @@ def test_every_chart_is_drawn_in_a_browser_without_internet(comparison, tmp_path
         page.on("pageerror", lambda error: said.append(str(error)))
         page.goto(path.as_uri())
         page.wait_for_selector("body[data-state=drawn]", timeout=240_000)
+        assert violations(page, "body") == []
         assert page.locator(".chart svg").count() == page.locator(".chart").count() > 20
         page.locator("select[data-chart]").first.select_option("epoch")
         page.wait_for_function(
