@@ -161,7 +161,7 @@ def _x(x: str, axes: Mapping[str, str], table: Data) -> alt.X:
     if x.endswith("_s"):
         axis, title = time_axis(table, x), title.removesuffix(" (s)")
     else:
-        axis = alt.Axis(grid=False, format="~s", tickCount=8)
+        axis = value_axis("~s", grid=False, tickCount=8)
     return alt.X(f"{x}:Q", title=title, axis=axis, scale=from_zero)
 
 

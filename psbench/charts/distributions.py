@@ -22,7 +22,7 @@ from psbench.charts.pieces import (
     tooltips,
 )
 from psbench.charts.source import Data, labels_in, source
-from psbench.charts.ticks import time_axis
+from psbench.charts.ticks import time_axis, value_axis
 
 #: what is counted: axis title, and what the shares are shares of
 _AXIS_TITLES = {
@@ -155,7 +155,7 @@ def traffic_chart(data: Data, title: str = TITLES["bytes"]) -> alt.Chart:
         alt.Chart(source(data))
         .mark_bar(size=13)
         .encode(
-            x=alt.X("bytes:Q", title="bytes", axis=alt.Axis(format="~s", tickCount=6)),
+            x=alt.X("bytes:Q", title="bytes", axis=value_axis("~s")),
             y=label_rows(),
             color=alt.Color("direction:N", scale=colours, legend=alt.Legend(title=None)),
             order=alt.Order("direction:N", sort="descending"),

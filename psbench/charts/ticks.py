@@ -44,9 +44,12 @@ def time_axis(data: Data, *columns: str) -> alt.Axis:
     return alt.Axis(grid=False, labelExpr=_LABEL.replace("SPAN", repr(high - low)), **given)
 
 
-def value_axis(number_format: str) -> alt.Axis:
-    """Return the axis of what a curve shows."""
-    return alt.Axis(format=number_format or "~r", tickCount=5 if number_format.endswith("%") else 6)
+def value_axis(number_format: str, **more: Any) -> alt.Axis:
+    """Return the axis of what a curve shows; thousands and millions have letters, and 0 has none."""
+    if number_format == "~s":
+        more["labelExpr"] = "datum.value ? datum.label : '0'"
+    ticks = 5 if number_format.endswith("%") else 6
+    return alt.Axis(**{"format": number_format or "~r", "tickCount": ticks, **more})
 
 
 def parameter_axis(values: pd.Series[Any], title: str) -> alt.X:

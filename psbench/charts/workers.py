@@ -283,7 +283,9 @@ def batch_size_chart(data: Data, title: str = TITLES["batch_size"]) -> alt.Chart
         .mark_line(interpolate="step-after", strokeWidth=1.5)
         .encode(
             x=alt.X("time_s:Q", title="time", axis=time_axis(table, "time_s")),
-            y=alt.Y("batch_size:Q", title="samples a step", scale=alt.Scale(zero=False)),
+            y=alt.Y(
+                "batch_size:Q", title="samples a step", scale=alt.Scale(zero=False), axis=value_axis("~r")
+            ),
             color=alt.Color("worker:O", scale=alt.Scale(scheme="viridis"), legend=alt.Legend(title="worker")),
             detail=alt.Detail("worker:O"),
             tooltip=tooltips("worker:O", "time_s:Q .5~r", "batch_size:Q"),

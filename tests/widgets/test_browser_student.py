@@ -510,6 +510,22 @@ def test_the_moment_moves_by_keyboard_and_everything_has_a_name(panel: Direct) -
     assert panel.web.evaluate(CONTROLS, "unreachable") == []
 
 
+def test_tables_of_charts_have_names_and_are_seen_on_touch_screens(panel: Direct) -> None:
+    panel.web.click(".psb-tab-watch")
+    toggles = panel.web.locator(".psb-watch .psb-chart-toggle")
+    names = toggles.evaluate_all("(all) => all.map((e) => e.ariaLabel)")
+    assert "table: Validation accuracy" in names
+    assert len({*names}) == len(names) > 10
+    seen = "(all) => [...new Set(all.map((e) => getComputedStyle(e).opacity))]"
+    panel.web.mouse.move(5, 5)
+    assert toggles.evaluate_all(seen) == ["0"]
+    session = panel.context.new_cdp_session(panel.web)
+    session.send("Emulation.setEmulatedMedia", {"features": [{"name": "hover", "value": "none"}]})
+    assert toggles.evaluate_all(seen) == ["1"]
+    session.send("Emulation.setEmulatedMedia", {"features": []})
+    session.detach()
+
+
 def test_strategies_are_found_by_a_word_and_typed_values_come_back(panel: Direct) -> None:
     web = panel.web
     machines(web)
