@@ -103,7 +103,7 @@ def curve(
         strokeDash=alt.StrokeDash("label:N", scale=look_scale(drawn, "dash"), legend=legend),
         tooltip=tooltip,
     )
-    layers += _highlighted(line) if len(drawn) > ENDS else [line]
+    layers += _highlighted(line, f"pointed_{y}_{x}") if len(drawn) > ENDS else [line]
     if _few(table, len(drawn), y):
         shape = alt.Shape("look:N", scale=look_scale(drawn, "shape", _LOOK), legend=None)
         points = valid.mark_point(size=34, strokeWidth=0, fillOpacity=1, clip=True)
@@ -191,9 +191,9 @@ def _few(table: Data, lines: int, y: str) -> bool:
     return not isinstance(table, str) and y in table and table[y].notna().sum() <= 60 * max(lines, 1)
 
 
-def _highlighted(line: alt.Chart) -> list[alt.Chart]:
+def _highlighted(line: alt.Chart, name: str) -> list[alt.Chart]:
     """Return lines of which the one under the pointer stands out, and what the pointer meets: wider ones."""
-    pointed = alt.selection_point(name="pointed", fields=["label"], on="pointerover", clear="pointerout")
+    pointed = alt.selection_point(name=name, fields=["label"], on="pointerover", clear="pointerout")
     faded = alt.when(pointed).then(alt.value(1)).otherwise(alt.value(0.2))
     wide = line.mark_line(clip=True, strokeWidth=14, opacity=0).encode(strokeDash=alt.value([1, 0]))
     return [line.encode(opacity=faded), wide.add_params(pointed)]

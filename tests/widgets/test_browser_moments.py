@@ -403,7 +403,7 @@ def test_workers_of_a_live_run_are_pressed(chromium: Any, screenshots: Path) -> 
     panel.wait(gone)
     panel.shot(screenshots / "lab-pressed-live.png")
     box = web.locator(".psb-gone .psb-node-ring").bounding_box()
-    web.mouse.click(box["x"] + 5, box["y"] + 5, delay=400)
+    web.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, delay=400)
     panel.wait(said, argument="worker 1 is back by hand")
     drag(".psb-link-hold", 60)
     panel.wait(said, argument="a live run's link cannot be throttled")
