@@ -158,7 +158,7 @@ def _seconds(record: dict[Any, Any]) -> str:
     for name, clock in (("time_s", ""), ("virtual_time_s", "virtual "), ("wall_time_s", "wall-clock ")):
         value = record.get(name)
         if value is not None and value == value:
-            return f"{value:.4g} {clock}s" if not clock else f"{value:.4g} {clock}seconds"
+            return f"{as_text(record, name, deviation=False)} {f'{clock}seconds' if clock else 's'}"
     raise ValueError("a row of a comparison has no time")
 
 

@@ -36,7 +36,7 @@ def fields(spec: object) -> set[str]:
     """Every field that an encoding of the chart reads."""
     if isinstance(spec, dict):
         own = {spec["field"]} if isinstance(spec.get("field"), str) else set()
-        return own.union(*(fields(value) for value in spec.values()))
+        return own.union(*(fields(value) for name, value in spec.items() if name != "transform"))
     return set().union(*(fields(value) for value in spec)) if isinstance(spec, list) else set()
 
 
