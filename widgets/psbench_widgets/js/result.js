@@ -32,7 +32,7 @@ export class Result {
         .map(([name, value, about]) =>
           h("div", { class: `psb-result-${name}${/^0\s%/.test(value) ? " psb-none" : ""}` }, h("b", {}, value), h("span", {}, about)),
         ),
-      other
+      other && other.time_s !== undefined
         ? h("p", {}, h("b", {}, called(other)), ` ${inShort(other)}`)
         : h("p", {}, `${whoWaited(recording)} `, recording.about.can_fork && ask),
     );
