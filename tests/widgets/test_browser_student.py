@@ -76,6 +76,12 @@ CUT = """() => [...document.querySelectorAll('.role-legend-label text, .role-leg
   .filter((e) => e.checkVisibility() && e.textContent.endsWith('…')).map((e) => e.textContent)"""
 
 
+OUTSIDE = """() => { const room = document.querySelector('.psb-lab').getBoundingClientRect();
+ return [...document.querySelectorAll('.psb-predict-body :is(label, svg)')].filter((e) => {
+   const { left, right } = e.getBoundingClientRect();
+   return left < room.left - 1 || right > room.right + 1; }).map((e) => e.outerHTML.slice(0, 60)); }"""
+
+
 class Presses:
     """Presses things, and counts."""
 
@@ -447,6 +453,12 @@ def test_no_text_overlaps_is_cut_off_or_hard_to_read(
     assert panel.audit() == []
     assert panel.web.evaluate(CUT) == []  # no name either, however long
     if (tab, width) == ("watch", 705):  # all settings open beside Run, not below everything
+        if panel.web.get_attribute(".psb-predict", "open") is None:
+            panel.web.click(".psb-predict > summary")
+        panel.settle(200)
+        assert panel.web.evaluate(OUTSIDE) == []  # all answers to "Predict first" can be given
+        assert panel.audit() == []
+        panel.web.keyboard.press("Escape")
         panel.web.click(".psb-all-settings")
         bottoms = """() => ['.psb-run', '.psb-form'].map(
           (place) => document.querySelector(place).getBoundingClientRect().bottom)"""
