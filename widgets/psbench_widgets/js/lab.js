@@ -130,7 +130,10 @@ class Lab {
     );
     this.trouble = h("details", { class: "psb-traceback", hidden: true });
     this.goal = h("div", { class: "psb-goal", role: "status", hidden: true });
-    this.starting = h("div", { class: "psb-starting", hidden: true });
+    this.starting = h("div", {
+      ...{ class: "psb-starting", hidden: true, tabindex: "0" }, // keys scroll it
+      ...{ role: "region", "aria-label": "processes that start" },
+    });
     this.prediction = new Prediction((values) => this.send({ kind: "predict", values }));
     this.form = new Form(this.model.get("form"), structuredClone(this.model.get("values")), () =>
       this.changed(),
