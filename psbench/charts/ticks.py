@@ -46,10 +46,11 @@ def time_axis(data: Data, *columns: str) -> alt.Axis:
 
 def value_axis(number_format: str, **more: Any) -> alt.Axis:
     """Return the axis of what a curve shows; thousands and millions have letters, and 0 has none."""
+    given: dict[str, Any] = {"format": number_format or "~r"}
+    given["tickCount"] = 5 if number_format.endswith("%") else 6
     if number_format == "~s":
-        more["labelExpr"] = "datum.value ? datum.label : '0'"
-    ticks = 5 if number_format.endswith("%") else 6
-    return alt.Axis(**{"format": number_format or "~r", "tickCount": ticks, **more})
+        given["labelExpr"] = "datum.value ? datum.label : '0'"
+    return alt.Axis(**given | more)
 
 
 def parameter_axis(values: pd.Series[Any], title: str) -> alt.X:
