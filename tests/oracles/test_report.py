@@ -195,7 +195,7 @@ def test_sentences_on_times_and_switches(page: Page, compared: Comparison) -> No
                 epoch, time_s = f"{switch['epoch']:.1f}", f"{switch['time_s']:.4g}"
                 ways = f"from {switch['from']} to {switch['to']} at epoch {epoch} ({time_s} s)"
                 text = f"{label}, seed {run.experiment.seed}: switched {ways}, because {switch['reason']}."
-                assert found.pop(0) == text
+                assert found.pop(0) == re.sub("([0-9])%", "\\1\u00a0%", text)
     assert found == []
 
 
