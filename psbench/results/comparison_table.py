@@ -229,7 +229,7 @@ def _is_known(value: Any) -> bool:
 
 
 def _to_digits_of(half: str, text: str, mean: float) -> str:
-    """Return a mean with the digits of its interval: more of them nobody knows."""
+    """Return a mean with the digits of its interval: further ones are not known."""
     if half == "0" or "e" in half:
         return text
     return f"{mean:.{len(half.partition('.')[2])}f}"
