@@ -28,6 +28,7 @@ IN_THE_ROOT = {
         "terminal.py",
         "progress.py",
         "progress_events.py",
+        "percents.py",
         "arrays.py",
         "backend.py",
     ),

@@ -9,7 +9,7 @@ import numpy as np
 
 from psbench.charts.colours import BLUE, ORANGE, VIOLET
 from psbench.charts.names import TITLES
-from psbench.charts.pieces import framed, layered, tooltips
+from psbench.charts.pieces import framed, label_height, label_rows, layered, tooltips
 from psbench.charts.source import Data, height_of, labels_in, source
 
 _STEP = 19
@@ -53,7 +53,7 @@ def contribution_chart(
     unused = [fate for fate in fates if fate not in AGES]
     colours = alt.Scale(domain=fates, range=[*_ages(fates), *_shades(VIOLET, "#D5CEFB", len(unused))])
     legend = alt.Legend(title="age, or why unused", symbolType="square")
-    y = alt.Y("worker:O", title="worker") if rows == "worker" else alt.Y("label:N", title=None, sort=None)
+    y = alt.Y("worker:O", title="worker") if rows == "worker" else label_rows()
     chart = (
         alt.Chart(source(data))
         .transform_calculate(order=f"indexof({fates}, datum.fate)")
@@ -66,7 +66,8 @@ def contribution_chart(
             tooltip=tooltips(f"{rows}:O", "fate:N", "gradients:Q", "share:Q .1%"),
         )
     )
-    return framed(chart, title, f"{title}: used by age, and unused by reason", height_of(data, rows, _STEP))
+    height = height_of(data, rows, _STEP) if rows == "worker" else label_height(data)
+    return framed(chart, title, f"{title}: used by age, and unused by reason", height)
 
 
 def _ages(fates: Sequence[str]) -> list[str]:

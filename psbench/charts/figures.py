@@ -22,6 +22,7 @@ from psbench.core.log import Kind
 from psbench.core.switching_strategy import AnyStrategy
 from psbench.errors import UnknownName
 from psbench.metrics.record import RunRecord
+from psbench.percents import percent
 
 #: label -> runs that differ in their seed only
 RunsByLabel: TypeAlias = Mapping[str, Sequence[RunRecord]]
@@ -163,7 +164,7 @@ def _steps(run: RunRecord) -> list[Figure]:
     if not (table["part"].eq("reading") & table["ms"].gt(0)).any():
         return []
     cpu = table["cpu"].mean()
-    note = "" if pd.isna(cpu) else f"CPU use of a worker: {cpu:.0%} of a core on average."
+    note = "" if pd.isna(cpu) else f"CPU use of a worker: {percent(cpu)} of a core on average."
     return [Figure(workers.step_chart(table), table, note, "steps")]
 
 

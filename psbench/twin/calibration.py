@@ -17,6 +17,7 @@ from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.typed_data import FileData, typed
 from psbench.errors import DataError, ParameterError, naming
 from psbench.experiment import Experiment
+from psbench.percents import percent
 from psbench.results.run import Run
 from psbench.seeds import Streams
 from psbench.specfile import dump_yaml, read_yaml
@@ -194,7 +195,8 @@ class Calibration:
         remarks, unknown = list(self.remarks), list(self.unknown)
         if free:
             remarks.append(
-                f"between runs: they deviate from their twins by {deviation:.1%}, beside seeds ({free} free)"
+                f"between runs: they deviate from their twins by {percent(deviation, 1)}, "
+                f"beside seeds ({free} free)"
             )
         else:
             unknown.append(

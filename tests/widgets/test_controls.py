@@ -130,7 +130,7 @@ def newcomer() -> Iterator[str]:
 def test_a_strategy_added_to_the_catalogue_appears_by_itself(newcomer: str) -> None:
     found = form()
     sides = named(named(found["strategies"])[newcomer]["fields"])["sides"]
-    assert (sides["kind"], sides["min"], sides["unit"]) == ("integer", 2, "sides")
+    assert (sides["kind"], sides["min"], sides["unit"]) == ("integer", 2, "")
     assert newcomer in named(found["domains"]["consistency"])
     assert check({"strategy": {"name": newcomer, "sides": 3}}).experiment is not None
 

@@ -175,16 +175,31 @@ def control(name: str, info: FieldInfo) -> dict[str, Any]:
     `kind` is integer, number, bool, choice, text, part (of `domain`), strategy, or yaml for anything else.
     """
     extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+    label, unit = _labelled(name, str(extra.get("unit", "")))
     found: dict[str, Any] = {
         "name": name,
-        "label": name.removesuffix(f"_{str(extra.get('unit', '')).lower()}").replace("_", " "),
+        "label": label,
         "description": info.description or "",
-        "unit": extra.get("unit", ""),
+        "unit": unit,
         "source": extra.get("source", ""),
         **_kind(name, info),
         **_limits(info.metadata),
     }
     return found | {"default": _default(info, found["kind"])}
+
+
+def _labelled(name: str, unit: str) -> tuple[str, str]:
+    """Return a field's label and the unit beside it: neither repeats the other.
+
+    >>> _labelled("bandwidth_mbit_s", "Mbit/s"), _labelled("scan_s_per_sample", "s")
+    (('bandwidth', 'Mbit/s'), ('scan per sample', 's'))
+    >>> _labelled("workers", "workers"), _labelled("seconds_per_step", "s")
+    (('workers', ''), ('seconds per step', ''))
+    """
+    words = name.replace("_", " ")
+    if (len(unit) > 2 and unit in words.split()) or (unit == "s" and "seconds" in words):
+        return words, ""
+    return f" {words} ".replace(f" {unit.lower().replace('/', ' ')} ", " ").strip(), unit
 
 
 def _kind(name: str, info: FieldInfo) -> dict[str, Any]:
