@@ -268,5 +268,7 @@ def _parsed(value: Any, field: str) -> Any:
     except SpecError as error:  # as long as the user is typing
         closes = {"[": "]", "{": "}"}.get(text.strip()[:1], "")
         open_bracket = closes and closes not in text
-        reason = f"it has no closing {closes}" if open_bracket else str(error).rpartition(": is not YAML: ")[2]
+        reason = (
+            f"it has no closing {closes}" if open_bracket else str(error).rpartition(": is not YAML: ")[2]
+        )
         raise SpecError(f"{field.replace('_', ' ')}: {in_short(text)} is incomplete; {reason}") from None
