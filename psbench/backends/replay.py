@@ -9,21 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from psbench.core import events as ev
 from psbench.core.engine import Engine
 from psbench.core.log import EventLog, Kind
-from psbench.core.rounding import largest_remainder
-from psbench.core.view import ClusterView
-from psbench.core.wire_size import WireSize
 from psbench.errors import ProtocolError, ReplayMismatch
-from psbench.seeds import Streams
-
-if TYPE_CHECKING:
-    from psbench.results.run import Run
 
 _EVENTS = {
     *(Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.REPORT, Kind.TIMER, Kind.MEASURED),
@@ -32,28 +25,6 @@ _EVENTS = {
 
 #: what parts raise that are sent what no run sends
 _FAILING = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
-
-
-def replay(run: Run) -> int:
-    """Take every decision of a recorded run again.
-
-    Parameters
-    ----------
-    run : Run
-        Simulated or live.
-
-    Returns
-    -------
-    int
-        The number of log rows that were compared, all of them equal.
-
-    Raises
-    ------
-    ReplayMismatch
-        With the first row that differs: its number, what was recorded and what was decided now.
-    """
-    again = EventLog()
-    return Replay(run.log, again, _engine(run, again)).play()
 
 
 class Replay:
@@ -75,7 +46,13 @@ class Replay:
         self._recorded, self._again, self._engine = recorded, again, engine
 
     def play(self) -> int:
-        """Repeat every decision; see `replay`."""
+        """Repeat every decision; return the number of rows, all of them equal.
+
+        Raises
+        ------
+        ReplayMismatch
+            With the first row that differs.
+        """
         recorded, again, engine = self._recorded, self._again, self._engine
         rows = recorded.rows()
         engine.pause_for_evaluations(lambda: bool((rows["kind"][len(again) :][:1] == Kind.EVALUATED).any()))
@@ -97,26 +74,6 @@ class Replay:
         if at < len(rows):
             raise ReplayMismatch(f"row {at}: recorded {describe(recorded, at)}; decided now: nothing more")
         return at
-
-
-def _engine(run: Run, log: EventLog) -> Engine:
-    experiment, meta = run.experiment, run.meta
-    changes = [json.loads(run.log.text(n))["epochs"] for n in run.log.of_kind(Kind.RESUME)["text"]]
-    epochs = changes[0][0] if changes else experiment.stop.epochs
-    view = ClusterView(
-        num_workers=meta["num_workers"],
-        dataset_size=meta["dataset_size"],
-        global_batch=experiment.batch_size,
-        epochs=epochs,
-        capacity=meta.get("capacity", ()),
-        rate=experiment.worker_optimizer.rate,
-        rng=Streams(experiment.seed).generator("strategy"),
-    )
-    batches = largest_remainder(experiment.batch_size, [1.0] * view.num_workers)
-    buffer_bytes = meta["model_bytes"] - 4 * meta["num_parameters"]
-    size = WireSize(meta["layout"], buffer_bytes, shapes=meta.get("shapes", ()))
-    strategy, plateau = experiment.strategy, experiment.plateau
-    return Engine(strategy, view, batch_sizes=batches, wire_size=size, log=log, plateau=plateau)
 
 
 def _starters(rows: np.ndarray[Any, Any]) -> list[int]:

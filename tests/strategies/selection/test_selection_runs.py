@@ -11,13 +11,13 @@ import pytest
 import torch
 from threaded_run import ThreadedRun
 
-from psbench.backends.replay import replay
 from psbench.checkpoints.file import Checkpoint
 from psbench.core import ByNeighbourhood, Kind, Neighbourhoods, SampleGroups, Selection, Strategy, reported
 from psbench.core.events import Push
 from psbench.errors import DoubtfulComposition, ParameterError, UnknownName
 from psbench.runs.execution import run
 from psbench.runs.fork import Fork, fork
+from psbench.runs.replaying import replay
 from psbench.runs.sweeps.sweep import sweep
 from psbench.strategies import bsp, make_strategy
 from psbench.testing import check_strategy, toy_experiment
