@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,14 +18,8 @@ from psbench.core import events as ev
 from psbench.core.actions import Action
 from psbench.core.engine import Engine
 from psbench.core.log import EventLog, Kind
-from psbench.core.rounding import largest_remainder
 from psbench.core.view import ClusterView
-from psbench.core.wire_size import WireSize
 from psbench.errors import ProtocolError, ReplayMismatch
-from psbench.seeds import Streams
-
-if TYPE_CHECKING:
-    from psbench.results.run import Run
 
 _EVENTS = {
     *(Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.REPORT, Kind.TIMER, Kind.MEASURED),
@@ -34,27 +28,6 @@ _EVENTS = {
 
 #: what parts raise that are sent what no run sends
 _FAILING = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
-
-
-def replay(run: Run) -> int:
-    """Take every decision of a recorded run again.
-
-    Parameters
-    ----------
-    run : Run
-        Simulated or live.
-
-    Returns
-    -------
-    int
-        The number of log rows that were compared, all of them equal.
-
-    Raises
-    ------
-    ReplayMismatch
-        With the first row that differs: its number, what was recorded and what was decided now.
-    """
-    return _replay_of(run).play()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,25 +52,6 @@ class Decision:
     view: ClusterView
 
 
-def decisions(run: Run) -> Iterator[Decision]:
-    """Take every decision of a recorded run again, one after another.
-
-    The log says what happened and what was decided; the actions say the rest, such as an update's rate or
-    the epoch at which a worker reads the schedule.
-
-    Raises
-    ------
-    ReplayMismatch
-        At the first row that differs from the recorded one.
-    """
-    return _replay_of(run).decisions()
-
-
-def _replay_of(run: Run) -> Replay:
-    again = EventLog()
-    return Replay(run.log, again, _engine(run, again))
-
-
 class Replay:
     """Passes the events of a log to an engine, and compares the decisions.
 
@@ -117,14 +71,26 @@ class Replay:
         self._recorded, self._again, self._engine = recorded, again, engine
 
     def play(self) -> int:
-        """Repeat every decision, and return the number of rows; see `replay`."""
+        """Repeat every decision; return the number of rows, all of them equal.
+
+        Raises
+        ------
+        ReplayMismatch
+            With the first row that differs.
+        """
         rows = 0
         for decision in self.decisions():
             rows = decision.rows[1]
         return rows
 
     def decisions(self) -> Iterator[Decision]:
-        """Yield every decision as it is repeated; see `decisions`."""
+        """Yield every decision as it is repeated.
+
+        Raises
+        ------
+        ReplayMismatch
+            At the first row that differs.
+        """
         recorded, again, engine = self._recorded, self._again, self._engine
         rows = recorded.rows()
         engine.pause_for_evaluations(lambda: bool((rows["kind"][len(again) :][:1] == Kind.EVALUATED).any()))
@@ -150,26 +116,6 @@ class Replay:
             yield Decision((before, at), event, actions, engine.view)
         if at < len(rows):
             raise ReplayMismatch(f"row {at}: recorded {describe(recorded, at)}; decided now: nothing more")
-
-
-def _engine(run: Run, log: EventLog) -> Engine:
-    experiment, meta = run.experiment, run.meta
-    changes = [json.loads(run.log.text(n))["epochs"] for n in run.log.of_kind(Kind.RESUME)["text"]]
-    epochs = changes[0][0] if changes else experiment.stop.epochs
-    view = ClusterView(
-        num_workers=meta["num_workers"],
-        dataset_size=meta["dataset_size"],
-        global_batch=experiment.batch_size,
-        epochs=epochs,
-        capacity=meta.get("capacity", ()),
-        rate=experiment.worker_optimizer.rate,
-        rng=Streams(experiment.seed).generator("strategy"),
-    )
-    batches = largest_remainder(experiment.batch_size, [1.0] * view.num_workers)
-    buffer_bytes = meta["model_bytes"] - 4 * meta["num_parameters"]
-    size = WireSize(meta["layout"], buffer_bytes, shapes=meta.get("shapes", ()))
-    strategy, plateau = experiment.strategy, experiment.plateau
-    return Engine(strategy, view, batch_sizes=batches, wire_size=size, log=log, plateau=plateau)
 
 
 def _starters(rows: np.ndarray[Any, Any]) -> list[int]:

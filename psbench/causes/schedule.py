@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
-from psbench.backends.replay import Decision, decisions
+from psbench.backends.replay import Decision
 from psbench.core.actions import Apply, Discard, Handover, Mix, Release
 from psbench.core.events import Push
 from psbench.core.log import Kind
@@ -17,6 +17,7 @@ from psbench.core.strategy import Strategy
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.results.run import Run
+from psbench.runs.replaying import decisions
 from psbench.training.build import Workload
 
 

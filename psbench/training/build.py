@@ -104,7 +104,6 @@ class Workload:
             rng = streams.generator("sharding")
             division, report = measure_data(experiment.sharding, data, profile.num_workers, rng)
             shards = division.shards
-        batch_sizes = largest_remainder(experiment.batch_size, [1.0] * profile.num_workers)
         model = network.model
         for composition in experiment.strategy.compositions:
             composition.placement.ranges(model.layout)  # refuses servers that would hold nothing
@@ -118,7 +117,7 @@ class Workload:
             loss=network.loss,
             buffers=for_device(experiment.device, model.buffers),
             shards=shards,
-            batch_sizes=batch_sizes,
+            batch_sizes=largest_remainder(experiment.batch_size, [1.0] * profile.num_workers),
             sharding_report=report,
             groups={} if sent is None else dict(sent.groups),
         )

@@ -34,7 +34,8 @@ from psbench.metrics import (
 )
 from psbench.metrics.axes import Axes
 from psbench.metrics.pushes import BatchSizes
-from psbench.metrics.recording import STAGES, recording
+from psbench.metrics.recording import STAGES
+from psbench.metrics.recording_reader import recording
 from psbench.metrics.rows import Absences, with_membership
 from psbench.results.equal import cut_equal
 from psbench.runs.execution import run

@@ -15,7 +15,8 @@ from oracles.moment import told
 
 from psbench import Experiment
 from psbench.core.log import Kind
-from psbench.metrics.recording import Recording, recording
+from psbench.metrics.recording import Recording
+from psbench.metrics.recording_reader import recording
 from psbench.metrics.rows import end_of
 from psbench_widgets import Lab, playback
 from psbench_widgets.playback import part_of

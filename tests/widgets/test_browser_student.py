@@ -19,7 +19,7 @@ from PIL import Image
 from psbench import run
 from psbench.charts.colours import WAIT
 from psbench.metrics import timeline
-from psbench.metrics.recording import recording
+from psbench.metrics.recording_reader import recording
 from psbench.results.run import Run
 from psbench_widgets import Lab
 from psbench_widgets.opening import EXPERIMENT, FILE, recorded

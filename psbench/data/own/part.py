@@ -48,20 +48,10 @@ class OwnData(Own, DataSource):
         False, "bring features, and targets that are numbers, to mean 0, deviation 1"
     )
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, OwnData) and self.model_dump() == other.model_dump()
-
-    def __hash__(self) -> int:
-        return hash(self.fingerprint)
-
     @property
     def travels(self) -> bool:
         """True: the object is in this process only."""
         return True
-
-    def bare(self) -> DataSource:
-        """Return the same specification without the object."""
-        return OwnData(**{name: getattr(self, name) for name in type(self).model_fields})
 
     @property
     def content(self) -> Content:

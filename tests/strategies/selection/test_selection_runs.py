@@ -14,7 +14,6 @@ import torch
 from pydantic import PrivateAttr
 from threaded_run import ThreadedRun
 
-from psbench.backends.replay import replay
 from psbench.checkpoints.file import Checkpoint
 from psbench.core import (
     ByNeighbourhood,
@@ -31,6 +30,7 @@ from psbench.core.selection import SUMS
 from psbench.errors import DoubtfulComposition, ParameterError, UnknownName
 from psbench.runs.execution import run
 from psbench.runs.fork import Fork, fork
+from psbench.runs.replaying import replay
 from psbench.runs.sweeps.sweep import sweep
 from psbench.strategies import bsp, make_strategy
 from psbench.testing import check_strategy, toy_experiment
