@@ -145,7 +145,7 @@ def _times(run: RunRecord, grown: GrowingTables) -> list[Figure]:
 
 
 def _over_time(run: RunRecord) -> list[Figure]:
-    """Return how many workers compute and send, and what travels, over time."""
+    """Return the numbers of computing and sending workers, and the traffic, over time."""
     found = metrics.utilisation(run.log, run.meta)
     if not (found["value"] > 0).any():
         return []

@@ -45,7 +45,7 @@ def time_axis(data: Data, *columns: str) -> alt.Axis:
 
 
 def value_axis(number_format: str) -> alt.Axis:
-    """Return the axis of what a curve shows; percents have a space before their sign."""
+    """Return the axis of a curve's values; percentages have a space before their sign."""
     if not number_format.endswith("%"):
         return alt.Axis(format=number_format or "~r", tickCount=6)
     return alt.Axis(format=number_format, tickCount=5, labelExpr="replace(datum.label, '%', ' %')")

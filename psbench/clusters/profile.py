@@ -140,7 +140,7 @@ class Profile:
         return (self.seconds_per_step + samples * per_sample) / self.speed[worker]
 
     def forward_s(self, samples: int, worker: int | None = None) -> float:
-        """Return the seconds in which a loss is taken over so many samples: a third of what training takes.
+        """Return the seconds of a forward pass over that many samples: a third of a training step.
 
         On a worker's machine, or on one of speed 1. Nothing varies by chance, and reading samples again takes
         no time: they are the same in every evaluation.

@@ -78,7 +78,7 @@ class Replicas(Collective):
 
 
 class ServerSums(Replicas):
-    """Servers add up the pushes, and know neither the model nor an optimizer."""
+    """Servers that sum pushes, without a model or an optimizer."""
 
     @property
     def adding_servers(self) -> int:
@@ -130,7 +130,7 @@ class Shares(Replicas):
 
     @property
     def gathers(self) -> int:
-        """How often a step gathers the parameters that other workers hold."""
+        """Number of times that a step gathers the parameters held by other workers."""
         raise NotImplementedError(f"{type(self).__name__} must define gathers")
 
 

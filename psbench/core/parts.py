@@ -29,7 +29,7 @@ FragmentRanges: TypeAlias = Sequence[tuple[int, int]]
 
 
 class Consistency(Part):
-    """When pushes are committed, and which workers are released.
+    """Decides when pushes are committed and which workers are released.
 
     Properties that decide what fits: `barrier`: every commit takes one push of every active worker, and all
     are released together; `waits_for`: whom a waiting worker waits for; `singly`: one push a commit;
@@ -153,7 +153,7 @@ def _has_fragments(part: Communication) -> bool:
 
 
 class Communication(Part):
-    """When a worker pushes, and how messages are encoded.
+    """Decides when a worker pushes, and how messages are encoded.
 
     Parameters
     ----------
@@ -340,7 +340,7 @@ class Communication(Part):
 
 
 class Stragglers(Part):
-    """How much work each worker gets."""
+    """Decides the amount of work of each worker."""
 
     domain = "stragglers"
     varies_batch: ClassVar[bool] = False
@@ -373,7 +373,7 @@ class Stragglers(Part):
 
 
 class Switching(Part):
-    """When to switch from one composition to the next; every rule also switches on request.
+    """Decides when to switch from one composition to the next; every rule also switches on request.
 
     A rule knows two compositions, whichever the run has beside them: 0, before its switch, and 1, after it;
     `SwitchTo`, `SwitchRequested` and `view.composition` name them so.

@@ -14,7 +14,7 @@ Layout: TypeAlias = Sequence[tuple[str, int]]
 
 
 class Placement(Part):
-    """Where parameters are kept, and so what a message costs; decides nothing about workers.
+    """Location of the parameters, and thus the cost of messages; makes no decisions about workers.
 
     Families say who has the model: servers, unless a placement derives from `Collective`, whose commits are
     collective operations of their pushers (`psbench.core.collective`), or from `PeerToPeer`, without a model

@@ -58,7 +58,7 @@ class SampleGroups(NamedTuple):
 
 
 class KnownOfData(NamedTuple):
-    """What selections know of the training set.
+    """A selection's information about the training set.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class Passes(Protocol):
 
 
 class Memory:
-    """What a worker knows of its shard; every array has an entry for each sample.
+    """A worker's memory of its shard; every array has an entry for each sample.
 
     Attributes
     ----------
@@ -154,7 +154,7 @@ class Memory:
 
     @property
     def passes(self) -> float:
-        """How often the worker has gone through as many samples as its shard has."""
+        """Number of passes: samples drawn by the worker divided by the size of its shard."""
         return self.taken / len(self.samples)
 
     def reshuffled(self, size: int, among: Integers | None = None) -> Integers:
@@ -203,12 +203,12 @@ class Selection(Part):
 
     @property
     def chooses(self) -> bool:
-        """Whether it has a rule of its own, in place of the shard reshuffled on every pass."""
+        """Whether it has a rule of its own, in place of reshuffling the shard on every pass."""
         return overrides(self, "choose")
 
     @property
     def hears_evaluations(self) -> bool:
-        """Whether its deciding half reads evaluations, which then are by neighbourhood, too."""
+        """Whether the server's half reads evaluations, which then include values by neighbourhood."""
         return overrides(self, "on_evaluated")
 
     # ---------------------------------------------------------------- the worker's half
@@ -238,7 +238,7 @@ class Selection(Part):
         return memory.reshuffled(size)
 
     def learn(self, positions: Integers, memory: Memory) -> None:
-        """Take note of a mini-batch that was computed, whose numbers are in the memory by now."""
+        """Update the memory after a mini-batch, whose per-sample values it already contains."""
 
     def report(self, memory: Memory) -> dict[str, float]:
         """Return numbers that go with a push to the deciding half; by default none."""
@@ -247,11 +247,11 @@ class Selection(Part):
     # ---------------------------------------------------------------- the deciding half
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """React to a push before it is committed; `reported(push)` is what its worker's half reports."""
+        """React to a push before it is committed; `reported(push)` is the report of its worker's half."""
         return []
 
     def on_evaluated(self, event: Evaluated, view: ClusterView) -> list[Action]:
-        """React to an evaluation, whose values include those of each neighbourhood (`of_groups`)."""
+        """React to an evaluation; its values include those of each neighbourhood (`of_groups`)."""
         return []
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
@@ -260,11 +260,11 @@ class Selection(Part):
 
 
 class GroupedData(Protocol):
-    """What neighbourhoods may be made of: `psbench.data.Dataset` has it."""
+    """Data that neighbourhoods are made from; implemented by `psbench.data.Dataset`."""
 
     @property
     def name(self) -> str:
-        """What errors call the data."""
+        """Name of the data in errors."""
 
     @property
     def train_x(self) -> Any:
@@ -294,7 +294,7 @@ class GroupedData(Protocol):
 
 
 class Neighbourhoods(Part):
-    """How the samples are divided into neighbourhoods, the same for training and validation."""
+    """A division of the samples into neighbourhoods, the same for training and validation."""
 
     domain = "neighbourhoods"
 
@@ -308,7 +308,7 @@ def _classes() -> Any:
 
 
 class ByNeighbourhood(Selection):
-    """A selection that knows the neighbourhood of each sample.
+    """A selection that uses the neighbourhood of each sample.
 
     Parameters
     ----------
@@ -328,7 +328,7 @@ class ByNeighbourhood(Selection):
 
 
 def reported(push: Push) -> dict[str, float]:
-    """Return what a worker's selection reports with a push.
+    """Return the report of a worker's selection that accompanies a push.
 
     >>> reported(Push(0, 0, 0, 0, 8, stats={"loss": 2.0, "selection.seen": 3.0}))
     {'seen': 3.0}

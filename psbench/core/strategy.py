@@ -327,11 +327,11 @@ class Strategy(Specification):
 
     @property
     def names_selection(self) -> bool:
-        """Whether it names its selection, so that after a switch that of the composition before it ends."""
+        """Whether the composition names its selection, and so ends the previous composition's selection."""
         return "selection" in self.model_fields_set
 
     def after(self, before: Strategy) -> Strategy:
-        """Return the composition as it follows another, whose selection goes on unless it names its own."""
+        """Return the composition after another one, with that one's selection unless it names its own."""
         return self if self.names_selection else self.model_copy(update={"selection": before.selection})
 
 

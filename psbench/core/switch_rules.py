@@ -127,6 +127,6 @@ class SwitchRules:
 
 
 def _parts(strategy: Strategy) -> dict[str, Any]:
-    """Return a composition's specification without its name; its selection may be that of the one before."""
+    """Return a composition's specification without its name; its selection may be the previous one's."""
     found = strategy.spec() | {"selection": strategy.selection.model_dump(mode="json")}
     return {name: value for name, value in found.items() if name != "name"}

@@ -17,7 +17,7 @@ from psbench.errors import ParameterError
 
 
 class Switch(Specification):
-    """When a run changes its composition, and how it treats the momentum.
+    """A change of composition during a run: its rule, and its treatment of the momentum.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ from psbench.core.events import Push
 
 
 class Status(IntEnum):
-    """A worker's status, as far as the engine knows."""
+    """A worker's status in the engine's view."""
 
     NEW = 0  #: has joined and was never released
     COMPUTING = 1  #: was released and has sent nothing since

@@ -38,7 +38,7 @@ def kept_steps(rows: Rows) -> int:
 
 
 class Absences:
-    """Has a worker that is dropped leave, once, and one that is readmitted join, along a log that grows."""
+    """Reads a growing log with dropped workers as leaving, and readmitted workers as joining."""
 
     def __init__(self) -> None:
         self._gone: set[int] = set()

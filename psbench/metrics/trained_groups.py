@@ -110,7 +110,7 @@ def trained_groups(log: EventLog, meta: Mapping[str, Any], by: str = "class") ->
 
 
 def group_distance(log: EventLog, meta: Mapping[str, Any], by: str = "class") -> pd.DataFrame:
-    """Return the distance of what was trained on so far from the data, along a run.
+    """Return the distance between the groups trained on so far and the data, along a run.
 
     Returns
     -------
@@ -129,7 +129,7 @@ def group_distance(log: EventLog, meta: Mapping[str, Any], by: str = "class") ->
 
 
 def class_distance(log: EventLog, meta: Mapping[str, Any]) -> float | None:
-    """Return the distance of what a run was trained on from the data, by class; None if that is not known."""
+    """Return the final distance between the classes trained on and the data; None if unknown."""
     groups = groups_of(meta)
     if groups is None:
         return None
@@ -139,7 +139,7 @@ def class_distance(log: EventLog, meta: Mapping[str, Any]) -> float | None:
 
 
 class TrainedGroups:
-    """How much of each group was trained on, along a log that grows."""
+    """Trained samples of each group, along a growing log."""
 
     def __init__(self, groups: Groups) -> None:
         self.groups, self._workers = groups, len(groups.of_shards)
@@ -205,18 +205,18 @@ class TrainedGroups:
         return found
 
     def count_from(self, earlier: TrainedGroups) -> None:
-        """Leave out what an earlier state of the same log had counted."""
+        """Subtract the counts of an earlier state of the same log."""
         self._samples = self._samples - earlier._samples
 
     @property
     def shares(self) -> Doubles | None:
-        """The share of each group in what was trained on; None if nothing was."""
+        """The share of each group in the trained samples; None before the first."""
         of_groups = self._samples @ self.groups.of_shards
         return of_groups / of_groups.sum() if of_groups.sum() > 0 else None
 
     @property
     def distance(self) -> float | None:
-        """The distance of these shares from those of the data."""
+        """The distance between these shares and the shares of the data."""
         shares = self.shares
         return None if shares is None else float(distance(shares, self.groups.whole))
 

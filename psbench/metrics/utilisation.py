@@ -27,7 +27,7 @@ _OF_PHASES = {"computing": ("compute",), "sending": ("send", "pull")}
 
 
 def utilisation(log: EventLog, meta: Mapping[str, Any]) -> pd.DataFrame:
-    """Return what a run's workers, servers and links did, in equal intervals of time.
+    """Return the activity of a run's workers, servers and links in equal intervals of time.
 
     Parameters
     ----------

@@ -229,7 +229,7 @@ def as_vector(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def logits_of(outputs: Any) -> Any:
-    """Return the logits of outputs that contain `logits`, as those of Hugging Face models do.
+    """Return the logits of outputs with an attribute or key `logits`, as in Hugging Face models.
 
     Not those of a tuple: torchvision's GoogLeNet gives one whose other outputs have losses, too.
     """

@@ -59,7 +59,7 @@ class ImportedLoss(_ImportedFunction, Loss):
         return value
 
     def on(self, device: torch.device) -> Loss:
-        """Return the loss with its function, so that it is imported once."""
+        """Return the loss with its function loaded, to import it only once."""
         return OwnLoss.around(self.function, self.target, "").on(device)
 
 

@@ -60,7 +60,7 @@ class _Usage(_Declared):
 
 
 class _ServerUsage(_Declared):
-    """What a server's process used."""
+    """Resource usage of a server's process."""
 
     server: Count
     cpu_s: NonNegativeFloat

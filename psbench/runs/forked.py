@@ -44,7 +44,7 @@ class Beginning:
 
 
 class ForkedExperiment(Experiment):
-    """An experiment with a required log prefix; its specification is that of a plain experiment."""
+    """An experiment with a required log prefix; its specification equals that of a plain experiment."""
 
     _beginning: Beginning = PrivateAttr()
 

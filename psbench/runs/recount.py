@@ -29,7 +29,7 @@ _DRAWS = (Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.RELEASE, Kind.CANCEL
 
 
 class Drawn(NamedTuple):
-    """What a worker drew from its shard for one piece of work.
+    """The samples that a worker drew from its shard for one push or vote.
 
     `push` is the number of the push that carried it, -1 for a step that was kept after a vote. `first` and
     `samples` are where it begins in what the worker ever draws, and how much it is.
@@ -125,7 +125,7 @@ def _indices(run: Run, drawn: list[Drawn]) -> Iterator[tuple[int, Integers]]:
 
 
 class _Draws:
-    """What workers draw from their shards along a log."""
+    """The samples that workers drew from their shards along a log."""
 
     def __init__(self, run: Run) -> None:
         experiment = run.experiment
@@ -139,7 +139,7 @@ class _Draws:
         self._works = [False] * workers
 
     def of_log(self, log: EventLog) -> Iterator[Drawn]:
-        """Yield what was drawn for pushes and kept steps, in the order of the log."""
+        """Yield the samples drawn for pushes and kept steps, in the order of the log."""
         again = [json.loads(log.text(n)).get("again") for n in log.of_kind(Kind.RESUME)["text"]]
         if any(again):
             raise SpecError("recount: the run was resumed in the middle of steps, which were drawn again")

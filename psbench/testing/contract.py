@@ -339,7 +339,7 @@ def _check_arithmetic(strategy: AnyStrategy, seed: int, events: int, is_half: bo
 
 
 def _check_selection(strategy: AnyStrategy) -> None:
-    """Try the user's own selections on toy shards; those of psbench are tested."""
+    """Check the user's own selections on toy shards; psbench has tests of its own for the others."""
     for selection in (composition.selection for composition in strategy.compositions):
         if selection.chooses and _is_own(selection):
             from psbench.testing.selections import check_selection

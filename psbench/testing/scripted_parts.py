@@ -1,4 +1,4 @@
-"""Parts of scenes, which answer by a list or a clock, and send what shows where it is from.
+"""Parts of test scenes: they answer from a list or a clock, and push vectors that identify their origin.
 
 In a scene the model is the number of its version, and a gradient the number of its step
 (`psbench.testing.watched`); these parts keep it so.
@@ -59,7 +59,7 @@ class Scripted(Consistency):
         return _LINES[line](push, view)
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """Release all that wait, so that none waits for who has left."""
+        """Release all waiting workers, so that none waits for a worker that has left."""
         return [Release(each) for each in view.waiting]
 
     def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
@@ -77,7 +77,7 @@ def _commit(view: ClusterView) -> list[Action]:
 
 
 def _hold(push: Push, view: ClusterView) -> list[Action]:
-    """Hold the worker, if another computes, whose push will be answered by a later line."""
+    """Hold the worker if another one computes; a later line answers its push."""
     return [Hold(push.worker, "the script")] if view.num_computing else _commit(view)
 
 

@@ -1,4 +1,4 @@
-"""Probes of the half of a selection that chooses: what it returns, repeats, remembers and changes."""
+"""Checks of the worker's half of a selection: choices, repeatability, memory and side effects."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def check_selection(selection: Selection) -> None:
 
 
 def _played(selection: Selection, size: int, batch: int, where: str, saved: bool = False) -> Iterator[Chosen]:
-    """Yield what a worker chooses; if `saved`, each mini-batch after its memory was saved and loaded."""
+    """Yield a worker's choices; if `saved`, with its memory saved and loaded before each mini-batch."""
     selection = selection.fresh()
     chooser, losses = _chooser(selection, size), np.random.default_rng(1)
 
@@ -86,7 +86,7 @@ def _played(selection: Selection, size: int, batch: int, where: str, saved: bool
 
 
 def _chooser(selection: Selection, size: int) -> Chooser:
-    """Return a worker with every other sample of a toy set, whose first classes it has."""
+    """Return a worker with every other sample of a toy set, but only its first classes."""
     groups = SampleGroups(np.arange(2 * _SAMPLES) // 2 % 4, np.arange(4), ("a", "b", "c", "d"))
     known = KnownOfData(
         groups, _CLASSES, lambda samples: samples % _CLASSES, lambda name: np.arange(2.0 * _SAMPLES)

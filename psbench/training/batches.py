@@ -51,7 +51,7 @@ class Batches:
         self.shard, self._left = samples, samples[:0]
 
     def state(self) -> dict[str, Array]:
-        """Return what `load` needs to go on from here."""
+        """Return the state, for `load`."""
         return {"shard": self.shard, "left": self._left, "passes": np.asarray(self._passes)}
 
     def load(self, state: Mapping[str, Array]) -> None:

@@ -263,7 +263,7 @@ class Workload:
         return make(model, self.data, self.shards, self.streams, ordered, loss, clip, self.blind)
 
     def known_of_data(self, selection: Selection) -> KnownOfData:
-        """Return what a selection knows of the training set.
+        """Return a selection's information about the training set.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""A worker's half of a selection: its memory, and the checks of what it chooses."""
+"""A worker's half of a selection: its memory, and the checks of its choices."""
 
 from __future__ import annotations
 
@@ -86,12 +86,12 @@ class Chooser:
         return Chosen(positions, memory.samples[positions], weights, len(looked))
 
     def learn(self, positions: Integers, found: Mapping[str, Array]) -> None:
-        """Take what a step has found of its samples; of one that was in the mini-batch twice, the last."""
+        """Store the per-sample values of a step; of a sample that occurs twice, the last value."""
         self._note(positions, found)
         self._selection.learn(positions, self.memory)
 
     def report(self) -> dict[str, float]:
-        """Return what goes with a push to the deciding half."""
+        """Return the report to the server's half that accompanies a push."""
         report = self._selection.report(self.memory)
         return {REPORTED + name: float(value) for name, value in report.items()}
 
@@ -133,7 +133,7 @@ class Chooser:
     # ---------------------------------------------------------------- checkpoints
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what the worker remembers, as copies."""
+        """Return copies of the worker's memory."""
         memory = self.memory
         found = {"taken_at": memory.taken_at, "taken": np.asarray(memory.taken)}
         found |= {name: getattr(memory, name) for name in self._selection.remembers}
@@ -142,7 +142,7 @@ class Chooser:
         return {name: torch.from_numpy(np.array(value)) for name, value in found.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what `tensors` returned."""
+        """Continue from the copies that `tensors` returned."""
         memory, kept = self.memory, {name: tensor.numpy().copy() for name, tensor in tensors.items()}
         memory.taken = int(kept["taken"])
         for name in ("taken_at", *self._selection.remembers):
@@ -207,7 +207,7 @@ def check_choices(
     streams: Streams,
     known: KnownOfData,
 ) -> None:
-    """Have each worker choose its first mini-batches, and refuse a selection that cannot.
+    """Try each worker's first mini-batches, and reject a selection that fails.
 
     Raises
     ------

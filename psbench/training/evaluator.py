@@ -215,7 +215,7 @@ class Evaluator:
         outputs: list[Any],
         grouped: bool = False,
     ) -> Scores:
-        """Return the scores of some samples; what metrics or the loss need all of is added to `outputs`."""
+        """Return the scores of some samples; append values for metrics and losses over all to `outputs`."""
         losses, counted, right, targets = list[float](), list[float](), 0, 0
         sums: Doubles = np.zeros((2, self.groups[1] if grouped and self.groups is not None else 0))
         device, adds_up = self.model.device, self._loss.adds_up

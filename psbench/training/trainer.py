@@ -125,7 +125,7 @@ class Trainer:
         self._chooses = False
 
     def select(self, selection: Selection, known: KnownOfData) -> None:
-        """Have workers choose by a selection; if it is the one in force, what it remembers stays."""
+        """Set the workers' selection; if it is already in use, its memory stays."""
         if selection == self._selection:
             return
         self._selection, self._known_of_data = selection, known
@@ -143,7 +143,7 @@ class Trainer:
         return self._choosers[worker]
 
     def forget(self, worker: int) -> None:
-        """Have a worker know nothing of its samples: it has left."""
+        """Clear a worker's memory of its samples: it has left."""
         chooser = self._choosers.pop(worker, None)
         if chooser is not None:
             self._chooser(worker).memory.taken = chooser.memory.taken
@@ -190,11 +190,11 @@ class Trainer:
         self._batches = list(self._shards)
 
     def remembered(self, worker: int) -> dict[str, Tensor]:
-        """Return what a worker's selection remembers, as copies."""
+        """Return copies of the memory of a worker's selection."""
         return self._chooser(worker).tensors() if self._chooses else {}
 
     def remember(self, worker: int, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what `remembered` returned; without tensors a worker knows nothing of its samples."""
+        """Restore the memory from `remembered`; without tensors a worker has no memory of its samples."""
         if self._chooses and tensors:
             self._chooser(worker).load(tensors)
 
@@ -253,14 +253,14 @@ class Trainer:
         return StepTask(worker, number, indices, chosen.positions, weights, finds, chosen.looked)
 
     def learn(self, job: StepTask, result: StepResult) -> None:
-        """Have the worker's selection take what its step has found."""
+        """Store a step's per-sample values in the worker's selection."""
         if job.positions is not None:
             own = len(job.positions)
             found = {name: values[:own] for name, values in result.found.items()}
             self._chooser(job.worker).learn(job.positions, found)
 
     def report(self, worker: int) -> dict[str, float]:
-        """Return what the worker's selection reports with a push."""
+        """Return the report of a worker's selection that accompanies a push."""
         return self._chooser(worker).report() if self._chooses else {}
 
     def _look(self, where: Integers, model: ModelVectors | None) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""Who waited for whom at the meetings of a trace, and significant stragglers."""
+"""Waiting times between workers at the synchronisation points of a trace, and significant stragglers."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Blame:
 
 
 def blame(meetings: Meetings) -> Blame:
-    """Find out who waited for whom, and the significant stragglers one after another.
+    """Attribute waiting times to workers, and test for stragglers one after another.
 
     A step is lost to its last worker by as long as it is later than the last but one. Were workers alike, a
     step could as well have been lost to any of them: the largest sum is compared with those of steps that
@@ -169,7 +169,7 @@ def _stretch(took: Doubles) -> int:
 
 
 def _why(begin: Doubles, end: Doubles, worker: int, own: Booleans) -> str:
-    """Return whether the worker's steps are longer than the others', start later, or both at times."""
+    """Return the reason of a straggler: longer steps, later starts, or both at different times."""
     others = np.arange(len(end)) != worker
     took = (end - begin)[:, own]
     longer = np.median(took[worker]) / max(1e-12, float(np.median(took[others])))

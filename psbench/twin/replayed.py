@@ -50,7 +50,7 @@ def _epochs(experiment: Experiment) -> dict[str, Any]:
 
 
 def own_times(log: EventLog, workers: int) -> dict[str, Any]:
-    """Return a cluster whose steps and messages take the measured times of a run, in its order."""
+    """Return a cluster with the measured times of a run's steps and messages, in order."""
     found = exchanges_of(log)
     own = [_series(found, _cancelled(log, worker), worker) for worker in range(workers)]
     ends = [[*up] or [SHORTEST_S] for _, up, _ in own] + [[*down] or [SHORTEST_S] for _, _, down in own]

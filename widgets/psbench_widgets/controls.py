@@ -104,7 +104,7 @@ def published(entry: Any) -> dict[str, Any]:
 
 
 def label_of(name: str) -> str:
-    """Return what the page calls a strategy: abbreviations in capitals, other names in words.
+    """Return the panel's name of a strategy: abbreviations in capitals, other names in words.
 
     >>> label_of("ssp"), label_of("strategy_switch")
     ('SSP', 'strategy switch')

@@ -393,7 +393,7 @@ def shares_in_groups(columns: Columns) -> Columns:
 
 
 def fates_in_groups(columns: Columns) -> Columns:
-    """Return gradients of each worker by fate; of many workers, those of tenths of them by their number."""
+    """Return gradients by worker and fate; many workers are grouped into tenths by number."""
     workers = list(dict.fromkeys(columns.get("worker", ())))
     if len(workers) <= MANY:
         return columns

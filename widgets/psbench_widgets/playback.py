@@ -80,7 +80,7 @@ def about(experiment: Experiment, label: str, key: str, workers: Sequence[int]) 
 
 
 def _speeds(experiment: Experiment) -> list[float]:
-    """Return how fast each worker is; none of a live run, whose machines are as fast as they are."""
+    """Return the workers' speeds; empty for a live run, whose machines determine them."""
     if experiment.backend != "simulated":
         return []
     return [float(f"{speed:.3g}") for speed in experiment.cluster.profile().speed]

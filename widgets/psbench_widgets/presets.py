@@ -15,7 +15,7 @@ _SHORT = {"epochs": 20}
 
 @dataclass(frozen=True)
 class Preset:
-    """A situation: its name, its card's title and question, what happens in it, and what differs in it."""
+    """A preset: its name, its card's title and question, a description, and its settings."""
 
     name: str
     title: str

@@ -268,7 +268,7 @@ class RunView:
 
 
 def _is_held_back(job: Job) -> bool:
-    """Return whether a run is slowed down for its viewers, so that drawing costs it no time."""
+    """Return whether a run is paced for its viewers, so that drawing does not slow it."""
     return isinstance(job.control.pace, Pace) and job.control.pace.kind != "fast"
 
 

@@ -454,7 +454,7 @@ class Attempt:
         raise BackendError(f"{role} failed: {error!r}") from error
 
     def _is_gone(self, role: str) -> bool:
-        """Return whether the Dask worker of a role is gone, by its scheduler."""
+        """Return whether Dask's scheduler has lost the Dask worker of a role."""
         try:
             return self.placed[role] not in self._ask_scheduler("nthreads", is_needed=False)
         except BackendError:

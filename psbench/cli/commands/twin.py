@@ -197,7 +197,7 @@ def diagnose_command(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Show who waits for whom in a trace, and which straggler each collective operation hides.
+    """Show the waiting times between workers in a trace, and the straggler of each collective operation.
 
     A CSV has the columns worker, step, begin, end (seconds; end: ready to meet the others). Of torch: traces
     of its profiler with a `schedule` and `profiler.step()`, or Flight Recorder's dumps as JSON.

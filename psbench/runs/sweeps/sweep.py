@@ -219,7 +219,7 @@ class Sweep(ShownTable):
         unequal: bool = False,
         target: Aim = None,
     ) -> Comparison:
-        """Return the comparison of the best settings; the parameters are those of `best`."""
+        """Return the comparison of the best settings; see `best` for the parameters."""
         from psbench.results.comparison import comparison_of
         from psbench.runs.sweeps.best import outcomes_of
 

@@ -66,7 +66,7 @@ class Importance(Selection):
         return among[drawn], 1 / (len(among) * p[drawn])
 
     def learn(self, positions: Integers, memory: Memory) -> None:
-        """Estimate from a uniform mini-batch what importance would save."""
+        """Estimate the saving of importance sampling from a uniform mini-batch."""
         if not self._pays(memory):
             self._note(memory.norm[positions], memory)
 

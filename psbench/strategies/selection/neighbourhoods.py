@@ -1,4 +1,4 @@
-"""What divides samples into neighbourhoods, the same for training and validation."""
+"""Divisions of samples into neighbourhoods, the same for training and validation."""
 
 from __future__ import annotations
 

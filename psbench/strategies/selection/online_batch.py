@@ -77,7 +77,7 @@ class OnlineBatch(Selection):
 
 
 def _places(order: Integers, keys: Doubles, own_keys: Doubles, own: Integers) -> Integers:
-    """Return where samples stand in the order; `keys` are those of the samples in their order."""
+    """Return the positions of samples in the order; `keys` are the sort keys in that order."""
     places = np.searchsorted(keys, own_keys)
     for n in np.flatnonzero(order[places] != own):  # others have the same loss, as 0
         last = np.searchsorted(keys, own_keys[n], side="right")
@@ -86,7 +86,7 @@ def _places(order: Integers, keys: Doubles, own_keys: Doubles, own: Integers) ->
 
 
 def _keys(memory: Memory, where: Integers) -> Doubles:
-    """Return what samples are sorted by, ascending: their negative losses, those not known first."""
+    """Return the sort keys of samples, ascending: negative losses, with unknown losses first."""
     loss = memory.loss[where]
     return np.where(np.isnan(loss), _UNKNOWN + _APART * where, -loss)
 

@@ -40,7 +40,7 @@ _LOG_S, _LOOK_S = 0.1, 0.25
 
 
 class PeerFailed(BackendError):
-    """A task raised; the message is its traceback."""
+    """A task raised an exception; the message is its traceback."""
 
     def __init__(self, name: str, traceback: str) -> None:
         self.name, self.traceback = name, traceback
@@ -165,12 +165,12 @@ class LiveRun:
             _end_in_time(run)
 
     def _say_whom(self, wait: Wait, now: float) -> None:
-        """Tell the client whom the run waits for, and again later if it still does."""
+        """Notify the client of the awaited processes, repeatedly while the wait lasts."""
         since, self._waiting_since = self._waiting_since, now
         self.run.out.send(CLIENT, msg.Waiting(f"waiting for {wait.whom()} for {now - since:.0f} s"))
 
     def _check_progress(self) -> None:
-        """Raise Deadlock if nothing under way can release a worker again, and WorkerLost if none is left."""
+        """Raise Deadlock if no pending event can release a worker, and WorkerLost if no worker is left."""
         run, view = self.run, self.run.view
         if run.wait is not self.training_wait:
             return
@@ -205,7 +205,7 @@ class LiveRun:
             yield from finishing.finish(run)
 
     def _handle(self, event: ev.Event) -> Script[None]:
-        """Give an event to the engine, if it still counts, and perform the answer."""
+        """Pass a valid event to the engine, and perform the answer."""
         run = self.run
         if type(event) is not ev.Push and not membership.is_possible(run, event):
             membership.put_off(run, event)
@@ -295,7 +295,7 @@ def _lose_refused(run: RunState, name: str, refused: msg.PeerRefused) -> None:
 
 
 def _take_look(run: RunState, looked: Looked) -> None:
-    """Remove peers that are dead, and then let those go that are to leave and are still there."""
+    """Remove dead peers, and then the retiring peers that are still present."""
     run.looks += 1
     run.strangers.count(COORDINATOR, looked.strangers)
     for name in looked.dead:

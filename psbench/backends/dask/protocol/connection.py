@@ -118,7 +118,7 @@ class Connection:
 
     @property
     def has_unseen_bytes(self) -> bool:
-        """Return whether received bytes are waiting outside the buffer, where no poller sees them."""
+        """Return whether received bytes wait outside the socket, where a poller cannot detect them."""
         return False
 
     @property

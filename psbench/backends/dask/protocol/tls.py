@@ -126,7 +126,7 @@ class SecureConnection(Connection):
 
     @property
     def has_unseen_bytes(self) -> bool:
-        """Return whether decrypted bytes are waiting, which a poller does not see."""
+        """Return whether decrypted bytes wait, which a poller cannot detect."""
         return bool(self._refused or self._tls.pending())
 
     @property
