@@ -115,7 +115,7 @@ def distance_curve(
         list(among or dict.fromkeys(labels)),
         dict(zip(reversed(labels), reversed(runs), strict=True)),
     )
-    x, note = axis_of(x), "Total variation, after every so many gradients as workers."
+    x, note = axis_of(x), "Total variation distance, after every n gradients of n workers."
     clocks = list(dict.fromkeys(clock_of(run.meta) for run in first.values()))
     together = len(clocks) == 1 or x != "time_s"
     figures = []

@@ -170,7 +170,7 @@ def _each(where: str, key: str, values: tuple[float, ...], *, positive: bool) ->
 def _check_rates(where: str, rates: tuple[tuple[float, float], ...]) -> None:
     begins = [begin for begin, _ in rates]
     if begins != sorted(set(begins)) or min(begins, default=0.0) < 0:
-        raise ParameterError(f"{where}: achieved_rates must have growing sizes, in bytes, got {begins}")
+        raise ParameterError(f"{where}: achieved_rates must have increasing sizes, in bytes, got {begins}")
     for begin, mbit_s in rates:
         _number(f"{where}: achieved_rates from {begin:g} bytes", mbit_s, positive=True)
 

@@ -246,7 +246,9 @@ class ActionProcessor:
                 release.fragment = worker.fragment
             if "fragment" not in orders:
                 name = self.composition.communication.name
-                raise ProtocolError(f"{name!r}: has fragments, and on_release orders none: {{'fragment': 0}}")
+                raise ProtocolError(
+                    f"{name!r}: has fragments, so on_release must order one, such as {{'fragment': 0}}"
+                )
             worker.fragment = orders["fragment"]
             self.note_fragments(worker, release.fragment)
         if self._decides_own_rounds:
@@ -432,7 +434,7 @@ class ActionProcessor:
         """Request numbers from the backend; the rest of the answer waits for them."""
         if not hasattr(getattr(self.composition, measure.domain, None), "on_measured"):
             raise ProtocolError(
-                f"{measure.domain!r} asks for numbers, but its part defines no on_measured to take them"
+                f"the {measure.domain} part returned a Measure, but it defines no on_measured"
             )
         self.measuring_part = measure.domain
         self.out.append(measure)

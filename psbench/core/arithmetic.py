@@ -312,8 +312,8 @@ class State(MutableMapping[str, Any]):
             raise TypeError(f"state {name!r}: is a {what}, neither a vector nor a number") from None
         if not fits:
             raise ValueError(
-                f"state {name!r}: is of shape {tuple(value.shape)} and {value.dtype}; a vector here is of "
-                f"shape {tuple(like.shape)} and {like.dtype}"
+                f"state {name!r}: has shape {tuple(value.shape)} and {value.dtype}, expected "
+                f"{tuple(like.shape)} and {like.dtype}"
             )
         place = value.data_ptr()
         is_lent = place == like.data_ptr()  # or another's, who changes it too

@@ -31,32 +31,32 @@ class Collective(Placement):
         Need(
             "aggregation",
             lambda a: (a.linear or a.exchanges) and "dot" not in a.measures,
-            "{part} adds up pushes on their way, and {other} looks at each of them",
+            "{part} sums pushes in transit, but {other} needs each push",
             "use placement 'parameter_server'",
         ),
         Need(
             "communication",
             lambda m: {m.codec.name, m.codec_down.name} <= FLOAT_CODECS,
-            "{part} adds up vectors on their way, as floats, and {other} encodes them otherwise",
+            "{part} sums float vectors in transit, but {other} encodes them differently",
             "use codecs 'none' or 'fp16'",
         ),
         Need(
             "communication",
             lambda m: not (m.codec.has_memory or m.codec_down.has_memory),
-            "{part} rounds sums on their way, which are no worker's residual for {other} to keep",
+            "{part} rounds sums in transit, but {other} can correct only errors of single workers",
             "use codecs without error_feedback",
             lambda p: not isinstance(p, Jobs),
         ),
         Need(
             "communication",
             lambda m: not m.pushes_sums,
-            "{part} needs replicas of one model, and workers under {other} have moved on",
+            "{part} needs replicas of one model, but workers under {other} change theirs",
             "use placement 'parameter_server'",
         ),
         Need(
             "consistency",
             lambda c: c.barrier and not c.cancels,
-            "{part} needs all workers in each operation, and {other} commits pushes of some",
+            "{part} needs all workers in each operation, but {other} commits pushes of some",
         ),
     )
 
@@ -98,32 +98,32 @@ class Shares(Replicas):
         Need(
             "communication",
             lambda m: not (m.steps_by_itself or m.overlaps),
-            "{part} has a worker hold a share of the model between steps, and {other} needs all of it",
+            "under {part} a worker holds a share of the model between steps, but {other} needs all of it",
             "use placement 'all_reduce'",
         ),
         Need(
             "aggregation",
             lambda a: not (a.exchanges or a.per_tensor),
-            "{part} has a worker hold a share of the model, and {other} needs all of it",
+            "under {part} a worker holds a share of the model, but {other} needs all of it",
             "use placement 'all_reduce'",
         ),
         Need(
             "stragglers",
             lambda s: not s.drops,
-            "{part} has each share of the model with one worker alone, and {other} may drop that worker",
+            "under {part} each share of the model is on one worker only, and {other} may drop that worker",
             "use placement 'all_reduce'",
         ),
         Need(
             "communication",
             lambda m: not m.is_encoded,
-            "{part} gathers shares of the model as they are, and {other} encodes what is sent",
+            "{part} gathers shares of the model unencoded, but {other} encodes messages",
             _UNENCODED,
         ),
         Need(
             "aggregation",
             lambda a: not a.sends,
-            "{other} sends vectors of its state with the model, of which each worker holds a share under "
-            "{part}",
+            "{other} sends vectors of its state with the model, but under {part} each worker holds a "
+            "share of the model",
             "use placement 'all_reduce' or 'parameter_server'",
         ),
     )
@@ -141,19 +141,19 @@ class Jobs(Collective):
         Need(
             "communication",
             lambda m: not m.is_encoded,
-            "{part} has tasks return 32-bit floats, and {other} encodes what is sent",
+            "tasks of {part} return 32-bit floats, but {other} encodes messages",
             _UNENCODED,
         ),
         Need(
             "communication",
             lambda m: not (m.steps_by_itself or m.overlaps or m.accumulates),
-            "{part} has tasks that keep nothing between steps, and workers under {other} do",
+            "tasks of {part} keep no state between steps, but workers under {other} do",
             "use placement 'all_reduce' or 'parameter_server'",
         ),
         Need(
             "aggregation",
             lambda a: a.payload == "gradient",
-            "{part} has tasks that keep nothing between steps, and {other} needs models of workers",
+            "tasks of {part} keep no state between steps, but {other} needs models of workers",
             "use placement 'all_reduce' or 'parameter_server'",
         ),
     )

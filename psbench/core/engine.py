@@ -382,7 +382,9 @@ class Engine:
     def _switch(self, switch: act.SwitchTo) -> None:
         """Start to drain: withhold steps from now on; ignored during a drain, or if `to` is active."""
         if self._rules is None:
-            raise ProtocolError(f"cannot switch to composition {switch.to}; this strategy has 0 alone")
+            raise ProtocolError(
+                f"cannot switch to composition {switch.to}; this strategy has only composition 0"
+            )
         switch = self._rules.numbered(switch)
         if self._processor.drain is None and switch.to != self.view.in_force:
             self._processor.end_migration()  # the next composition has an assignment of its own

@@ -188,14 +188,14 @@ class Selection(Part):
         Need(
             "placement",
             lambda p: not isinstance(p, Jobs),
-            "{part} goes by what a worker remembers of its samples, and under {other} workers keep nothing",
+            "{part} uses a worker's memory of its samples, but workers under {other} keep no state",
             "use placement 'parameter_server' or 'all_reduce'",
             lambda s: s.chooses,
         ),
         Need(
             "stragglers",
             lambda s: not s.sizes_chunks,
-            "{part} chooses from a worker's shard, and {other} sends workers chunks of it",
+            "{part} chooses from a worker's shard, but {other} sends workers chunks of data",
             "use stragglers 'fixed'",
             lambda s: s.chooses,
         ),
@@ -317,7 +317,7 @@ class ByNeighbourhood(Selection):
 
     neighbourhoods: SerializeAsAny[Neighbourhoods] = Field(
         default_factory=_classes,
-        description="what divides the samples into neighbourhoods",
+        description="division of the samples into neighbourhoods",
         json_schema_extra={"unit": "", "source": "thesis 5.2.1"},
     )
 

@@ -62,7 +62,9 @@ class SwitchRules:
         """
         to, last = self._before + switch.to, len(self._compositions) - 1
         if not 0 <= to <= last:
-            raise ProtocolError(f"cannot switch to composition {to}; this strategy has 0 to {last}")
+            raise ProtocolError(
+                f"cannot switch to composition {to}; this strategy has compositions 0 to {last}"
+            )
         return replace(switch, to=to)
 
     def handover(self, origin: int, switch: SwitchTo) -> Handover:
@@ -78,7 +80,7 @@ class SwitchRules:
         """
         to, last = event.to, len(self._compositions) - 1
         if to is not None and not 0 <= to <= last:
-            return [Note(f"asked to switch to {to}, but there are only 0 to {last}")]
+            return [Note(f"asked to switch to {to}, but the compositions are 0 to {last}")]
         if drain is not None and to in (None, drain.switch.to):
             return [Note("asked to switch, but a switch is in progress")]
         if to is None:

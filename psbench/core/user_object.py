@@ -65,7 +65,7 @@ class Own(Part):
         """
         if self._object is None:
             raise SpecError(
-                f"{self.domain} {self.type!r} is an object of Python, which files of runs do not hold; pass "
+                f"{self.domain} {self.type!r} is a Python object, which saved runs do not contain; pass "
                 f"it: psbench.resume(folder, {self.argument}=...), or Experiment.but({self.argument}=...)"
             )
         return self._object
@@ -95,8 +95,8 @@ def reunited(saved: Part, given: Part) -> Part:
     for name in {**before, **now}:
         if before.get(name) != now.get(name):
             raise SpecError(
-                f"{saved.domain}: is not that of the run: {name} was {_short(before.get(name))}, and now is "
-                f"{_short(now.get(name))}; pass the same, with the same options"
+                f"{saved.domain}: differs from that of the run: {name} was {_short(before.get(name))} and "
+                f"is now {_short(now.get(name))}; pass the same object with the same options"
             )
     return given
 

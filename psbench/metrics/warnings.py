@@ -77,7 +77,7 @@ def whole_rates(log: EventLog, meta: Mapping[str, Any]) -> list[str]:
         if (np.diff(applied["version"]) == 0).any():
             several.add(index)
     return [
-        f"every update of {names[index]} is of one push, at the whole learning rate: the pushes of n workers "
+        f"every update of {names[index]} has one push, at the full learning rate: the pushes of n workers "
         "move the model n times as far as one update of a barrier; use lr_scaling: by_share"
         for index, workers in sorted(pushers.items())
         if whole[index] and len(workers) > 1 and index not in several

@@ -175,7 +175,7 @@ class ScriptedCluster(PromptDriver):
     def step(self) -> list[Action]:
         """Advance to the next entry of the queue; return the engine's answer, empty if it gets no event."""
         if not self._heap:
-            raise Deadlock(f"at {self.now:g} s no worker can ever go on; {self.engine.view.waits()}")
+            raise Deadlock(f"at {self.now:g} s no worker can ever continue; {self.engine.view.waits()}")
         self.now, _, _, _, entry = heapq.heappop(self._heap)
         event = self._after_step(entry) if isinstance(entry, _Step) else entry
         if isinstance(event, ev.Leave):

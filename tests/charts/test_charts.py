@@ -117,7 +117,7 @@ def test_every_chart_can_be_streamed(chart, validator):
 
 
 def test_a_streamed_chart_needs_to_know_its_labels():
-    with pytest.raises(ParameterError, match=r"'rows' is streamed: say which values of 'label'"):
+    with pytest.raises(ParameterError, match=r"'rows' is streamed: give the values that 'label'"):
         charts.curve("rows")
 
 

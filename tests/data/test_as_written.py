@@ -242,7 +242,7 @@ def test_blank_lines_in_front_are_no_header(tmp_path, before):
 UNREADABLE = {
     "UTF-16": (PLAIN.encode("utf-16"), "line 1 is in UTF-16"),
     "UTF-16 without a mark": (PLAIN.encode("utf-16-le"), "line 1 is in UTF-16"),
-    "UTF-32": (PLAIN.encode("utf-32"), "line 1 is in UTF-16, or is no text"),
+    "UTF-32": (PLAIN.encode("utf-32"), "line 1 is in UTF-16, or is not text"),
     "Latin-1": ((PLAIN + "é,1,0\n").encode("latin-1"), "line 42 is not UTF-8 (byte 0xe9)"),
     "no-break space": (
         (PLAIN + "1,\xa01,0\n").encode(),

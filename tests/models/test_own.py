@@ -216,7 +216,7 @@ class TestSaved:
         longer = {"stop.updates": 9}
         with pytest.raises(SpecError, match=r"resume\(folder, model="):
             resume(tmp_path, longer)
-        with pytest.raises(SpecError, match=r"model: is not that of the run: fingerprint was"):
+        with pytest.raises(SpecError, match=r"model: differs from that of the run: fingerprint was"):
             resume(tmp_path, longer, model=Net())
         later = resume(tmp_path, longer, model=module)
         assert torch.equal(later.parameters, run(own(module, updates=9)).parameters)

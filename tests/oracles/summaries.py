@@ -332,7 +332,7 @@ def at_whole_rates(run: Run) -> list[str]:
         if row.kind == "APPLY":
             made[in_force].setdefault(row.version, []).append(row.worker)
     return [
-        f"every update of {run.experiment.strategy.compositions[place].name} is of one push, at the whole "
+        f"every update of {run.experiment.strategy.compositions[place].name} has one push, at the full "
         "learning rate: the pushes of n workers move the model n times as far as one update of a barrier; "
         "use lr_scaling: by_share"
         for place, versions in enumerate(made)

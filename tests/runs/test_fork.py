@@ -325,7 +325,7 @@ def test_a_live_run_has_no_second_future():
     with pytest.raises(ParameterError, match="this one was live"):
         fork(Experiment(strategy="bsp", backend="dask", **BASE), CHANGES["kill"])
     throttles = {"throttles": [{"worker": 0, "from_s": 1, "to_s": 2, "factor": 3}]}
-    with pytest.raises(ParameterError, match="throttles are in virtual time only"):
+    with pytest.raises(ParameterError, match="throttles apply in virtual time only"):
         Experiment(strategy="bsp", backend="dask", **BASE | {"cluster": BASE["cluster"] | throttles})
 
 
@@ -333,9 +333,12 @@ def test_a_live_run_has_no_second_future():
     ("then", "said"),
     [
         ([{"to": "ssp"}], "rule"),
-        ([{"rule": "after"}], "give the strategy that the rule 'after' changes to"),
+        ([{"rule": "after"}], "rule 'after' needs a strategy to switch to"),
         ([{"to": "sp", "rule": "after"}], "did you mean 'ssp'"),
-        ([{"to": 5, "rule": {"name": "at_time", "at_s": 1}}], "there is no composition 5; they are 0 to 1"),
+        (
+            [{"to": 5, "rule": {"name": "at_time", "at_s": 1}}],
+            "composition 5 does not exist; there are 0 to 1",
+        ),
         ([{"to": "strategy_switch", "rule": "after"}], "cannot itself switch"),
         ([{"to": "local_sgd", "rule": "after", "momentum": "off"}], "reduces the server's momentum"),
         ("asp", "expected a list"),

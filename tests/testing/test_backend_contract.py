@@ -331,9 +331,9 @@ def test_events_that_are_wrong_are_found_out(kind: type[Simulation]) -> None:
 def test_a_run_that_cannot_go_on_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     def deadlock(workload: WatchedWorkload, log: EventLog) -> None:
         workload.engine(log).begin([0, 1, 2])
-        raise Deadlock("no worker can ever go on")
+        raise Deadlock("no worker can ever continue")
 
-    with pytest.raises(BrokenContract, match=r"workers that do not wait.*no worker can ever go on"):
+    with pytest.raises(BrokenContract, match=r"workers that do not wait.*no worker can ever continue"):
         check_backend(deadlock)
 
 

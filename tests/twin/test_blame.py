@@ -183,7 +183,7 @@ def test_broken_traces_of_torch_are_one_line(write):
     entries = recorder(meetings, 0, 9.0)["entries"][:9]
     unknown = [each | {"time_discovered_completed_ns": 0} for each in entries]
     for spoilt, problem in [
-        (text[: len(text) // 2], "no JSON, or cut off"),
+        (text[: len(text) // 2], "not JSON, or is truncated"),
         ("[]", "must be a mapping"),
         ("{}", "has neither traceEvents"),
         (json.dumps({"distributedInfo": {"rank": 0}, "traceEvents": []}), "no ProfilerStep"),
@@ -198,7 +198,7 @@ def test_broken_traces_of_torch_are_one_line(write):
         (text.replace('"dur": ', '"dur": 1e999, "was": '), "has no ts and dur"),
         (text.replace('"ts": ', '"ts": 1e300, "was": '), "has no ts and dur"),
         (text.replace("ProfilerStep#", "ProfilerStep#" + "1" * 5000), "no ProfilerStep"),
-        ("[" * 100_000, "numbers or lists have no end"),
+        ("[" * 100_000, "numbers or lists are too long"),
     ]:
         whole[0].write_text(spoilt)
         with pytest.raises(ps.DataError, match=problem) as error:

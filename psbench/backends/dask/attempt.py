@@ -294,7 +294,7 @@ class Attempt:
                 heard = said = now
             elif now > said + self._limits.say_after_s + _SPOKEN_S:  # else it says for whom it waits
                 said = now
-                logger.warning("no word of %s for %.0f s", self._what(COORDINATOR), now - heard)
+                logger.warning("no message from %s for %.0f s", self._what(COORDINATOR), now - heard)
             while not self._announced.empty():
                 self._hear(self._announced.get())
             if isinstance(message, msg.StopRun) or (message is None and coordinator.lost):
@@ -442,14 +442,14 @@ class Attempt:
             raise self._of_peer(error) from None
         if isinstance(error, Cancelled) and not self.control.stopping:  # it takes this process for gone
             raise ServerLost(
-                f"{self._what(role)} and this process have lost each other: no sign of life for "
+                f"{self._what(role)} and this process lost their connection: no message for "
                 f"{self._limits.silence_s:g} s (connection.silence_s), or a broken connection; is a machine "
                 "too busy?"
             )
         if isinstance(error, PsbenchError):
             raise error
         if error is None or type(error).__name__ == "KilledWorker":
-            how = "was killed" if self._is_gone(role) else "gives no sign of life: is it frozen?"
+            how = "was killed" if self._is_gone(role) else "does not respond: is it frozen?"
             raise ServerLost(f"{self._what(role)} is gone: its process {how}", role)
         raise BackendError(f"{role} failed: {error!r}") from error
 
@@ -508,7 +508,7 @@ class Attempt:
         if self.client.status != "running":
             if self._outcome is not None:  # else what is raised says so
                 self.record.note(
-                    "the Dask scheduler is gone; the run was not disturbed, and its tasks have ended"
+                    "the Dask scheduler is gone; the run was not affected, and its tasks have ended"
                 )
             return
         try:

@@ -52,8 +52,8 @@ def connected(
     else:
         if experiment.connection.resources:
             raise ParameterError(
-                "connection.resources: a cluster on this machine has none; give the scheduler of one that "
-                "has some (dask worker --resources)"
+                "connection.resources: a local cluster has no resources; set `scheduler` to one whose "
+                "workers have them (dask worker --resources)"
             )
         security, limits = _own_security(), experiment.connection
         with (
@@ -101,7 +101,7 @@ def _security(connection: ConnectionSettings) -> Security:
         return Security()
     for name in ("tls_ca_file", "tls_cert", "tls_key"):
         if not Path(getattr(connection, name)).is_file():
-            raise ParameterError(f"connection.{name}: there is no file {getattr(connection, name)}")
+            raise ParameterError(f"connection.{name}: file {getattr(connection, name)} does not exist")
     return Security(
         require_encryption=True,
         tls_ca_file=connection.tls_ca_file,

@@ -205,8 +205,8 @@ class _Doctor:
         set_there = [worker for worker, there in found.items() if there == value]
         if set_there:
             self._found.problems.append(
-                f"allocator: {len(set_there)} workers run with {name}={value}, which Dask's nanny sets and "
-                "with which torch takes up to 1.6 times as long; remove it from "
+                f"allocator: {len(set_there)} workers run with {name}={value}, set by Dask's nanny, which "
+                "makes torch take up to 1.6 times as long; remove it from "
                 "distributed.nanny.pre-spawn-environ, or use --no-nanny"
             )
 
@@ -237,7 +237,7 @@ class _Doctor:
             return future.result(timeout=self._limits.start_within_s)
         except TimeoutError:
             raise BackendError(
-                f"Dask worker {worker} has not ended a task within {self._limits.start_within_s:g} s "
+                f"Dask worker {worker} did not finish a task within {self._limits.start_within_s:g} s "
                 "(connection.start_within_s): is it frozen?"
             ) from None
 

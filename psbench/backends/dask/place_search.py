@@ -144,7 +144,7 @@ class Demand:
         try:
             self._ask("run_on_scheduler", _hours_expected(), _NAME)
         except Exception as error:  # whatever its scheduler is, it can still be waited for
-            logger.info("the Dask cluster cannot be asked to grow: %s", error)
+            logger.info("the request to scale up the Dask cluster failed: %s", error)
             return
         token = secrets.token_hex(8)
         self._waiting = [

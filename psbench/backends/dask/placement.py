@@ -170,7 +170,7 @@ def placing(
             raise BackendError("another run has been placed on this Dask cluster for too long")
         if waited > next_line_s:
             next_line_s += limits.say_after_s
-            logger.warning("waiting for another run that is being placed, for %.0f of %g s", waited, most_s)
+            logger.warning("waiting for the placement of another run, for %.0f of %g s", waited, most_s)
         time.sleep(_LOOK_S)
     try:
         yield
@@ -261,7 +261,7 @@ def _needs(roles: Sequence[str], room: Room) -> str:
     if room.able is None:
         return str(len(roles))
     able = sum(room.able.values())
-    return f"{len(roles)}, {_training(roles)} of them with connection.resources, which {able} have"
+    return f"{len(roles)}, {_training(roles)} of them with connection.resources, which {able} workers have"
 
 
 def _held(room: Room) -> str:

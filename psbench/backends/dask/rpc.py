@@ -91,7 +91,7 @@ def ask(
     except OSError as error:
         if client.status != "running":
             raise BackendError(_GONE) from None
-        raise ServerLost(f"a Dask worker is gone before the run could begin there: {error}") from None
+        raise ServerLost(f"a Dask worker was lost before the run could begin there: {error}") from None
 
 
 def ask_scheduler(

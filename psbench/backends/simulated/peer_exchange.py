@@ -132,7 +132,7 @@ class PeerExchange(WorkersExchange):
         if len(self._models[release.worker].parameters):
             return ()
         if self._resources.view.committed:
-            raise WorkerLost(f"worker {release.worker} comes back, and no worker is left that has a model")
+            raise WorkerLost(f"worker {release.worker} returns, but no other worker has a model")
         server = self._resources.server
         return server.parameters, server.buffers.clone()  # all begin with the same
 

@@ -203,7 +203,7 @@ class Pool:
 
     def _lose(self, process: _Process) -> None:
         """Remove a dead process; the others compute its tasks."""
-        logger.warning("process %s of a simulated run is gone; others go on", process.process.pid)
+        logger.warning("process %s of a simulated run is gone; the others continue", process.process.pid)
         self._processes.remove(process)
         self._answers.unregister(process.pipe)
         process.end()
@@ -230,7 +230,9 @@ def _shared(data: Dataset) -> tuple[Any, ...]:
     tensors = data.train_x, data.train_y, data.val_x, data.val_y
     needed = sum(tensor.nbytes for tensor in tensors)
     if needed > _SHARE_OF_MEMORY * available_memory():
-        raise CannotShare(f"there is no memory for a copy of data {data.name!r}, which has {size(needed)}")
+        raise CannotShare(
+            f"there is not enough memory for a copy of data {data.name!r}, which takes {size(needed)}"
+        )
     return tuple(each_array(tensor, lambda part: _in_shared_memory(part.clone())) for tensor in tensors)
 
 
@@ -245,6 +247,6 @@ def _packed(served: Served) -> bytes:
         packed: bytes = cloudpickle.dumps(served)
     except Exception as error:
         raise CannotShare(
-            f"what the run computes with cannot be sent to another process ({type(error).__name__}: {error})"
+            f"an object of the run cannot be sent to another process ({type(error).__name__}: {error})"
         ) from error
     return packed

@@ -162,7 +162,7 @@ class Simulation:
             arrives = arriving and (not heap or arriving[0] < heap[0])
             if not (arrives or heap):
                 waits = self.engine.view.waits()
-                raise Deadlock(f"at {self.now:.3f} s no worker can ever go on; {waits}")
+                raise Deadlock(f"at {self.now:.3f} s no worker can ever continue; {waits}")
             self.now, _, _, _, event = entry = arriving.popleft() if arrives else heappop(heap)
             if self.now >= deadline:
                 self.now = self.engine.view.now = deadline

@@ -184,7 +184,7 @@ def test_a_run_whose_coordinator_freezes_goes_on_from_its_checkpoint(tmp_path: P
         os.kill(coordinator, signal.SIGSTOP)
         said = terminal.end()
         assert "no word of parameter server 0 for" in said
-        assert "gives no sign of life: is it frozen?" in said
+        assert "does not respond: is it frozen?" in said
         assert "the run resumes from there (restart 1 of 2)" in said
         assert terminal.process.returncode == 0
 

@@ -159,9 +159,9 @@ def test_floats_of_numpy_are_sent_and_what_cannot_be_is_named() -> None:
 
 def test_bytes_that_are_no_whole_rows_are_refused() -> None:
     rows = np.zeros(3, ROW).tobytes()
-    with pytest.raises(ValueError, match="no whole rows"):
+    with pytest.raises(ValueError, match="multiple of the row size"):
         LogRows([], rows[:-1])
-    with pytest.raises(MessageRefused, match="no whole rows"):
+    with pytest.raises(MessageRefused, match="multiple of the row size"):
         decode_message(LogRows.kind, msgpack.encode([[], rows[:-1]]), None)
 
 

@@ -194,7 +194,7 @@ def test_a_ring_takes_what_is_linear_and_refuses_the_rest():
     ring = {"placement": "all_reduce"}
     ours = run(toy_experiment(STRATEGIES["own_diloco"] | ring, stop={"updates": 6}))
     assert torch.isfinite(ours.parameters).all()
-    with pytest.raises(ParameterError, match="adds up pushes on their way, and own_median looks at each"):
+    with pytest.raises(ParameterError, match="sums pushes in transit, but own_median needs each"):
         ps.Experiment(strategy=STRATEGIES["own_median"] | ring)
 
 
@@ -288,7 +288,7 @@ def test_what_does_not_exist_is_refused_when_the_strategy_is_made():
             return [Apply(pushes, [1.0] * len(pushes))]
 
     take_out("own_models")
-    with pytest.raises(ParameterError, match=r"own_models receives models, .*; define 'update'"):
+    with pytest.raises(ParameterError, match=r"own_models receives models, .*; override 'update'"):
         Strategy(consistency="bsp", communication=LOCAL, aggregation=Models())
 
 

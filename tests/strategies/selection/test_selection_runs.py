@@ -271,7 +271,7 @@ def test_check_strategy_takes_one_that_keeps_it():
 def test_what_does_not_fit_is_refused_with_its_reason():
     with pytest.raises(ParameterError, match="map_reduce"):
         experiment("with_replacement", "map_reduce")
-    with pytest.raises(ParameterError, match="sharding 'seldp' keeps the samples of a worker in their order"):
+    with pytest.raises(ParameterError, match="sharding 'seldp' keeps a worker's samples in order"):
         experiment("with_replacement", sharding="seldp")
     with pytest.raises(ParameterError, match="timing_only: 'online_batch'"):
         experiment("online_batch", timing_only=True, stop={"updates": 3})

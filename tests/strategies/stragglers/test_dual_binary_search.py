@@ -224,7 +224,7 @@ def test_a_chunk_is_no_more_than_a_share_of_the_training_set_at_first():
 
 
 def test_communication_must_know_chunks():
-    with pytest.raises(ParameterError, match="sizes chunks of data, into which every_step"):
+    with pytest.raises(ParameterError, match="sets the sizes of data chunks, but every_step"):
         strategies.asp(stragglers="dual_binary_search")
 
 

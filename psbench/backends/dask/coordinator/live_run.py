@@ -147,7 +147,7 @@ class LiveRun:
             return
         worker = worker_number(sender)
         if worker is None or sender not in self.run.peers.known:
-            raise MessageRefused(f"{kind.__name__} is for workers of the run to send", sender)
+            raise MessageRefused(f"{kind.__name__} may only be sent by workers of the run", sender)
         of_worker(worker, message)
 
     # ---------------------------------------------------------------- the clock
@@ -178,7 +178,7 @@ class LiveRun:
             raise _no_worker_left(run)
         busy = view.num_computing or run.ending or run.events or run.timers or run.engine.measuring
         if view.num_active and not (busy or run.evaluations.pending):  # a rule may act on one
-            raise Deadlock(f"at {run.now:.3f} s no worker can ever go on; {view.waits()}")
+            raise Deadlock(f"at {run.now:.3f} s no worker can ever continue; {view.waits()}")
 
     def _is_something_due(self) -> bool:
         run = self.run

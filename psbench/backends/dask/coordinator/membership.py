@@ -176,25 +176,25 @@ def inject_fault(run: RunState, press: msg.PressWorker) -> None:
     worker, coming = press.worker, [*run.coming()]
     name, is_gone = worker_name(worker), _is_gone(run, worker, coming)
     if not run.training:
-        said = "cannot be pressed: training has not begun"
+        said = "cannot be changed: training has not begun"
     elif worker not in run.peers.workers():
-        said = "cannot be pressed: it has no process"
+        said = "cannot be changed: it has no process"
     elif press.what == "speed":
         factor = run.speeds[worker] = run.speeds.get(worker, 1.0) * press.factor
         run.out.send(name, msg.ChangeSpeed(factor))
-        said = f"is {press.factor:g} times as fast by hand"
+        said = f"was made {press.factor:g} times as fast by hand"
     elif is_gone == (press.what == "lost"):
-        said = "is gone already" if is_gone else "is there already"
+        said = "is already lost" if is_gone else "is already in the run"
     elif _deals_shares(run):
         said = f"cannot be {press.what} by hand: each worker has a share of the model"
     elif press.what == "back":
         run.events.append(ev.Join(worker))
-        said = "is back by hand"
+        said = "was brought back by hand"
     elif sum(not _is_gone(run, each, coming) for each in run.view.workers) < 2:
-        said = "is the last one: it cannot be lost"
+        said = "is the last worker and cannot be lost"
     else:
         run.events.append(ev.Leave(worker, "failed"))
-        said = "is lost by hand"
+        said = "was removed by hand"
     run.out.send(CLIENT, msg.Incident(f"{name} {said} at {run.now:.2f} s"))
 
 

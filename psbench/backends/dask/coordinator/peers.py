@@ -212,8 +212,8 @@ class Replacements:
         self._awaited.discard(name)
         if name == EVALUATOR and self._needs_evaluator:
             raise BackendError(
-                f"the evaluator was lost, {self._needs_evaluator} needs it, and there is no free Dask worker "
-                "for another (recovery.wait_for_workers)"
+                f"the evaluator was lost and {self._needs_evaluator} needs it, but no Dask worker is free "
+                "for a new one (recovery.wait_for_workers)"
             )
 
     @property
@@ -264,7 +264,7 @@ class Strangers:
         self._reported = self.total
         what = "1 unknown connection was" if self.total == 1 else f"{self.total} unknown connections were"
         where = ", ".join(f"{name}: {closed}" for name, closed in sorted(self._closed.items()))
-        self._out.send(CLIENT, Incident(f"{what} closed, without the run's key in time ({where})"))
+        self._out.send(CLIENT, Incident(f"{what} closed for lack of the run's key ({where})"))
 
 
 class LogStream:

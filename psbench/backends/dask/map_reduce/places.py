@@ -122,7 +122,7 @@ class Places:
                 time.sleep(_ANSWER_S)
         finally:
             self._search.end_asking()
-        raise BackendError(f"no Dask worker that is free answers, for {role}")
+        raise BackendError(f"no free Dask worker responds, for {role}")
 
     def _check(self) -> None:
         """Raise RolesLost if Dask workers are gone, or have not answered."""
