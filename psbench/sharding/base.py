@@ -79,7 +79,7 @@ class Sharding(Part):
         """Raise ParameterError if the rule cannot divide data of that name, or if it is divided already."""
         if num_shards is not None:
             raise ParameterError(
-                f"sharding {self.name!r}: data {name!r} is divided among the workers already; remove sharding"
+                f"sharding {self.name!r}: data {name!r} is already divided among the workers; remove sharding"
             )
 
     def divide(self, features: Floats, labels: Integers, num_workers: int, rng: Rng) -> Division:

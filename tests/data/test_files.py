@@ -140,7 +140,7 @@ def test_a_failed_download_is_a_data_error(tmp_path, monkeypatch, datasets):
     [
         (
             idx(pictures(10, 28, 28))[:-100],
-            "holds fewer values, but says it has 10 x 28 x 28; it is truncated",
+            "holds fewer values, but its header declares 10 x 28 x 28; it is truncated",
         ),
         (idx(pictures(10, 28, 28)) + b"x", "holds more than 7,840 values"),
         (struct.pack(">BBBB65I", 0, 0, 8, 65, *[1] * 65) + b"x", "not an IDX file of bytes in 3 dimensions"),
@@ -149,7 +149,7 @@ def test_a_failed_download_is_a_data_error(tmp_path, monkeypatch, datasets):
         (b"<html>not found</html>", "not an IDX file of bytes"),
         (b"", "not an IDX file of bytes"),
         (b"\0\0\x08\x03\0\0", "not an IDX file of bytes"),
-        (idx(pictures(9, 28, 28)), "has 9 images, and there are 10 labels"),
+        (idx(pictures(9, 28, 28)), "has 9 images, but there are 10 labels"),
     ],
 )
 def test_damaged_files_are_named(mnist, content, message):

@@ -157,7 +157,7 @@ REFUSED = {
     "a user's, by chance": (Half, "the Half of the DataLoader draws different samples in every pass"),
     "without end": (Endless, "more than 500 samples in a pass"),
     "again": (lambda: [3, 4, 3], "draws sample 3 more than once in a pass"),
-    "outside": (lambda: [3, 50], "draws sample 50, and there are 50"),
+    "outside": (lambda: [3, 50], "draws sample 50, but there are 50"),
     "none": (lambda: [], "draws no sample"),
     "no numbers": (lambda: ["a"], "'a', which is not the index of a sample"),
 }  # fmt: skip

@@ -63,7 +63,7 @@ def drawing(batch):
 
 
 def loaded():
-    with pytest.warns(UserWarning, match="batch size and the order are the experiment's"):
+    with pytest.warns(UserWarning, match="batch size and order come from the experiment"):
         return as_data(DataLoader(Samples(list(zip(NAMED, KINDS, strict=True))), collate_fn=padding))
 
 
@@ -216,7 +216,7 @@ BAD = {
     "target": (lambda: ps.data({"a": LEFT, "b": ALIKE}), "ps.data(..., target=...)"),
     "standardised": (
         lambda: ps.data(((LEFT, RIGHT), ALIKE), standardise=True).load(Streams(0)),
-        "2 tensors, and only one is standardised",
+        "2 tensors, but only a single array can be standardised",
     ),
     "psbench's model": (
         lambda: ps.run(toy_experiment(data=((LEFT, RIGHT), ALIKE), model="mlp")),
@@ -232,7 +232,7 @@ BAD = {
     ),
     "a drawing collate_fn": (
         lambda: as_data(DataLoader(Samples([(LEFT[0], 0)] * 3), collate_fn=drawing)),
-        "sample 0 is made another one by the collate_fn each time",
+        "sample 0 changes each time the collate_fn is called",
     ),
 }  # fmt: skip
 
@@ -266,7 +266,7 @@ def test_samples_that_are_texts_count_as_memory(monkeypatch):
             raise StopIteration
         return torch.tensor([[len(text)] for (text,), _ in batch]), [label for _, label in batch]
 
-    with pytest.raises(PsbenchError, match=r"what the Many gives: 100000 samples, all at a time, would need"):
+    with pytest.raises(PsbenchError, match=r"what the Many gives: 100000 samples, all at once, would need"):
         as_data(DataLoader(Many(lambda place: (["word" * 5000], place % 2)), collate_fn=tokens))
     assert len(read) < 150
     with pytest.raises(StopIteration):

@@ -90,11 +90,11 @@ REFUSED = {
     ),
     "several outputs": (
         lambda: Wrapped(lambda y: (y, y)),
-        "takes one tensor, and the model gives tuple; give a",
+        "takes one tensor, but the model returns tuple; use a",
     ),
-    "no tensor": (lambda: Wrapped(lambda y: y.tolist()), "takes one tensor, and the model gives list"),
-    "no module": (lambda: 3, "gives int, and must give a torch.nn.Module"),
-    "fails to be made": (lambda: Net("wide"), "cannot be made: TypeError"),
+    "no tensor": (lambda: Wrapped(lambda y: y.tolist()), "takes one tensor, but the model returns list"),
+    "no module": (lambda: 3, "returns int, but must return a torch.nn.Module"),
+    "fails to be made": (lambda: Net("wide"), "cannot be created: TypeError"),
     "a buffer that grows": (
         Growing,
         r"buffer 'seen' changes its shape in the forward, from \(0,\) to \(1,\)",
@@ -155,7 +155,7 @@ def test_more_outputs_than_classes_are_doubtful():
 
 def test_an_optimizer_that_only_the_servers_have_is_doubtful():
     adam = {"name": "adam", "lr": 0.01}
-    with pytest.warns(DoubtfulComposition, match="'osp': optimizer 'adam' under osp: the steps that workers"):
+    with pytest.warns(DoubtfulComposition, match="'osp': optimizer 'adam' under osp: local steps of workers"):
         toy_experiment("osp", optimizer=adam)
     for strategy, optimizer in (("osp", "sgd"), ("local_sgd", adam), ("bsp", adam)):
         toy_experiment(strategy, optimizer=optimizer)

@@ -154,7 +154,7 @@ def test_what_hears_of_no_evaluation_is_refused():
         toy(schedule=SOON | {"metric": "f1"}, metrics={"f1": lambda outputs, targets: 0.5})
     with pytest.raises(ParameterError, match="timing_only: nothing is evaluated"):
         toy(timing_only=True)
-    with pytest.raises(ParameterError, match="there is none in 7 epochs if evaluate_every is 8"):
+    with pytest.raises(ParameterError, match="there is none in 7 epochs with evaluate_every = 8"):
         toy(evaluate_every=8)
     none = {"name": "mixture", "num_samples": 120, "num_features": 4, "num_classes": 3, "val_fraction": 0}
     with pytest.raises(ParameterError, match=r"optimizer.schedule needs validation data"):

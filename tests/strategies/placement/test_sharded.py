@@ -66,7 +66,7 @@ def test_a_worker_has_room_for_more_samples():
         (ELASTIC, "rule.policy: no worker comes"),
         ({"strategy": {"name": "fsdp", "codec": "fp16"}}, "gathers shares of the model unencoded"),
         ({"strategy": {"name": "fsdp", "stragglers": "drop_stragglers"}}, "may drop that worker"),
-        ({"strategy": "fsdp", "optimizer": "lamb"}, "each worker holds a share"),
+        ({"strategy": "fsdp", "optimizer": "lamb"}, "each worker holds parts of tensors"),
         ({"strategy": {"name": "power_sgd", "placement": "sharded"}}, "holds a share of the model"),
         ({"strategy": {"name": "diloco", "placement": "sharded"}}, "holds a share of the model"),
     ],
