@@ -272,7 +272,7 @@ class DroppingApply(Mean):
 
 
 BROKEN = {
-    Undeclared: r"every version was made of one push.*`singly = True`",
+    Undeclared: r"every version has one push.*`singly = True`",
     Silent: r"neither released nor held .* Most likely on_push or on_join returns too little",
     Stalling: r"no worker can ever continue; worker .*: barrier.*on_leave, does not release",
     Twice: r"answered more than once: hold \(wait\), release",

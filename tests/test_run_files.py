@@ -149,7 +149,7 @@ def test_checkpoints_of_two_runs_in_one_folder_are_refused(folder, tmp_path):
 def test_files_of_two_runs_are_no_run(name, folder, tmp_path):
     other = run(toy("asp"), folder=tmp_path / "other")
     shutil.copy(tmp_path / "other" / name, folder)
-    with pytest.raises(DataError, match=rf"{name}: is of another run \('{other.run_id}'\)"):
+    with pytest.raises(DataError, match=rf"{name}: belongs to another run \('{other.run_id}'\)"):
         Run.load(folder)
 
 

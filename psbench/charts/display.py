@@ -56,7 +56,7 @@ class Sheet(alt.VConcatChart):
         elif Path(fp).suffix in (".svg", ".pdf"):
             write(spec, Path(fp))
         else:
-            raise ParameterError(f"{fp}: a figure of a paper is written as .svg or .pdf; give such a name")
+            raise ParameterError(f"{fp}: the name of a figure for a paper must end in .svg or .pdf")
 
     def still(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the picture and its description as the content of a notebook output, and its metadata."""

@@ -121,7 +121,7 @@ def _in_one(kind: Any, names: tuple[str, ...], count: int) -> bool:
         return bool(in_one)
     given = ", ".join(names) or f"{count} tensors"
     raise ParameterError(
-        f"{kind.__qualname__}.forward takes {_arguments(forward)}, and a sample of the data is {given}; "
+        f"{kind.__qualname__}.forward takes {_arguments(forward)}, but a sample of the data is {given}; "
         "name its arguments like the inputs, let it take one argument, or exclude inputs with features=[...]"
     )
 

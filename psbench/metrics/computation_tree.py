@@ -171,7 +171,7 @@ def why_no_tree(composition: Strategy) -> str:
     if isinstance(composition.placement, PeerToPeer):
         return "there is no server whose model is the main branch"
     if m.overlaps or composition.keeps_steps or isinstance(m, Elastic):
-        return "workers go on from models that have gradients which no server has applied"
+        return "workers continue from models with gradients that no server has applied"
     if a.reply != "model" and not isinstance(composition.placement, Collective):
         return "workers are not sent the model of the server"
     return ""

@@ -212,9 +212,9 @@ def _starved(used: int, unused: Mapping[str, int]) -> str:
         f"{count} {reason}" for reason, count in sorted(unused.items(), key=lambda each: -each[1])
     )
     if not finished:
-        return "it finished no gradient, so its shard was never learned"
+        return "it finished no gradient, so the model never learned its shard"
     if not used:
-        return f"0 of {finished} gradients used ({why}), so its shard was never learned"
+        return f"0 of {finished} gradients used ({why}), so the model never learned its shard"
     if finished >= _ENOUGH and used < STARVED * finished:
         return f"{used} of {finished} gradients used ({why}): it is starved"
     return ""

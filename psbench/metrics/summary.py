@@ -192,7 +192,7 @@ def _warnings(summary: Mapping[str, Any]) -> list[str]:
     if summary["lost_workers"]:
         lost = ", ".join(str(worker) for worker in summary["lost_workers"])
         several = len(summary["lost_workers"]) > 1
-        warnings.append(f"lost on the way: worker{'s' if several else ''} {lost}")
+        warnings.append(f"lost during the run: worker{'s' if several else ''} {lost}")
     if summary["pushes"]["buffered"]:
         warnings.append(
             f"{summary['pushes']['buffered']} pushes were still buffered at the end and changed nothing"

@@ -94,10 +94,10 @@ def resumed_midway(log: EventLog) -> list[str]:
         others = np.flatnonzero(following["kind"] != Kind.CANCEL)
         void = following["worker"][: others[0] if len(others) else len(following)].tolist()
         said = [_of_workers(again, "repeated their steps since their last message")] if again else []
-        said += [_of_workers(void, "began anew from the model, without one of their own")] if void else []
+        said += [_of_workers(void, "restarted from the common model, without their own")] if void else []
         if said:
             when = f"resumed at {rows['time_s'][at]:.4g} s in the middle of steps"
-            found.append(f"{when}, and not bit by bit what it would have been: {'; '.join(said)}")
+            found.append(f"{when}, so it is not bit for bit equal to an uninterrupted run: {'; '.join(said)}")
     return found
 
 

@@ -106,7 +106,7 @@ def no_speed_up(runs: Sequence[Run], base: Sequence[Run], equal: str = "") -> st
     if not all(is_complete(run) for run in (*runs, *base)):
         return "not all of these runs are complete"
     if any(_ended_by_the_clock(run) for run in (*runs, *base)):
-        return "runs ended because their seconds had passed, with more or less done"
+        return "runs ended at their time limit, after different amounts of work"
     return ""
 
 

@@ -60,7 +60,7 @@ class _Group:
 
     def notes(self) -> list[str]:
         twice = [
-            f"seed {run.experiment.seed} was given {given} times, and is one run: it counts once"
+            f"seed {run.experiment.seed} was given {given} times with the same run, which counts once"
             for run, given in zip(self.runs, self.given, strict=True)
             if given > 1
         ]
@@ -105,8 +105,8 @@ def _place(run: Run, alternatives: list[_Group]) -> None:
     chosen = next(free, None)
     if chosen is None:
         chosen = _Group(
-            note="has the seeds of another group of the same specification, and other logs (stopped, resumed "
-            "or switched by hand, or of other library versions): no further seeds"
+            note="repeats the seeds of another group of the same specification with other logs (stopped, "
+            "resumed or switched by hand, or other library versions): these are not further seeds"
         )
         alternatives.append(chosen)
     chosen.add(run)

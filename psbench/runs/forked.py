@@ -110,8 +110,8 @@ class BeginningCheck:
         if same < max(mine, theirs):
             there, here = _row(self._recorded, same), _row(log, same)
             raise ForkDiffers(
-                f"fork: its beginning is not that of the run it was forked from: row {same} was {there}, and "
-                f"is {here}"
+                f"fork: its beginning differs from that of the original run: row {same} was {there} and is "
+                f"{here}"
             )
 
 

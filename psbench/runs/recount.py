@@ -72,8 +72,8 @@ def recount(run: Run, by: npt.ArrayLike | None = None) -> pd.DataFrame:
     groups, names = data.strata if by is None else (np.asarray(by, dtype=np.int64), ())
     if len(groups) != len(data.train_y) or groups.min() < 0:
         raise ParameterError(
-            f"recount: by has {len(groups)} numbers of groups for {len(data.train_y)} samples; give one "
-            "from 0 on for each"
+            f"recount: by has {len(groups)} group numbers for {len(data.train_y)} samples; give one number "
+            "from 0 on per sample"
         )
     whole = np.bincount(groups, minlength=len(names))
     used = np.zeros(len(whole), dtype=np.int64)
@@ -180,7 +180,8 @@ class _Draws:
         if self._works[worker]:
             if self._is_live or not draws_once(self._now):
                 raise SpecError(
-                    f"recount: worker {worker} lost work of which the log does not say how much was drawn"
+                    f"recount: worker {worker} lost work, and the log does not record how many samples it "
+                    "had drawn"
                 )
             self._taken[worker] += self._sizes[worker]
         self._taken[worker] += self._voted[worker]

@@ -83,13 +83,14 @@ class _Decisions:
     def compare(self, apply: Apply, *, any_order: bool) -> None:
         if not self._agrees(apply, apply.pushes):
             raise BrokenContract(
-                f"{self._who}: a fresh part with the same state decides otherwise on the same pushes. Most "
-                "likely it keeps something outside of its PrivateAttrs, or draws without view.rng"
+                f"{self._who}: a fresh part with the same state decides differently on the same pushes. "
+                "Most likely it keeps values outside its PrivateAttrs, or draws random numbers without "
+                "view.rng"
             )
         if any_order and not self._agrees(apply, apply.pushes[::-1]):
             raise BrokenContract(
-                f"{self._who}: under a barrier its weights depend on the order in which the pushes arrived, "
-                "which is chance. Decide by worker or samples, not by place"
+                f"{self._who}: under a barrier its weights depend on the order in which the pushes "
+                "arrived, which is random. Decide by worker or samples, not by position"
             )
 
     def _agrees(self, apply: Apply, pushes: Sequence[Push]) -> bool:

@@ -168,8 +168,8 @@ def _check_plain_data(strategy: AnyStrategy) -> None:
         raise BrokenContract(f"{name}: differs after pickling. Most likely a part changes its own fields")
     if make_strategy(strategy.spec()) != strategy:
         raise BrokenContract(
-            f"{name}: its specification makes another strategy. Most likely a hyper-parameter is not a field "
-            "declared with `parameter`, or a validator changes what it is given"
+            f"{name}: its specification gives a different strategy. Most likely a hyper-parameter is not a "
+            "field declared with `parameter`, or a validator changes its input"
         )
 
 
@@ -274,7 +274,7 @@ def _check_commits(strategy: AnyStrategy, seed: int) -> None:
         _guard(_title(strategy), cluster.step)
     if not view.version:
         raise BrokenContract(
-            f"{_title(strategy)}: {view.pushes} pushes and not one commit. Most likely on_push never returns "
+            f"{_title(strategy)}: {view.pushes} pushes but no commit. Most likely on_push never returns "
             "a Commit"
         )
 
@@ -296,9 +296,8 @@ def _check_singly(strategy: AnyStrategy, seed: int, events: int) -> None:
         if len(versions) > len(set(versions.tolist())):
             return
     raise BrokenContract(
-        f"{_title(strategy)}: every version was made of one push, and {part.name} does not declare it. Add "
-        "`singly = True` to its class: pushes then take their share of the learning rate, "
-        "lr/n, where a strategy does not say otherwise"
+        f"{_title(strategy)}: every version has one push, but {part.name} does not declare it. Add `singly "
+        "= True` to its class: a push then has the learning rate lr/n, unless the strategy sets lr_scaling"
     )
 
 

@@ -40,13 +40,13 @@ def check_selection(selection: Selection) -> None:
             raise BrokenContract(f"{where}: it raised {type(error).__name__}: {error}") from error
         if chosen != again:
             raise BrokenContract(
-                f"{where}: the same seed chooses other samples. Most likely it draws from a global random "
+                f"{where}: the same seed gives different samples. Most likely it draws from a global random "
                 "state instead of `rng`, or keeps state on itself instead of in memory.state"
             )
         if chosen != resumed:
             raise BrokenContract(
-                f"{where}: after its memory was saved and loaded it chooses other samples. Most likely it "
-                "keeps state outside of memory.state, or entries there are no arrays or numbers"
+                f"{where}: saving and loading its memory changes its choices. Most likely it keeps state "
+                "outside memory.state, or has entries there that are neither arrays nor numbers"
             )
 
 
@@ -79,7 +79,7 @@ def _played(selection: Selection, size: int, batch: int, where: str, saved: bool
         for name, values in expected.items():
             if not np.array_equal(values, getattr(chooser.memory, name), equal_nan=True):
                 raise BrokenContract(
-                    f"{where}: learn() changes memory.{name}; what it keeps goes to memory.state"
+                    f"{where}: learn() changes memory.{name}; keep its state in memory.state"
                 )
         chooser.report()
         yield chosen

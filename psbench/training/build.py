@@ -183,7 +183,8 @@ class Workload:
             if held < CHUNKS_HELD:
                 raise ParameterError(
                     f"cluster {self.profile.name!r}: the {self.profile.memory_gb[worker]:g} GB of worker "
-                    f"{worker} do not hold the model and two samples; give it more memory, or use a smaller "
+                    f"{worker} are too little for the model and two samples; increase memory_gb, or use a "
+                    "smaller "
                     "model"
                 )
 

@@ -112,7 +112,7 @@ class Chooser:
         if len(positions) and not 0 <= positions.min() <= positions.max() < size:
             outside = positions[(positions < 0) | (positions >= size)][0]
             raise ProtocolError(
-                f"{self._who(hook)} returns {outside}, which is no sample of its shard: give positions in "
+                f"{self._who(hook)} returns {outside}, which is not a sample of its shard: give positions in "
                 f"the shard, from 0 to {size - 1}"
             )
 
@@ -147,7 +147,7 @@ class Chooser:
         memory.taken = int(kept["taken"])
         for name in ("taken_at", *self._selection.remembers):
             if len(kept[name]) != len(memory):
-                raise ValueError(f"{name} of {len(kept[name])} samples, and the shard has {len(memory)}")
+                raise ValueError(f"{name} of {len(kept[name])} samples, but the shard has {len(memory)}")
             setattr(memory, name, kept[name])
         prefix = "passes/"
         self._passes.load({n.removeprefix(prefix): v for n, v in kept.items() if n.startswith(prefix)})
@@ -165,7 +165,8 @@ def checked_groups(name: str, groups: SampleGroups) -> SampleGroups:
     """
     for h in np.flatnonzero(groups.counts == 0):
         raise ParameterError(
-            f"neighbourhoods {name!r}: {groups.names[h]!r} has no sample to train on; give fewer, or others"
+            f"neighbourhoods {name!r}: {groups.names[h]!r} has no training sample; use fewer or different "
+            "neighbourhoods"
         )
     return groups
 
@@ -182,8 +183,8 @@ def check_neighbourhoods(selection: Selection, groups: SampleGroups, shards: Seq
     unseen = np.flatnonzero(np.bincount(groups.val, minlength=len(names)) == 0)
     if selection.hears_evaluations and len(unseen):
         raise ParameterError(
-            f"selection {selection.name!r}: {names[unseen[0]]!r} has no validation sample, by whose loss it "
-            "would be judged; give fewer neighbourhoods, or more validation samples"
+            f"selection {selection.name!r}: {names[unseen[0]]!r} has no validation sample to compute its "
+            "loss from; use fewer neighbourhoods, or more validation samples"
         )
     lacking = {
         worker: [names[h] for h in range(len(names)) if h not in own]

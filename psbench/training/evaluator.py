@@ -278,8 +278,8 @@ def _joined(batches: list[Any]) -> Any:
         return _each(torch.cat, batches)
     except RuntimeError as error:
         raise ParameterError(
-            f"the outputs for all batches of {Evaluator.BATCH} samples cannot be joined, of which a loss or "
-            f"a metric is taken: {one_line(error)}"
+            f"the outputs for all batches of {Evaluator.BATCH} samples cannot be concatenated for a loss "
+            f"or a metric: {one_line(error)}"
         ) from error
 
 

@@ -46,8 +46,8 @@ def check_model(experiment: Experiment, model_bytes: int, *, whole_run: bool) ->
     what = f"model {experiment.model.name!r}: {model_bytes // 4} numbers"
     if model_bytes > _LARGEST_MESSAGE:
         raise ParameterError(
-            f"{what} are {size(model_bytes)}, and a message has at most {size(_LARGEST_MESSAGE)}; "
-            "make it smaller"
+            f"{what} are {size(model_bytes)}, but a message has at most {size(_LARGEST_MESSAGE)}; use a "
+            "smaller model"
         )
     if experiment.backend == "dask":
         counts = _processes(experiment) if whole_run else Counter(["other"])

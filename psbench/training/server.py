@@ -133,7 +133,7 @@ class Server:
         part = self.aggregation
         if answer is None and part.reply != "model":
             raise ProtocolError(
-                f"aggregation {part.name!r} never calls step.reply, and its `reply` is {part.reply!r}"
+                f"aggregation {part.name!r} never calls step.reply, but its `reply` is {part.reply!r}"
             )
         if answer is not None and getattr(answer, "shape", None) != self.parameters.shape:
             what = f"{len(answer)} entries" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"

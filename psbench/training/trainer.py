@@ -387,7 +387,7 @@ class Trainer:
 def why_blind(blind: str, name: str = "some") -> str:
     """Return why a parameter that is not used cannot be trained: it would be moved."""
     return (
-        f"the loss does not depend on {name} parameter, which torch's optimizers then leave alone, but "
-        f"{blind} takes its gradient for zeros, and would move it by momentum or weight decay; freeze it "
-        "(requires_grad_(False)), or use a strategy whose gradients travel whole"
+        f"the loss does not depend on {name} parameter, which torch's optimizers then skip, but {blind} "
+        "treats its gradient as zeros and would move it by momentum or weight decay; freeze it "
+        "(requires_grad_(False)), or use a strategy that sends whole gradients"
     )

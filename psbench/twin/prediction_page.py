@@ -46,7 +46,7 @@ def prediction_figure(found: Predictions) -> Figure:
     best, same = found.best()
     told = f"fastest: {best}; not distinguishable from it: {', '.join(same) or 'none'}"
     missing = [row.title for row in found.rows if found.target is not None and row.target_s is None]
-    said = [told, *([f"does not get there with every seed: {', '.join(missing)}"] if missing else [])]
+    said = [told, *([f"does not reach the target with every seed: {', '.join(missing)}"] if missing else [])]
     draw = _curves if found.over else _bars
     chart = draw(known, found.over, title).properties(
         width="container",
@@ -106,7 +106,7 @@ def check_format(path: Path) -> None:
     ParameterError, SpecError
     """
     if path.suffix not in FORMATS:
-        raise ParameterError(f"{path}: a prediction is written as {', '.join(FORMATS)}; give such a name")
+        raise ParameterError(f"{path}: the name of a prediction must end in {', '.join(FORMATS)}")
     check_writable(path.absolute().parent)
 
 

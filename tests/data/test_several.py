@@ -220,15 +220,15 @@ BAD = {
     ),
     "psbench's model": (
         lambda: ps.run(toy_experiment(data=((LEFT, RIGHT), ALIKE), model="mlp")),
-        "model 'mlp' takes one tensor, and a sample of data 'own' is 2 tensors",
+        "model 'mlp' takes one tensor, but a sample of data 'own' is 2 tensors",
     ),
     "arguments": (
         lambda: ps.run(toy_experiment(data=((LEFT, RIGHT, LEFT), ALIKE), model=lambda: nn.Bilinear(4, 4, 2))),
-        "Bilinear.forward takes (input1, input2), and a sample of the data is 3 tensors",
+        "Bilinear.forward takes (input1, input2), but a sample of the data is 3 tensors",
     ),
     "names": (
         lambda: ps.run(toy_experiment(data=({"a": LEFT, "b": RIGHT}, ALIKE), model=Siamese)),
-        "Siamese.forward takes (left, right), and a sample of the data is a, b",
+        "Siamese.forward takes (left, right), but a sample of the data is a, b",
     ),
     "a drawing collate_fn": (
         lambda: as_data(DataLoader(Samples([(LEFT[0], 0)] * 3), collate_fn=drawing)),

@@ -106,7 +106,7 @@ def test_every_rule_has_words_of_its_own(rule, expected):
 
 def test_noise_and_net_change_at_their_nearest():
     found = warning(log_of([16.0, 8.0, 4.0, 2.0]), {"name": "noise_adaptive", "window": 3})
-    assert found.endswith("the net change was 50 % an epoch where noise explains 0 %, at its nearest")
+    assert found.endswith("the net change came closest at 50 % per epoch, where noise explains 0 %")
 
 
 def test_a_run_that_never_switched_is_warned_of_when_reopened_too(tmp_path):

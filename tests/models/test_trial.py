@@ -71,11 +71,11 @@ REFUSED = {
     "doubles": (lambda: nn.Linear(4, 3).double(), "parameter 'weight' is float64, .*call its .float()"),
     "complex": (
         Spectral,
-        "parameter 'weight' is complex64, .*make it two of real numbers, and torch.complex of them",
+        "parameter 'weight' is complex64, .*as two parameters, and combine them in forward",
     ),
     "too few classes": (
         lambda: nn.Linear(4, 2),
-        r"answers with float32 of shape \(4, 2\), and data 'mixture' has 3 classes.*shape \(4, 3\)",
+        r"returns float32 of shape \(4, 2\), but data 'mixture' has 3 classes.*shape \(4, 3\)",
     ),
     "wrong shape of samples": (
         lambda: nn.Linear(5, 3),
@@ -128,8 +128,8 @@ def test_what_is_no_model_at_all_is_refused():
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
-        (lambda outputs, targets: 1.0, "loss 'own' gives float, and must give a tensor of one number"),
-        (lambda outputs, targets: outputs.sum(1), r"gives float32 of shape \(4,\), and must give"),
+        (lambda outputs, targets: 1.0, "loss 'own' returns float, but must return a tensor of one number"),
+        (lambda outputs, targets: outputs.sum(1), r"returns float32 of shape \(4,\), but must return"),
         (lambda outputs, targets: outputs @ targets, "loss 'own' cannot take the outputs of model"),
         (lambda outputs, targets: outputs.sum() * float("inf"), "its loss is -?inf|nan before"),
         (nn.CrossEntropyLoss(reduction="sum"), "is a sum over the batch: with every sample twice it is"),
@@ -149,7 +149,9 @@ def test_a_mean_is_no_sum(loss):
 
 def test_more_outputs_than_classes_are_doubtful():
     many = toy_experiment(model=lambda: nn.Linear(4, 1000))
-    with pytest.warns(DoubtfulComposition, match="1000 numbers a sample, and data 'mixture' has 3 classes: "):
+    with pytest.warns(
+        DoubtfulComposition, match="1000 numbers per sample, but data 'mixture' has 3 classes: "
+    ):
         Workload.build(many)
 
 
@@ -276,7 +278,7 @@ KEPT = {
 
 @pytest.mark.parametrize("what", KEPT)
 def test_a_forward_remembers_in_buffers_only(what):
-    message = f"its forward changes (the )?{KEPT[what]}.* depend on which process.*make it a buffer"
+    message = f"its forward changes (the )?{KEPT[what]}.* depend on the process.*make it a buffer"
     with pytest.raises(ParameterError, match=message):
         Workload.build(toy_experiment(model=lambda: Remembering(what)))
 
@@ -466,7 +468,7 @@ def test_targets_of_one_set_and_the_other_have_one_shape():
 @pytest.mark.parametrize("strategy", ["lb_bsp", "flex_rr", "dbs_sgd"])
 def test_a_batch_that_may_shrink_to_one_sample_is_refused_under_batchnorm(strategy):
     net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
-    with pytest.raises(ParameterError, match=f"one sample .*stragglers '{strategy}' may cut a batch"):
+    with pytest.raises(ParameterError, match=f"one sample .*stragglers '{strategy}' may reduce a batch"):
         Workload.build(toy_experiment(strategy, model=net))
     Workload.build(toy_experiment("bsp", model=net))
     Workload.build(toy_experiment(strategy, model=Net))
@@ -476,7 +478,7 @@ def test_a_piece_of_one_sample_is_refused_under_batchnorm():
     net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
     cut = {"consistency": "bsp", "communication": {"name": "micro_steps", "pieces": 2}}
     Workload.build(toy_experiment(cut, model=net))  # of 4 samples, 2 and 2
-    with pytest.raises(ParameterError, match=r"one sample .*communication 'micro_steps' may cut a batch"):
+    with pytest.raises(ParameterError, match=r"one sample .*communication 'micro_steps' may reduce a batch"):
         Workload.build(toy_experiment(cut, model=net, batch_size=9))  # of 3, 2 and 1
 
 

@@ -83,7 +83,7 @@ def test_what_has_no_meaning_is_refused(values, says):
 
 
 def test_more_fragments_than_tensors_are_refused_before_any_step():
-    with pytest.raises(ParameterError, match="num_fragments: 30, and the model has"):
+    with pytest.raises(ParameterError, match="num_fragments: 30, but the model has"):
         run(streaming(local_steps=60, num_fragments=30))
 
 

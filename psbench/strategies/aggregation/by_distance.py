@@ -99,8 +99,8 @@ class Krum(_ByProducts):
         """Require as many workers as the paper's guarantee needs."""
         if self.faulty and num_workers < 2 * self.faulty + 3:
             raise ParameterError(
-                f"krum: {self.faulty} wrong pushes can be told from others among at least "
-                f"{2 * self.faulty + 3} workers, not among {num_workers}"
+                f"krum: {self.faulty} wrong pushes can be detected among at least {2 * self.faulty + 3} "
+                f"workers, but there are {num_workers}"
             )
 
     def weights(self, pushes: Sequence[Push], gram: Gram) -> list[float]:

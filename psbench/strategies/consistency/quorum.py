@@ -75,8 +75,8 @@ class Quorum(Consistency):
     def _is_used(self) -> Self:
         if not self.grace_s and (self.grace_steps or self.grace_share < 1.0):
             raise ParameterError(
-                f"consistency {self.name!r}: grace_steps and grace_share are of a grace, and grace_s is 0; "
-                "set grace_s, the longest it may be, or leave them out"
+                f"consistency {self.name!r}: grace_steps and grace_share need a grace period, but grace_s "
+                "is 0; set grace_s, its maximum, or remove them"
             )
         return self
 

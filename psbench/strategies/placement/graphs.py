@@ -200,6 +200,6 @@ def check_graph(graph: str, n: int) -> None:
         )
     if graph == "torus" and _rows(n) < 2:
         raise ParameterError(
-            f"placement 'gossip': {n} workers make no torus, as {n} is prime; use graph 'ring', or "
+            f"placement 'gossip': {n} workers cannot form a torus, as {n} is prime; use graph 'ring', or "
             f"{n + 1} workers"
         )

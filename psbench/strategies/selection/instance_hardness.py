@@ -31,16 +31,16 @@ class InstanceHardness(Selection):
     remembers = ("loss", "predicted")
 
     measure: Literal["loss", "change", "flip"] = parameter(
-        "loss", "what makes a sample hard", source=f"{_PAPER}, eq. 2"
+        "loss", "measure of hardness", source=f"{_PAPER}, eq. 2"
     )
-    share: float = parameter(0.9, "share of the newest measurement", source=_PAPER, gt=0, le=1)
+    share: float = parameter(0.9, "weight of the newest measurement", source=_PAPER, gt=0, le=1)
     warm_up: float = parameter(
-        3.0, "passes over all samples", unit="passes", source=f"{_PAPER}, Algorithm 1", ge=0
+        3.0, "initial passes over all samples", unit="passes", source=f"{_PAPER}, Algorithm 1", ge=0
     )
     decay: float = parameter(
         0.9, "factor of the samples kept, each round", source=f"{_PAPER}, Algorithm 1", gt=0, le=1
     )
-    least: float = parameter(0.2, "share of the samples that is kept in the end", gt=0, le=1)
+    least: float = parameter(0.2, "final share of the samples", gt=0, le=1)
 
     def choose(self, size: int, rng: Rng, memory: Memory, orders: Orders) -> Integers:
         """Take the next samples of the round."""

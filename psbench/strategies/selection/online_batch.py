@@ -33,8 +33,8 @@ class OnlineBatch(Selection):
     source = f"{_PAPER}, Algorithm 1"
     remembers = ("loss",)
 
-    pressure: float = pressure_field(100.0, "pressure at the beginning", f"{_PAPER}, sec. 3")
-    final_pressure: float = pressure_field(1.0, "pressure at the end", f"{_PAPER}, sec. 3")
+    pressure: float = pressure_field(100.0, "initial selection pressure", f"{_PAPER}, sec. 3")
+    final_pressure: float = pressure_field(1.0, "final selection pressure", f"{_PAPER}, sec. 3")
     passes: float = parameter(40.0, "passes in which the pressure changes", unit="passes", gt=0)
     refresh: float | None = parameter(
         None,

@@ -47,5 +47,5 @@ def drawn_by(weights: Doubles, size: int, rng: Rng) -> Integers:
 
 def pressure_field(default: float, what: str, source: str) -> Any:
     """Declare a selection pressure as a hyper-parameter."""
-    what = f"{what}: how much more often the first rank is drawn than the last"
+    what = f"{what}: ratio between the probabilities of the first and the last rank"
     return parameter(default, what, source=source, ge=1, le=1e6)

@@ -31,8 +31,10 @@ class RecencyBias(Selection):
     source = f"{_PAPER}, eqs. 2-5"
     remembers = ("predicted",)
 
-    window: int = parameter(10, "predictions of a sample that count", source=f"{_PAPER}, 4.1", ge=1, le=1000)
-    pressure: float = pressure_field(100.0, "pressure after the warm-up", f"{_PAPER}, 4.1")
+    window: int = parameter(
+        10, "number of recent predictions per sample", source=f"{_PAPER}, 4.1", ge=1, le=1000
+    )
+    pressure: float = pressure_field(100.0, "selection pressure after the warm-up", f"{_PAPER}, 4.1")
     warm_up: float = parameter(10.0, "passes of uniform mini-batches", unit="passes", source=_PAPER, ge=0)
     passes: float = parameter(30.0, "passes in which the pressure falls to 1", unit="passes", gt=0)
 

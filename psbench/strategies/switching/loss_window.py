@@ -61,7 +61,7 @@ class LossWindow(SwitchOnce):
             needed = f"losses of {self.span + 1} epochs"
             return f"the rule needs the validation {needed}, and the run ended after {trained:.4g} epochs"
         if any(self.is_settled(*pair) for pair in found):
-            return "the rule asked for it, and the run ended before the hand-over"
+            return "the rule requested it, but the run ended before the hand-over"
         numbers = [pair for pair in found if pair[0] == pair[0]]
         return self.nearest(numbers) if numbers else "the validation loss was not a number"
 

@@ -254,7 +254,7 @@ def test_a_selection_that_cannot_choose_is_refused_before_the_run():
 @pytest.mark.parametrize(
     ("part", "said"),
     [
-        (OfAnotherShard, "is no sample of its shard"),
+        (OfAnotherShard, "is not a sample of its shard"),
         (Forgets, "keeps state on itself"),
         (Fails, "raised ZeroDivisionError"),
     ],
@@ -306,7 +306,7 @@ class Unseen(WithAnEmptyOne):
 
 def test_a_neighbourhood_without_samples_is_refused_by_its_name():
     for kind, said in (
-        (WithAnEmptyOne, "'neither' has no sample to train on"),
+        (WithAnEmptyOne, "'neither' has no training sample"),
         (Unseen, "'odd' has no validation"),
     ):
         with pytest.raises(ParameterError, match=said):
