@@ -98,7 +98,7 @@ class Blame:
             f"{each.worker} makes the others wait: {each.lost_s:.3g} s ({each.share:.1%} of the time), "
             f"the last in {each.last:.0%} of the steps (p = {each.p_value:.2g}); {each.why}"
             for each in self.culprits
-        ] or ["no worker makes the others wait for more than chance explains"]
+        ] or ["no worker makes the others wait significantly"]
         for i, worker in enumerate(self.workers):
             waited = self.waits_s[i].sum()
             whom = int(self.waits_s[i].argmax())

@@ -99,7 +99,7 @@ class _Profile(FileData):
         workers = self.holds_for.workers
         found = self.cluster.workers, len(self.cluster.speed), len(self.cluster.link_time.seconds)
         if found != (workers, workers, 2 * workers):
-            raise ValueError(f"cluster: is not of {workers} workers, as holds_for says")
+            raise ValueError(f"cluster: does not have the {workers} workers of holds_for")
         if not all(self.cluster.link_time.seconds):
             raise ValueError("cluster.link_time.seconds: an end has no seconds")
         return self
@@ -400,7 +400,7 @@ class Calibration:
         share = experiment.batch_size / experiment.num_workers
         if not low <= share <= high:
             raise ParameterError(
-                f"predict: a worker's batch of {share:g} samples was not measured, {low} to {high} were"
+                f"predict: a worker's batch of {share:g} samples was not measured; only {low} to {high} were"
             )
         for each in experiment.strategy.compositions:
             if isinstance(each.placement, (PeerToPeer, Jobs)):

@@ -114,11 +114,11 @@ def coding_for(compositions: Sequence[Strategy], known: Mapping[str, Coding]) ->
             continue
         if isinstance(each.placement, Collective):
             raise ParameterError(
-                f"predict: what codec {name} takes in {each.placement.name} was not measured"
+                f"predict: the time of codec {name} in {each.placement.name} was not measured"
             )
         if name not in known:
             raise ParameterError(
-                f"predict: what codec {name} takes was not measured; calibrate with a run that has it"
+                f"predict: the time of codec {name} was not measured; calibrate with a run that uses it"
             )
     if len(names) > 1:
         raise ParameterError(

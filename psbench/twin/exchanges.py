@@ -110,7 +110,7 @@ def _rows(log: EventLog) -> Iterator[tuple[float, ...]]:
     for row in log.rows():
         kind, worker, now = row["kind"], int(row["worker"]), float(row["time_s"])
         if now < last_s:
-            raise DataError(f"the log goes back in time, from {last_s:.6g} to {now:.6g} s; was it cut off?")
+            raise DataError(f"the log goes back in time, from {last_s:.6g} to {now:.6g} s; was it truncated?")
         last_s = now
         if kind == Kind.RELEASE:
             place = place + 1 if now == answer_s else 0
@@ -121,7 +121,7 @@ def _rows(log: EventLog) -> Iterator[tuple[float, ...]]:
             push += 1
             text = log.text(row["text"])
             if '"goes_on"' in text:
-                raise DataError("workers compute while they send: how long messages took cannot be told")
+                raise DataError("workers compute while they send, so message times cannot be determined")
             if worker in released:
                 begun, down, place_of = released.pop(worker)
                 collective = json.loads(text or "{}").get(COLLECTIVE, 0.0)

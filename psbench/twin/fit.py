@@ -121,9 +121,7 @@ def _on_cores(
     """Fit the cores that workers share; return exchanges with step times on dedicated cores."""
     known = [each for each in stamps if each is not None]
     if not known:
-        found.unknown.append(
-            "cores: the runs have no stamps; steps are taken to need as long beside any others"
-        )
+        found.unknown.append("cores: the runs have no stamps; steps are assumed not to slow each other down")
         return measured
     found.remarks += in_words(known, cost_s())
     cores = cores_of(known)
@@ -233,10 +231,10 @@ def _say_whether_slow_together(
         factors = each.compute_s / np.array([means[cell] for cell in cells])
         known += together(each.worker, each.released_s, factors)
     if not known:
-        found.unknown.append("a common slow factor of all workers: too few steps to tell; taken as none")
+        found.unknown.append("a common slow factor of all workers: too few steps to tell; assumed absent")
         return
     r, low, high = np.mean(known, axis=0)
-    said = "and is there: barriers wait less than is predicted" if low > 0.1 else "taken as none"
+    said = "and present: barriers wait less than predicted" if low > 0.1 else "assumed absent"
     bound = f"steps at the same time are correlated by {r:+.2f} ({low:+.2f} to {high:+.2f})"
     found.unknown.append(f"a common slow factor of all workers: {bound}; {said}")
 
@@ -313,7 +311,7 @@ def _fit_service(
         and not isinstance(run.experiment.strategy.compositions[0].placement, Collective)
     ]
     if not loads:
-        found.unknown.append("service: no run reported what pushes cost its server; taken as no time")
+        found.unknown.append("service: no run reported its server's time for pushes; assumed to be zero")
         return 0.0, 0.0
     each_s = [_of_message(load["serving_s"] / load["pushes"], coding) for load, _, coding in loads]
     decisions = [(load["handled_s"] - load["serving_s"]) / load["pushes"] for load, _, _ in loads]
@@ -422,7 +420,7 @@ def _fit_hop(found: Fit, passages: Sequence[Passage], latencies: Sequence[Double
     median, alone = float(np.median(took)), float(np.median(np.concatenate(latencies)))
     doubt = min(max(abs(float(took.mean()) - median), median - alone), 0.9 * median)
     found.fitted[HOP] = Fitted(median, median - doubt, median + doubt, "messages to the servers")
-    found.unknown.append("latency between workers: not measured; taken as the median to the servers")
+    found.unknown.append("latency between workers: not measured; assumed equal to the median to the servers")
     return median
 
 
@@ -448,7 +446,7 @@ def _fit_shared_link(found: Fit, measured: Sequence[Exchanges], passages: Sequen
     largest = max(int(each.bytes_up.max()) for each in measured)
     alone = seconds_alone(passages)
     if alone is None:
-        found.unknown.append(f"{AT_ONCE}: too few messages; taken as none")
+        found.unknown.append(f"{AT_ONCE}: too few messages; assumed absent")
     value, low, high = (max(_NOTHING_S, each) for each in alone or (0.0, 0.0, 0.0))
     found.fitted[AT_ONCE] = Fitted(value, min(low, value), max(high, value), f"{len(passages)} runs")
     for way, whither in enumerate(("to the servers", "back")):
@@ -456,7 +454,9 @@ def _fit_shared_link(found: Fit, measured: Sequence[Exchanges], passages: Sequen
         company = float(np.concatenate(passing).mean())
         found.fitted[company_of(whither)] = Fitted(company, company, company, "when they begin to pass")
     bound = f"at least {MBIT * largest / min(float(each.up_s.min()) for each in measured):.3g} Mbit/s"
-    found.unknown.append(f"bandwidth: all messages have one size; {bound}, and what it costs is latency")
+    found.unknown.append(
+        f"bandwidth: all messages have one size; {bound}, and its cost is part of the latency"
+    )
     return MBIT * largest / value
 
 

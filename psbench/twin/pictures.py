@@ -26,7 +26,7 @@ from psbench.twin.validation import LiveAndTwin, Validation
 _QUANTILES, _SPANS = 40, 160
 #: pixels of a panel of quantiles: two of them stand side by side in half of the page
 _PANEL = 178, 92
-_HOW = "Points on the line: as often as long. Above it the twin's are longer."
+_HOW = "On the line the distributions are equal; above it the twin's times are longer."
 
 
 def write_report(found: Validation, path: Path) -> Path:

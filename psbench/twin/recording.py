@@ -124,7 +124,9 @@ class Recorded:
         for name, count in facts.runs.items():
             there = len([*(folder / name).iterdir()]) if (folder / name).is_dir() else 0
             if count > there:
-                raise DataError(f"{file}: runs.{name}: says {count} runs, and {folder / name} has {there}")
+                raise DataError(
+                    f"{file}: runs.{name}: declares {count} runs, but {folder / name} has {there}"
+                )
         if "fit" not in facts.runs:
             raise DataError(f"{file}: runs: has no fit, to which a cluster is fitted")
         runs = {

@@ -94,7 +94,7 @@ def stamps_of(run: Run) -> Stamps | None:
             },
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"the run's stamps are cut off ({error}); run it again") from None
+        raise DataError(f"the run's stamps are truncated ({error}); run it again") from None
     for worker, clocks in found.clocks.items():
         _check_clock(worker, clocks)
     return found
@@ -116,8 +116,8 @@ def _check_clock(worker: int, clocks: Doubles) -> None:
     (before, first_s), (after, last_s) = clocks[0], clocks[-1]
     if (apart := abs(after - before)) > (first_s + last_s) / 2 + _DRIFT_S:
         raise DataError(
-            f"the clocks of worker {worker} and the coordinator run apart: by {apart:.3g} s during the run; "
-            "set them (NTP), and measure again"
+            f"the clocks of worker {worker} and the coordinator drift apart by {apart:.3g} s during the "
+            "run; synchronise them (NTP), and measure again"
         )
 
 

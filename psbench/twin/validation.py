@@ -179,7 +179,7 @@ class Validation:
         replay = self.replays.get(cell.name)
         said = "" if replay is None else f"with its own times {replay:+.2%}, so "
         if cell.step_error is None or cell.message_error is None:
-            return f"{said}its workers compute while they send, and what took longer is not told"
+            return f"{said}its workers compute while they send, so the cause cannot be determined"
         return (
             f"{said}the twin's steps are {cell.step_error:+.1%} and its messages {cell.message_error:+.1%} "
             "off those of the live runs"

@@ -86,7 +86,8 @@ def test_a_bound_on_staleness_starves_a_slow_worker(bound):
         assert shares[4] == 0
         assert found["unused"] == {"too stale": finished}
         assert run.summary()["warnings"][0] == (
-            f"worker 4: 0 of {finished} gradients used ({finished} too stale), so the model never learned its shard"
+            f"worker 4: 0 of {finished} gradients used ({finished} too stale), "
+            "so the model never learned its shard"
         )
     else:
         assert {*slow["fate"]} == {"used"}

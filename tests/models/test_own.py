@@ -235,5 +235,5 @@ class TestSaved:
         assert torch.equal(networks.flat(module), done.parameters)
 
     def test_a_model_file_has_the_ending_that_says_so(self, tmp_path):
-        with pytest.raises(SpecError, match="must end in .safetensors"):
+        with pytest.raises(SpecError, match=r"must end in \.safetensors"):
             run(own(Net)).save_model(tmp_path / "net.pt")

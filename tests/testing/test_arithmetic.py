@@ -333,7 +333,7 @@ SAID = {
     ChangesGradient: r"ChangesGradient.step: changes the gradient",
     Halves: r"Halves.exchange: its sums have \[3, 7\] entries, but `sums` returns \[7\]",
     KeepsOwn: r"KeepsOwn.exchange: members return different vectors",
-    LosesHalf: r"LosesHalf.left_out: it declares `conserves_sums`, but the pushes .* do not sum to the aggregate",
+    LosesHalf: r"LosesHalf.left_out: it declares `conserves_sums`, but the pushes .* do not sum to",
     Writes: r"Writes.exchange: changes `state`",
     ClimbsAtTheServer: r"on \|x - a\|\^2 / 2 the loss rises, .* Most likely a sign",
     ClimbsOnTheWorker: r"on \|x - a\|\^2 / 2 the loss rises, .* Most likely a sign",

@@ -318,7 +318,7 @@ class PushesTwice(Simulation):
 
 RUN_FAULTS: dict[type[Simulation], str] = {
     TellsNoDeparture: r"push \d+ of worker 1 is handled, but its worker left at 0.052 s",
-    PushesTwice: r"push 0 is handed over twice",
+    PushesTwice: r"push 0 is delivered twice",
 }
 
 

@@ -327,7 +327,7 @@ def test_a_profile_that_cannot_be_written_is_printed(measured, tmp_path, monkeyp
     ("strategy", "settings", "reason"),
     [
         ("bsp", {"cluster.workers": 5}, "4 workers were measured, not 5"),
-        ("bsp", {"batch_size": 1024}, "batch of 256 samples was not measured, 16 to 32"),
+        ("bsp", {"batch_size": 1024}, "batch of 256 samples was not measured; only 16 to 32"),
         ("bsp", {"model.name": "cnn"}, "model.name was not measured"),
         ("double_squeeze", {}, r"codec one_bit\(.*bucket=64\) takes was not measured"),
     ],
@@ -629,7 +629,7 @@ def test_stamps_of_clocks_that_run_apart_or_cut_off_are_refused(crowded):
     cut.meta["stamps"] = {name: own for name, own in first.meta["stamps"].items() if name != "pushes"}
     for run, problem in (
         (apart, r"clocks of worker \d and the coordinator run apart: by 0.02 s"),
-        (cut, "are cut off"),
+        (cut, "are truncated"),
     ):
         with pytest.raises(ps.DataError, match=problem):
             Calibration.of([run])
