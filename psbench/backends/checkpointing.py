@@ -113,7 +113,7 @@ class Resumption(NamedTuple):
 def resumption(checkpoint: Checkpoint, view: ClusterView, composition: Strategy) -> Resumption:
     """Return the state from which a run continues; the engine has loaded its own state.
 
-    A worker of which the checkpoint does not say what it held begins anew, with the whole model: live, its
+    A worker whose state is missing from the checkpoint restarts with the whole model: live, its
     part may not have come in time.
     """
     rest = actions_from_plain(checkpoint.state["rest"], composition)

@@ -154,7 +154,7 @@ class WorkerPart(_Declared):
     next_chunk_s: float | None = None
     since: Literal["release", "push"] | None = None
     orders: dict[str, Any] = Field(default_factory=dict)
-    told: list[dict[str, Any]] = Field(default_factory=list)
+    later_orders: list[dict[str, Any]] = Field(default_factory=list)
     num_sent: Count = 0
     ready_s: float | None = None
 

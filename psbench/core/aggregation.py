@@ -110,7 +110,7 @@ class Aggregation(Part):
     linear: ClassVar[bool] = True
     #: whether `update` is given the version that each push started from (`Pushed.base`)
     needs_base: ClassVar[bool] = False
-    #: whether `update` is told which entries are of which tensor (`Step.tensors`), as it takes norms of them
+    #: whether `update` needs the entries of each tensor (`Step.tensors`), for example for norms
     per_tensor: ClassVar[bool] = False
     #: whether the aggregate of an exchange and what it has left out of the pushes add up, weighted, to these
     conserves_sums: ClassVar[bool] = False

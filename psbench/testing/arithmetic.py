@@ -258,18 +258,18 @@ def _payloads(
     fragments = some_fragments(strategy, range(ENTRIES))
     model, found, copies = LocalModel(strategy, OPTIMIZER, fragments), [], []
     answered, fragment = strategy.aggregation.reply != "model", -1
-    for push, told in enumerate(orders):
+    for push, order in enumerate(orders):
         given = answer_of(strategy, draw, f"answer {push}")
         if fragment >= 0:
             given = fragments[fragment].of(given)
-        model.obey(told)
+        model.obey(order)
         before = given.clone()
         with named(f"{who}.receive" if push and answered else f"{who}.begin"):
             if push and answered:
                 model.receive(given)
             else:
                 model.load(given, NONE, fragment)
-        fragment = told["fragment"] if fragments else -1
+        fragment = order["fragment"] if fragments else -1
         for number in range(2):
             gradient = draw(f"gradient {push} {number}")
             with named(f"{who}.step"):

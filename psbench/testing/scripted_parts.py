@@ -122,8 +122,8 @@ class Telling(Consistency):
 
     def on_timer(self, key: str, view: ClusterView) -> list[Action]:
         """Tell all that compute to push, and set the clock."""
-        told: list[Action] = [Tell(worker, {"push": True}) for worker in view.computing]
-        return [*told, SetTimer(view.now + LATER_S, key)]
+        ordered: list[Action] = [Tell(worker, {"push": True}) for worker in view.computing]
+        return [*ordered, SetTimer(view.now + LATER_S, key)]
 
 
 class _Rounds(WorkerPolicy):
@@ -141,7 +141,7 @@ class _Rounds(WorkerPolicy):
         return "push"
 
     def on_orders(self, orders: Orders) -> None:
-        """Begin to count anew with a release, of which there is one a round."""
+        """Restart the count with the release of a round."""
         self.done = 0
 
 

@@ -62,7 +62,7 @@ class LocalModel:
         self._part = part = composition.communication
         self._carries, self._sent = composition.aggregation.carries, composition.aggregation.sends
         self._keeps_model = isinstance(part, OwnSteps) or part.overlaps
-        #: whether it is told what pushes carry as they are decoded
+        #: whether it receives the decoded content of pushes
         self.notes_pushes = overrides(part, "sent")
         self._own = _OwnStep(optimizer, composition.aggregation.payload)
         #: samples that the worker takes a test loss over

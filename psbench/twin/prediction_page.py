@@ -44,9 +44,9 @@ def prediction_figure(found: Predictions) -> Figure:
     known = table[table["value"].notna()]
     title = "seconds of an epoch" if found.target is None else f"seconds to {found.target:g}"
     best, same = found.best()
-    told = f"fastest: {best}; not distinguishable from it: {', '.join(same) or 'none'}"
+    fastest = f"fastest: {best}; not distinguishable from it: {', '.join(same) or 'none'}"
     missing = [row.title for row in found.rows if found.target is not None and row.target_s is None]
-    said = [told, *([f"does not reach the target with every seed: {', '.join(missing)}"] if missing else [])]
+    said = [fastest, *([f"does not reach the target with every seed: {', '.join(missing)}"] if missing else [])]
     draw = _curves if found.over else _bars
     chart = draw(known, found.over, title).properties(
         width="container",

@@ -267,7 +267,7 @@ class Workers:
             own.next_chunk_s = plain["next_chunk_s"]
             own.model.obey(plain.get("orders", {}))
             own.at_release = own.at_push = kept_tensors(tensors), {**plain}
-            for orders in plain.get("told", ()):
+            for orders in plain.get("later_orders", ()):
                 own.loop.on_orders(orders)
 
     def repeat(self, worker: int, now: float) -> Push | None:
@@ -335,7 +335,7 @@ class Workers:
             self._released(event, now)
         elif isinstance(event, OrdersArrival):
             worker.loop.on_orders(event.orders)
-            worker.at_release[1].setdefault("told", []).append(event.orders)
+            worker.at_release[1].setdefault("later_orders", []).append(event.orders)
         else:
             worker.computes_on = False
             self._take_stashed(worker, now, stepped=False)

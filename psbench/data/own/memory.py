@@ -47,7 +47,7 @@ def check_texts(values: Iterable[Any], count: int, what: str) -> None:
 
 
 def made(sample: Any, again: Any) -> int:
-    """Return the bytes of a sample's objects that a second reading of it creates anew.
+    """Return the bytes of a sample's objects that a second reading of it creates again.
 
     >>> held = "x" * 1000
     >>> made([held], [held]) < 200 < 1000 < made(["x" * 1000], ["y" * 1000])

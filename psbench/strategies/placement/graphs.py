@@ -104,8 +104,8 @@ def receivers(graph: str, worker: int, exchange: int, n: int, seed: int = 0) -> 
     graph : str
         ring: the one before and the one after. torus: the four next to it on a grid whose sides are as equal
         as n allows. exponential: those 1, 2, 4, ... places on; one_peer_exponential: one of these, the next
-        at the next exchange. complete: all. time_varying_ring: the two beside it in an order that is drawn
-        anew for each exchange. random_pairs: one, in a matching that is drawn for each exchange; with an odd
+        at the next exchange. complete: all. time_varying_ring: the two beside it in an order that is redrawn
+        for each exchange. random_pairs: one, in a matching that is drawn for each exchange; with an odd
         number of workers one has no partner.
     worker, n : int
     exchange : int

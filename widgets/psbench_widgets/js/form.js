@@ -41,11 +41,11 @@ const SIMPLE = new Set(["integer", "number"]);
 // workers whose speeds are listed
 const LISTED = 6;
 const DOMAINS = {
-  consistency: "Consistency: who waits for whom",
+  consistency: "Consistency: when workers wait for each other",
   aggregation: "Aggregation: how pushes become the next model",
-  communication: "Communication: what is sent, and when",
-  stragglers: "Stragglers: how much work each worker gets",
-  placement: "Placement: where the parameters are",
+  communication: "Communication: content and time of messages",
+  stragglers: "Stragglers: amount of work for each worker",
+  placement: "Placement: location of the parameters",
   switching: "Switching: one strategy, then another",
 };
 

@@ -21,7 +21,7 @@ export class Result {
     const numbers = [
       run.val_accuracy !== null && ["accuracy", percent(run.val_accuracy, 1), "accuracy reached"],
       ["time", `${amount(run.time_s)} s`, `${clock}, ${epochs}`],
-      run.idle !== null && ["waiting", percent(run.idle, 0), "of all time was waiting"],
+      run.idle !== null && ["waiting", percent(run.idle, 0), "of the workers' time was waiting"],
       run.staleness !== null && ["staleness", run.staleness.toFixed(1), "versions stale (mean)"],
     ];
     const other = run.strategy === "asp" ? "bsp" : "asp";
@@ -37,7 +37,7 @@ export class Result {
   }
 }
 
-const ALIKE = 0.1; // shares of waiting that differ by less are told together
+const ALIKE = 0.1; // shares of waiting that differ by less are reported together
 const NAMED = 4; // workers; more are counted
 
 function whoWaited({ waiting, workers }) {

@@ -52,7 +52,7 @@ class Places:
     client : Client
         Dask's.
     placed : dict of role to address
-        Changed by who places a role anew.
+        Changed when a role is placed again.
     limits : ConnectionSettings
     go_on : callable
         Called often while something is waited for; raises to give up.
