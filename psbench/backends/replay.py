@@ -35,7 +35,7 @@ _FAILING = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeEr
 
 
 def replay(run: Run) -> int:
-    """Take every decision of a recorded run again.
+    """Repeat every decision of a recorded run.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ def packed(rows: bytes | bytearray) -> str:
 
 
 def rows_of(text: str | Sequence[Sequence[float]], columns: Sequence[str]) -> Doubles:
-    """Return the rows of a table that `packed` made text of; (n, columns). Plain rows are taken as well.
+    """Return the rows, (n, columns), of a table written by `packed`; plain rows are also accepted.
 
     Raises
     ------
@@ -81,7 +81,7 @@ class Durations:
         self._seconds.append(seconds)
 
     def fact(self) -> str:
-        """Return them as text."""
+        """Return the stamps as text."""
         return packed(self._seconds.tobytes())
 
 

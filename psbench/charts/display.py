@@ -140,7 +140,7 @@ def with_warnings(sheet: Sheet, warnings: Sequence[str], width: int = 640) -> Sh
 
 
 def live(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return a specification as Vega-Lite 5, in whatever colours the page around it has."""
+    """Return a specification as Vega-Lite 5 in the colours of the page."""
     tables = spec.get("datasets", {})
     named = {name: json.dumps(_columns(rows), separators=(",", ":")) for name, rows in tables.items()}
     charts = [_flattened(chart, tables) for chart in spec["vconcat"]]
@@ -158,7 +158,7 @@ def _columns(rows: list[dict[str, Any]]) -> list[dict[str, list[Any]]]:
 
 
 def _flattened(chart: dict[str, Any], tables: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Return the chart with its data, now in columns, made rows again before all else.
+    """Return the chart with its data in columns, expanded to rows before any other transform.
 
     >>> _flattened({"data": {"name": "pushes"}}, {"pushes": [{"x": 1, "y": 3}]})["transform"]
     [{'flatten': ['x', 'y']}]

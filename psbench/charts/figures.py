@@ -192,7 +192,7 @@ def trained_figures(
     least: float = NOTICEABLE,
     among: Sequence[str] | None = None,
 ) -> list[Figure]:
-    """Return which classes a run was trained on, and how far they are from the data along runs.
+    """Return the classes that a run was trained on, and their distance from the data along runs.
 
     There are none where classes are not known, or no run ends at least so far off.
     """
@@ -277,7 +277,7 @@ def sequence_figure(run: RunRecord, stop_s: float | None = None) -> Figure:
 
 
 def tree_figure(tree: metrics.ComputationTree, first: int = 0, nodes: int = NODES) -> Figure:
-    """Return where gradients were taken, as a piece of the computation tree.
+    """Return a part of the computation tree as a figure.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The tables of a run's charts, kept up to date from the new rows of its log alone.
+"""The tables of a run's charts, updated from the new rows of its log.
 
 A whole log is read at once; a curve is thinned as it grows.
 """

@@ -107,7 +107,7 @@ def _training(
 def distance_curve(
     runs: Sequence[RunRecord], labels: Sequence[str], x: str, among: Sequence[str] | None = None
 ) -> list[Figure]:
-    """Return how far the classes trained on are from the data, of the first run of each label.
+    """Return the distance between the classes trained on and the data, for the first run of each label.
 
     A figure for each clock, as `curves`; `among` are all labels of the page.
     """

@@ -421,7 +421,7 @@ class ActionProcessor:
         self.record(Kind.DISCARD, worker=push.worker, id=push.id, text=discard.reason)
 
     def tell(self, tell: act.Tell) -> None:
-        """Send orders to a worker; if its release is withheld, after that."""
+        """Send orders to a worker; if its release is withheld, send them after the release."""
         if self.migration is not None and self.migration.withholds(tell.worker, self.view):
             self.migration.withhold_orders(tell)
             return

@@ -22,7 +22,7 @@ class AnsweredModels(Aggregation):
 
 
 class AnsweredSteps(OwnSteps):
-    """A worker steps by itself and continues from the answer to its push, which is a model."""
+    """A worker takes local steps and continues from the answer to its push, which is a model."""
 
     needs = (
         Need(

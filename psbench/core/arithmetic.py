@@ -166,7 +166,7 @@ class Entries(Protocol):
         """Number of entries."""
 
     def of(self, vector: Vector) -> Vector:
-        """Return them: a view if they are one range, else a copy."""
+        """Return these entries of a vector: a view for a single range, else a copy."""
 
     def put(self, vector: Vector, part: Vector) -> None:
         """Write them into a vector."""
@@ -280,7 +280,7 @@ class State(MutableMapping[str, Any]):
         return part
 
     def put(self, entries: Entries, fragment: int, part: State) -> None:
-        """Take over the state of some entries."""
+        """Store the state of some entries."""
         for name, value in part.items():
             if isinstance(value, float):
                 self._values[f"{name}[{fragment}]"] = value

@@ -12,7 +12,7 @@ _UNENCODED = "set both codecs to 'none', or use placement 'all_reduce'"
 
 
 class NetworkTimes(Protocol):
-    """Times of messages, in seconds, that the cost of a collective operation is made of."""
+    """Message times in seconds, from which the cost of a collective operation is computed."""
 
     def ring(self, num_bytes: float, workers: Sequence[int]) -> float:
         """Return the time of a ring All-Reduce among workers."""
@@ -65,11 +65,11 @@ class Collective(Placement):
         return 0.0
 
     def to_all_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
-        """Return the seconds in which a message of each worker goes to all: half of a ring for their sum."""
+        """Return the seconds of a message from each worker to all others: half of a ring for their sum."""
         return 0.5 * self.reduce_s(network, len(workers) * num_bytes, workers)
 
     def to_all_bytes(self, num_bytes: int, num_workers: int) -> tuple[float, float]:
-        """Return as how long a vector a message to all counts up, and down: half of all messages each."""
+        """Return the bytes up and down of a message from each worker to all others."""
         return 0.5 * num_workers * num_bytes, 0.5 * num_workers * num_bytes
 
 
@@ -87,7 +87,7 @@ class ServerSums(Replicas):
 
 
 def servers_that_add(placement: Placement) -> int:
-    """Return how many servers add up pushes; 0 if servers hold the model, or there are none."""
+    """Return the number of summing servers; 0 if servers hold the model, or there are none."""
     return placement.adding_servers if isinstance(placement, ServerSums) else 0
 
 
@@ -159,11 +159,11 @@ class Jobs(Collective):
     )
 
     def start_s(self, partition: int) -> float:
-        """Return the seconds before each step on a partition of so many samples."""
+        """Return the seconds before each step on a partition with that many samples."""
         return 0.0
 
     def scan_s(self, partition: int) -> float:
-        """Return how much of `start_s` is reading the partition."""
+        """Return the share of `start_s` spent on reading the partition, in seconds."""
         return 0.0
 
     def broadcast_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:

@@ -87,7 +87,7 @@ class Timer:
 
 @dataclass(slots=True)
 class Measured:
-    """The numbers that a `Measure` asked for."""
+    """The numbers requested by a `Measure`."""
 
     facts: dict[str, Any] = field(default_factory=dict)
 

@@ -301,7 +301,7 @@ class Communication(Part):
         """Observe the last push as its receivers decode it; `vector` must not be changed."""
 
     def receive(self, w: Vector, answer: Vector, state: State, own: WorkerStep) -> None:
-        """Take an answer that is no model; see `Aggregation.reply`."""
+        """Apply an answer other than a model; see `Aggregation.reply`."""
         raise NotImplementedError(f"{type(self).__name__} receives only models; override 'receive'")
 
     def rate_epoch(self, view: ClusterView) -> float:
@@ -406,7 +406,7 @@ class Switching(Part):
         return []
 
     def on_switch_requested(self, event: SwitchRequested, view: ClusterView) -> list[Action]:
-        """Switch now, as the user has asked for."""
+        """Switch now, at the user's request."""
         return [SwitchTo(1 - view.composition if event.to is None else event.to, "asked by hand")]
 
     def why_not(self, evaluations: Sequence[Evaluated], trained: float, planned: float | None) -> str:

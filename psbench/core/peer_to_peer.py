@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _same_family(domain: str, is_met: Callable[[Any], bool]) -> Need:
-    """Return the need that another part is of this family too, of which a strategy has all parts or none."""
+    """Return the requirement that another part belongs to the same family."""
     why = "{part} is for workers that mix their own models without a server, but {other} is not"
     return Need(domain, is_met, why)
 

@@ -52,9 +52,9 @@ class Placement(Part):
         return 4 * num_parameters * (2 + kept)
 
     def bytes_up(self, payload: int, num_workers: int) -> int:
-        """Return the bytes that one worker sends for a payload of so many bytes."""
+        """Return the bytes that one worker sends for a payload of that many bytes."""
         return payload
 
     def bytes_down(self, payload: int, num_workers: int) -> int:
-        """Return the bytes that one worker receives to load a model of so many bytes."""
+        """Return the bytes that one worker receives to load a model of that many bytes."""
         return payload

@@ -58,7 +58,7 @@ class PlateauRule:
         self._best = math.inf if self.lower else -math.inf
 
     def hear(self, values: Mapping[str, float]) -> str:
-        """Take an evaluation; return a note if the factor falls, else an empty text."""
+        """Handle an evaluation; return a note if the factor falls, else an empty text."""
         value = float(values[self.column])
         if self._is_better(value):
             self._best, self._since_best = value, 0

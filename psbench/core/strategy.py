@@ -135,7 +135,7 @@ class Strategy(Specification):
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """The kinds of numbers that some part asks for with `Measure`."""
+        """The kinds of numbers that parts request with `Measure`."""
         return tuple(sorted({name for part in self.parts for name in part.measures}))
 
     @property
@@ -173,7 +173,7 @@ class Strategy(Specification):
 
     @property
     def decides_own_rounds(self) -> bool:
-        """Whether a worker decides by itself how many mini-batches it pushes at once.
+        """Whether a worker itself decides the number of mini-batches in a push.
 
         Not where all vote after every mini-batch, or a worker cuts a single one into pieces.
         """
@@ -227,7 +227,7 @@ class Strategy(Specification):
 
     @property
     def whole_rate(self) -> bool:
-        """Whether an update applies the optimizer's full rate, whatever the number of its gradients."""
+        """Whether an update applies the optimizer's full rate, regardless of the number of its gradients."""
         a = self.aggregation
         return self.lr_scaling == "none" and a.payload == "gradient" and not a.shares_rate
 

@@ -1,4 +1,4 @@
-"""The switch rules of a run, of which one is active at a time."""
+"""The switch rules of a run; one is active at a time."""
 
 from __future__ import annotations
 

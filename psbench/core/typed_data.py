@@ -64,7 +64,7 @@ def read_json(path: Path) -> Any:
 
 
 def numbers_of(column: pd.Series[Any]) -> pd.Series[Any]:
-    """Return a column of a table as numbers: NaN for a cell that is no number, infinite beyond all floats."""
+    """Return a column of a table as numbers: NaN for a non-numeric cell, infinity for an overflow."""
     import pandas as pd
 
     # as whole numbers of Python such cells could not be converted, as texts they can

@@ -46,7 +46,7 @@ class Own(Part):
         return part
 
     def fresh(self) -> Self:
-        """Return itself: it has no state."""
+        """Return the object itself: it has no state."""
         return self
 
     @property
@@ -84,7 +84,7 @@ def is_module(value: Any) -> TypeGuard[nn.Module]:
 
 
 def reunited(saved: Part, given: Part) -> Part:
-    """Return the part given in place of a saved one, if it is the same.
+    """Return the user's part for a saved one, if both are the same.
 
     Raises
     ------

@@ -398,7 +398,7 @@ def _kept(column: Growing, codes: dict[str, int] | None) -> str:
 
 
 def _number_classes(targets: Growing, values: Sequence[float], path: Path) -> None:
-    """Write the place of each target among the values, int64."""
+    """Write the index of each target among the values, as int64."""
     known, read = np.asarray(values), targets.values()
     with Growing(path, "<i8") as labels:
         for begin, end in blocks(len(read)):

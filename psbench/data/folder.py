@@ -137,7 +137,7 @@ class Folder(ImageSource):
         return read_image(path, "L" if self.grayscale else "RGB", self.image_size)
 
     def _read(self, paths: list[Path]) -> Pixels:
-        """Return the images, (N, channels, height, width), decoded by as many threads as there are cores."""
+        """Return the images, (N, channels, height, width), decoded with one thread per core."""
         read = self._read_one
         if self.image_size is not None:
             self._check_memory(len(paths), self.image_size, self.image_size)

@@ -10,7 +10,7 @@ VARIABLE = "PSBENCH_DATA"
 
 
 def data_folder(root: str | None) -> Path:
-    """Return the folder asked for, else the one PSBENCH_DATA names, else a cache of the user's.
+    """Return the given folder, else that of PSBENCH_DATA, else a cache in the user's home.
 
     >>> data_folder("somewhere").name
     'somewhere'

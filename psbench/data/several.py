@@ -53,7 +53,7 @@ class Several:
         return Several(tuple(map(function, self.parts)), self.names, lengths, self.padding)
 
     def to(self, device: torch.device) -> Several:
-        """Return it on that device."""
+        """Return the inputs on that device."""
         return self.map(lambda part: part.to(device))
 
     def numpy(self) -> np.ndarray:

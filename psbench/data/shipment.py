@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PartialTensor:
-    """Some rows of a tensor that is elsewhere, asked for by their numbers in the whole.
+    """Some rows of a remote tensor, indexed by their numbers in the whole tensor.
 
     Parameters
     ----------

@@ -148,7 +148,7 @@ class Work:
 
 
 def is_used(applied: Rows) -> Booleans:
-    """Return which rows of applied pushes moved the model: a part may have given some the weight 0."""
+    """Return a mask of the applied pushes that moved the model: a part may give weight 0."""
     found: Booleans = applied["loss"] != 0
     return found
 
@@ -166,7 +166,7 @@ def _add(sums: _Sums, workers: Array, codes: Array, samples: Array) -> None:
 
 
 def totals(log: EventLog) -> dict[str, Any]:
-    """Return how many gradients were used, and how many were not, by reason, as plain data."""
+    """Return the numbers of used gradients, and of unused ones by reason, as plain data."""
     work = Work()
     work.read(log.rows())
     used, unused = work.counts(log)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def heard_of(log: EventLog, until_s: float = np.inf) -> pd.DataFrame:
-    """Return how many gradients of each worker are part of each worker's model.
+    """Return the number of gradients of each worker in each worker's model.
 
     A worker's own are part of its model when it steps; others' with a model that it mixes with its own, which
     brings what that one had heard of when it was sent.
@@ -45,7 +45,7 @@ def heard_of(log: EventLog, until_s: float = np.inf) -> pd.DataFrame:
 
 
 def lags(log: EventLog, points: int = 400) -> pd.DataFrame:
-    """Return how many gradients of others a model lacks, along a run.
+    """Return the number of other workers' gradients that a model lacks, along a run.
 
     Returns
     -------

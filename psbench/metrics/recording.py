@@ -154,7 +154,7 @@ class Recording:
         return shares
 
     def waiting_along(self, parts: int) -> Array:
-        """Share of the workers that wait, 0 to 1, in each of so many equal parts of the run."""
+        """Share of waiting workers, 0 to 1, in each of that many equal parts of the run."""
         spans = self.spans
         waits = np.isin(spans["phase"], (PHASES.index("wait"), STAGES.index(SWITCHING)))
         edges = np.linspace(0.0, self.end_s, parts + 1)
@@ -211,7 +211,7 @@ def _elapsed(start_s: Array, end_s: Array, times: Array) -> Array:
 
 
 def _newest(table: Table, at_s: float) -> Booleans:
-    """Return which rows were in force at a time: the newest before it, of each worker if it has workers."""
+    """Return a mask of the newest rows before a time, one for each worker if rows have workers."""
     before = int(np.searchsorted(table["time_s"], at_s))
     kept = np.zeros(len(table["time_s"]), dtype=bool)
     if "worker" not in table:

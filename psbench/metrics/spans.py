@@ -353,7 +353,7 @@ def continuing(log: EventLog, rows: Rows) -> tuple[Rows, dict[int, float]]:
 
 
 def _collective_just_over(log: EventLog, rows: Rows) -> list[int]:
-    """Return the place of the push with which a collective operation has just ended: releases may follow."""
+    """Return the index of the push that has just ended a collective operation: releases may follow."""
     ends = _ends_of_collectives(log, rows)[-1:]
     found: list[int] = ends[rows["time_s"][ends] == rows["time_s"][-1:]].tolist()
     return found

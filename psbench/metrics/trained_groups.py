@@ -45,7 +45,7 @@ class Groups(NamedTuple):
 
     @classmethod
     def of_counts(cls, names: list[str], shards: Any, whole: Any) -> Groups:
-        """Return the groups of which each shard and the whole data have so many samples."""
+        """Return groups with these numbers of samples in each shard and in the whole data."""
         counts, total = np.asarray(shards, dtype=float), np.asarray(whole, dtype=float)
         of_each = np.maximum(counts.sum(axis=1, keepdims=True), 1.0)  # an empty shard has no shares
         return cls(list(names), counts / of_each, total / max(total.sum(), 1.0))
@@ -85,7 +85,7 @@ def distance(shares: Array, whole: Array) -> Doubles:
 
 
 def trained_groups(log: EventLog, meta: Mapping[str, Any], by: str = "class") -> pd.DataFrame:
-    """Return how much of each group the model was trained on.
+    """Return the number of trained samples of each group.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ def never_switched(log: EventLog, meta: Mapping[str, Any]) -> list[str]:
 
 
 def whole_rates(log: EventLog, meta: Mapping[str, Any]) -> list[str]:
-    """Return which compositions made every version of one push, at the whole learning rate.
+    """Return the compositions with one push per version, each at the full learning rate.
 
     Parameters
     ----------

@@ -129,7 +129,7 @@ class Optimizer(Part):
         return self._shapes
 
     def decays_of(self, parameters: torch.Tensor) -> torch.Tensor | None:
-        """Return which entries of a vector decay; None if all do.
+        """Return a mask of the entries with weight decay; None if all have it.
 
         Raises
         ------

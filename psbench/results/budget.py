@@ -76,7 +76,7 @@ def _epochs_of_budget(runs: Sequence[Run]) -> float:
 
 
 def by_value(values: Mapping[str, str]) -> str:
-    """Return which labels have each value.
+    """Return the labels by value.
 
     >>> by_value({"bsp": "c1", "ssp": "c1", "asp": "c2"})
     'c1 (bsp, ssp); c2 (asp)'

@@ -51,7 +51,7 @@ class _Group:
         self.given.append(1)
 
     def find(self, run: Run) -> int | None:
-        """Return the place of the same run: equal seed and equal log; None if it is not here."""
+        """Return the index of a run with the same seed and log; None without one."""
         rivals = [i for i, own in enumerate(self.runs) if own.experiment.seed == run.experiment.seed]
         return next((i for i in rivals if _same_log(self.runs[i], run)), None)
 

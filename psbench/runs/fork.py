@@ -164,7 +164,7 @@ def _lasted_until(at_s: float, run: Run) -> None:
 
 
 def _with_switches_by_hand(experiment: Experiment, log: EventLog) -> Experiment:
-    """Return the experiment with the switches at set times that its run was asked for by hand."""
+    """Return the experiment with the run's manual switches as switches at set times."""
     strategy = experiment.strategy
     if not isinstance(strategy, SwitchingStrategy):
         return experiment

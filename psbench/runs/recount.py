@@ -1,4 +1,4 @@
-"""Recount: which samples each gradient of a finished run was made of, from its log, its seed and its data."""
+"""Recount: the samples of each gradient of a finished run, from its log, seed and data."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from psbench.results.run import Run
 
 
 def replay(run: Run | str | Path) -> int:
-    """Take every decision of a recorded run again.
+    """Repeat every decision of a recorded run.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ class ShardedData(Protocol):
 
     @property
     def shards(self) -> tuple[Integers, ...] | None:
-        """The samples of each worker, of data that is divided already."""
+        """The samples of each worker, if the data is already divided."""
 
     def column(self, name: str) -> Array:
         """Return a column, (N,)."""

@@ -1,4 +1,4 @@
-"""The arithmetic of a strategy, tried on a few entries: alike in slices, in a ring, after save and load."""
+"""Checks of a strategy's arithmetic on a few entries: in slices, in a ring, after save and load."""
 
 from __future__ import annotations
 
@@ -324,7 +324,7 @@ class Some:
         return len(self.places)
 
     def of(self, vector: Tensor) -> Tensor:
-        """Return them."""
+        """Return these entries."""
         return vector[self.places]
 
     def put(self, vector: Tensor, part: Tensor) -> None:

@@ -280,7 +280,7 @@ def _check_commits(strategy: AnyStrategy, seed: int) -> None:
 
 
 def _check_singly(strategy: AnyStrategy, seed: int, events: int) -> None:
-    """Find out a part that commits every push by itself and does not declare it: the rate goes by that."""
+    """Detect a part that commits every push separately without declaring it; the rate depends on that."""
     part = strategy.compositions[0].consistency
     if isinstance(strategy, SwitchingStrategy) or part.singly or part.barrier:
         return

@@ -34,7 +34,7 @@ SHAPES = tuple((2, size // 2) if size % 2 == 0 else (size,) for _, size in LAYOU
 
 
 class Undeclared(Exception):
-    """A part asked for a statistic that it does not declare in `reads`."""
+    """A part requested a statistic that it does not declare in `reads`."""
 
 
 class Statistics(dict[str, float]):
@@ -304,7 +304,7 @@ class ScriptedCluster(PromptDriver):
         return actions
 
     def tell(self, tell: act.Tell, now: float) -> None:
-        """Give a worker its orders, unless it has left since."""
+        """Send orders to a worker, unless it has left."""
         if self.view.workers[tell.worker].status is not Status.GONE:
             self._workers[tell.worker].loop.on_orders(tell.orders)
 

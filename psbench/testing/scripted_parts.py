@@ -106,7 +106,7 @@ _LINES: dict[str, Callable[[Push, ClusterView], list[Action]]] = {
 
 
 class Telling(Consistency):
-    """Commit every push by itself; a clock tells workers that compute to push."""
+    """Commit every push separately; a timer orders computing workers to push."""
 
     name = "telling"
     singly: ClassVar[bool] = True
@@ -127,7 +127,7 @@ class Telling(Consistency):
 
 
 class _Rounds(WorkerPolicy):
-    """Push after so many steps; 0: never by itself."""
+    """Push after that many steps; 0: only on request."""
 
     steps: int
     done: int = 0
@@ -146,7 +146,7 @@ class _Rounds(WorkerPolicy):
 
 
 class LastGradient(Communication):
-    """Push, after so many steps, the gradient of the last one."""
+    """Push the gradient of the last of several steps."""
 
     name = "last_gradient"
 
@@ -161,7 +161,7 @@ class LastGradient(Communication):
         return {"round": True}
 
     def step(self, w: Vector, gradient: Vector, state: State, own: WorkerStep) -> None:
-        """Keep the gradient, and not the mean of all."""
+        """Store the gradient of the last step, instead of a mean."""
         state["gradient"] = gradient
 
 
@@ -171,7 +171,7 @@ class _Votes(WorkerPolicy):
         return "vote"
 
     def vote_value(self) -> float:
-        """Return always the same."""
+        """Return a constant."""
         return 1.0
 
 

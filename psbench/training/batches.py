@@ -1,4 +1,4 @@
-"""Which samples each mini-batch of a worker takes."""
+"""The samples of each mini-batch of a worker."""
 
 from __future__ import annotations
 

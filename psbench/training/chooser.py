@@ -156,7 +156,7 @@ class Chooser:
 
 
 def checked_groups(name: str, groups: SampleGroups) -> SampleGroups:
-    """Return neighbourhoods, each of which has samples to train on.
+    """Return neighbourhoods after checking that each has training samples.
 
     Raises
     ------

@@ -284,7 +284,7 @@ def _joined(batches: list[Any]) -> Any:
 
 
 def _each(function: Any, batches: list[Any]) -> Any:
-    """Apply a function to the tensors at each place of several outputs of one structure.
+    """Apply a function to corresponding tensors of several outputs with the same structure.
 
     What has no samples, as the loss that a model adds to its outputs, becomes its mean.
     """

@@ -122,7 +122,7 @@ class LocalModel:
         self._part.sent(self.parameters, vector, self.state, self._own)
 
     def _end_to_end(self, found: Any) -> Tensor:
-        """Return the concatenated vectors of a push, if they are those that the server expects."""
+        """Return the concatenated vectors of a push after checking that the server expects them."""
         names = ("vector", *self._carries) if self._carries else ()
         given = tuple(found) if isinstance(found, Mapping) else ()
         if not names or {*given} != {*names}:

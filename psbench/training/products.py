@@ -53,7 +53,7 @@ def exact_share(a: Tensor, b: Tensor) -> Tensor:
 
 
 class Product(NamedTuple):
-    """A scalar product that a part has asked for: the names of two vectors, and the entries that count."""
+    """A requested scalar product: the names of two vectors, and the relevant entries."""
 
     left: str
     right: str

@@ -186,7 +186,7 @@ class Trainer:
             self._batches[worker].skip_to(position.of_chunk)
 
     def unassign(self) -> None:
-        """Draw every worker's batches from its shard again."""
+        """Draw every worker's batches from its whole shard."""
         self._batches = list(self._shards)
 
     def remembered(self, worker: int) -> dict[str, Tensor]:

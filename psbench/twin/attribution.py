@@ -88,12 +88,12 @@ class Blame:
     culprits: list[Culprit]
 
     def plain(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the attribution as plain data."""
         culprits = [each._asdict() for each in self.culprits]
         return {"workers": self.workers, "waits_s": self.waits_s.tolist(), "culprits": culprits}
 
     def __str__(self) -> str:
-        """Return it in words."""
+        """Return the attribution as text."""
         lines = [
             f"{each.worker} makes the others wait: {each.lost_s:.3g} s ({each.share:.1%} of the time), "
             f"the last in {each.last:.0%} of the steps (p = {each.p_value:.2g}); {each.why}"

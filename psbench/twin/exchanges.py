@@ -63,7 +63,7 @@ class Exchanges:
         return Exchanges(**{each.name: getattr(self, each.name)[chosen] for each in fields(self)})
 
     def settled(self, first: int = 2) -> Exchanges:
-        """Return them without each worker's first, in which processes warm up."""
+        """Return the exchanges without each worker's first, in which processes warm up."""
         order = np.zeros(len(self), dtype=np.int64)
         for worker in np.unique(self.worker):
             order[self.worker == worker] = np.arange((self.worker == worker).sum())

@@ -330,7 +330,7 @@ def _fit_service(
 
 
 def _of_message(push_and_answer_s: float, coding: Coding) -> float:
-    """Return the seconds of a push or an answer at a server, alike, without codecs."""
+    """Return the server's seconds for any push or answer, without codecs."""
     return max(SHORTEST_S, push_and_answer_s - coding.server_decodes - coding.server_encodes) / 2
 
 
@@ -499,7 +499,7 @@ def _passing_s(
 
 
 def _queued(each: Exchanges, busy_s: float) -> Booleans:
-    """Return which pushes probably waited for the server: they follow another one within its service."""
+    """Return a mask of pushes that probably queued: they follow another one within its service time."""
     return np.diff(each.arrived_s, prepend=-np.inf) < 1.5 * busy_s
 
 

@@ -71,7 +71,7 @@ def _cells(cell: LiveAndTwin, found: Validation) -> list[str]:
 
 
 def _figures(live: Run, twin: Run) -> Iterator[Figure]:
-    """Yield the timelines of a run and its twin under one another, and quantiles against quantiles."""
+    """Yield the timelines of a run and its twin, and a quantile-quantile plot."""
     spans = [window(timeline(run.log), limit=_SPANS) for run in (live, twin)]
     end = min(float(each["end_s"].max()) for each in spans)
     named = [

@@ -46,7 +46,10 @@ def prediction_figure(found: Predictions) -> Figure:
     best, same = found.best()
     fastest = f"fastest: {best}; not distinguishable from it: {', '.join(same) or 'none'}"
     missing = [row.title for row in found.rows if found.target is not None and row.target_s is None]
-    said = [fastest, *([f"does not reach the target with every seed: {', '.join(missing)}"] if missing else [])]
+    said = [
+        fastest,
+        *([f"does not reach the target with every seed: {', '.join(missing)}"] if missing else []),
+    ]
     draw = _curves if found.over else _bars
     chart = draw(known, found.over, title).properties(
         width="container",

@@ -1,4 +1,4 @@
-"""The live runs of a validation: made in turns, kept in a folder, and read to be judged again."""
+"""The live runs of a validation: executed in turns, stored in a folder, and read again for evaluation."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def record(
     on_step: Callable[[str], None] = lambda text: None,
     folder: str | Path | None = None,
 ) -> Recorded:
-    """Run everything live, in turns, so that disturbances of the machine affect all strategies alike.
+    """Run everything live, in turns, so that disturbances of the machine affect all strategies equally.
 
     Every run has a seed of its own. Strategies that shared one would share the draws of the machines that are
     emulated, and their errors would be one error, counted once for each strategy.

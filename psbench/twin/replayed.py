@@ -19,7 +19,7 @@ _LONGER = 1.5
 
 
 def played_again(run: Run) -> Run:
-    """Return a simulated run with the steps and messages of a live one, each as long as it took, in order.
+    """Return a simulated run with the measured times of a live run's steps and messages, in order.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def _series(
 
 
 def _cancelled(log: EventLog, worker: int) -> list[tuple[float, float]]:
-    """Return when each step began and ended that was cancelled."""
+    """Return the begin and end of each cancelled step."""
     found, released = [], -1.0
     for row in log.rows():
         if row["worker"] == worker and row["kind"] == Kind.RELEASE:

@@ -31,7 +31,7 @@ class Passage(NamedTuple):
 
 
 def shared_s(begin_s: Doubles, alone_s: float) -> Doubles:
-    """Return the times of messages that share a link equally, each `alone_s` by itself; seconds.
+    """Return the times in seconds of messages that share a link equally; alone each takes `alone_s`.
 
     >>> shared_s(np.array([0.0, 0.5]), 1.0).tolist()
     [1.5, 1.5]

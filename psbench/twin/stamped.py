@@ -184,7 +184,7 @@ def _none(why: str) -> Cores:
 
 
 def _spans(stamps: Stamps) -> tuple[Doubles, Doubles, Doubles, Doubles]:
-    """Return when steps began and were computed, by one clock, their CPU time, and the waits in them."""
+    """Return begin, end, CPU time and internal waits of steps, on one clock."""
     parts = []
     for worker, rows in stamps.workers.items():
         one = rows["steps"] == 1

@@ -171,8 +171,11 @@ class Validation:
             if abs(cell.error) > self.allowed(cell):
                 yield f"not reached: {cell.name}, {cell.error:+.1%}: {self._cause(cell)}"
         if found := self.winners():
-            verdict = f", which is {found['behind']:.1%} behind live: {'right' if found['right'] else 'WRONG'}"
-            yield f"(c) quickest an epoch: {found['live']} live, {found['predicted']} predicted{verdict}"
+            verdict = "right" if found["right"] else "WRONG"
+            yield (
+                f"(c) quickest an epoch: {found['live']} live, {found['predicted']} predicted, which is "
+                f"{found['behind']:.1%} behind live: {verdict}"
+            )
 
     def _cause(self, cell: LiveAndTwin) -> str:
         """Return the likely cause of a cell's deviation from its twin."""

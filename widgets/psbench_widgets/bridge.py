@@ -38,7 +38,7 @@ INTERVAL_S = 0.1
 
 @dataclass(eq=False)
 class Job:
-    """One run that was asked for.
+    """One requested run.
 
     `log` is there from its first event on, `run` when it has ended by itself or was stopped, `error` (a
     traceback) when it failed.

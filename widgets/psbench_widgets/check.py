@@ -37,7 +37,7 @@ class CheckResult:
     speeds: list[float] = field(default_factory=list)
 
     def plain(self) -> dict[str, Any]:
-        """Return it as the page reads it."""
+        """Return the check's result as plain data for the page."""
         found = {"errors": self.errors, "disabled": self.disabled, "speeds": self.speeds}
         if self.experiment is not None:
             found |= {"yaml": self.experiment.to_yaml(), "python": as_python(self.experiment, self.seeds)}
@@ -66,7 +66,7 @@ def check(values: Mapping[str, Any], own: Mapping[str, Own] | None = None) -> Ch
 
 
 def _half_typed(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return which fields are not a value yet, by section."""
+    """Return the names of incomplete fields, by section."""
     found = {}
     for section, below in values.items():
         for name, text in _typed(below, section):
@@ -229,7 +229,7 @@ def _indented(value: Any, columns: int) -> str:
 
 
 def _brief(value: dict[str, Any], make: Any) -> Any:
-    """Return the shortest mapping, or name, that makes the same thing."""
+    """Return the shortest mapping, or name, with the same meaning."""
     whole = _spec(make(value))
     kept = dict(value)
     for key in [key for key in value if key != "name"]:

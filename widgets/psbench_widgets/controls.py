@@ -78,7 +78,7 @@ def _lr_scaling() -> dict[str, Any]:
 
 @cache
 def _strategies(*names: str) -> list[dict[str, Any]]:
-    """Return these strategies of the catalogue as options: a panel shows them again with every experiment."""
+    """Return these strategies of the catalogue as options, cached for repeated use."""
     return [published(CATALOGUE[name]) for name in names]
 
 

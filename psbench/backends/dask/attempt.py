@@ -154,7 +154,7 @@ class Attempt:
             raise
 
     def run(self) -> Outcome:
-        """Run to the end; whatever happens, no task is left behind.
+        """Run to the end; leave no task behind, even after an error.
 
         Raises
         ------
@@ -181,7 +181,7 @@ class Attempt:
         self._submit(role, name, self._shipping.to(role, go_on), task, *arguments)
 
     def _name(self, role: str) -> str:
-        """Return a new name for the task of a role: one that is started again is another task."""
+        """Return a new task name for a role; a restarted role gets another name."""
         return f"{self._topic}-{secrets.token_hex(2)}-{role.replace(' ', '-')}"
 
     def _submit(
@@ -285,7 +285,7 @@ class Attempt:
     # ---------------------------------------------------------------- following the run
 
     def _follow(self, coordinator: ClientSocket) -> Outcome:
-        """Take the coordinator's messages until the run is over."""
+        """Handle the coordinator's messages until the run is over."""
         heard = said = time.monotonic()
         while True:
             message = coordinator.receive(_LOOK_S)
@@ -461,7 +461,7 @@ class Attempt:
             return True
 
     def _of_peer(self, failed: PeerFailed) -> PsbenchError:
-        """Return a task's own error if it is one of ours, or ours with its traceback."""
+        """Return the error of a failed task: psbench's own, or a BackendError with the traceback."""
         error = self._error_of(failed.name)
         return error if isinstance(error, PsbenchError) else BackendError(str(failed))
 

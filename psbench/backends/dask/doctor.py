@@ -272,7 +272,7 @@ class _Doctor:
 
 
 def _echo(experiment: Experiment, topic: str, idle_s: float) -> None:
-    """Answer with the time, with a number to a vector, and with a vector to a request for one."""
+    """Answer the probes of latency and bandwidth until stopped or idle."""
     vector = torch.zeros(_ENTRIES)
     with listening_socket(experiment, take_key(), _LARGEST) as socket:
         get_worker().log_event(topic, list(socket.address))

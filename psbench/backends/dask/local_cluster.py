@@ -45,7 +45,7 @@ class _KillingNanny(Nanny):
     """Kills its process with a signal: no task runs by then, and torch takes seconds to exit."""
 
     async def instantiate(self) -> Status:
-        """Start the process, also a lost one again, with the settings of a local cluster."""
+        """Start or restart the process with the settings of a local cluster."""
         if self.scheduler_addr in _ended:
             await self.close(reason="run-ended")
             return self.status

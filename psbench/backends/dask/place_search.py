@@ -94,7 +94,7 @@ class PlaceSearch:
         return {address for address, asked in self._asked.items() if _has_failed(asked)}
 
     def doubt(self, address: str) -> None:
-        """Ask a Dask worker again before it is given a role."""
+        """Ping a Dask worker again before it gets a role."""
         self._asked.pop(address, None)
 
     def end_asking(self) -> None:
@@ -138,7 +138,7 @@ class Demand:
         self._waiting: list[Future] = []
 
     def ask(self, count: int) -> None:
-        """Ask for room for so many roles beside the tasks that are there, unless that was done."""
+        """Request room for that many roles in addition to existing tasks, unless requested before."""
         if self._waiting:
             return
         try:

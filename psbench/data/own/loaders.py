@@ -1,4 +1,4 @@
-"""Finds the samples that a DataLoader draws, whatever its sampler."""
+"""Finds the samples that a DataLoader draws, for any sampler."""
 
 from __future__ import annotations
 

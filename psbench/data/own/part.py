@@ -115,7 +115,7 @@ class OwnData(Own, DataSource):
 
 
 def _standardised(train: Any, val: Any, what: str) -> tuple[list[Array], tuple[float, float]]:
-    """Return both standardised by the training targets, and the mean and deviation of a single column."""
+    """Return both arrays standardised by the training targets, and a single column's mean and deviation."""
     if isinstance(train, Several):
         raise DataError(
             f"data 'own': {what} are {train.called}, but only a single array can be standardised; "

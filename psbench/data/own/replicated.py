@@ -58,7 +58,7 @@ class Replicated(DataSource):
         return self.data.travels
 
     def bare(self) -> DataSource:
-        """Return it without objects of Python."""
+        """Return the data set without Python objects."""
         return Replicated(data=self.data.bare(), samples=self.samples)
 
     def load(self, streams: Streams) -> Dataset:

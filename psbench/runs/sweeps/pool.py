@@ -87,5 +87,5 @@ class _Worker(Child):
         return f"the process of this run {how}{full}"
 
     def end(self, at_once: bool = False) -> None:
-        """End the process, whatever it is at."""
+        """End the process in any state."""
         super().end(at_once or self.place is not None)

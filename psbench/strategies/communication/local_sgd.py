@@ -83,5 +83,5 @@ class LocalSGD(Local):
     )
 
     def steps(self, view: ClusterView) -> int:
-        """Return always as many."""
+        """Return the constant number of steps."""
         return self.local_steps

@@ -81,7 +81,7 @@ class Quorum(Consistency):
         return self
 
     def check(self, num_workers: int, global_batch: int) -> None:
-        """Require as many workers as make a quorum."""
+        """Require at least as many workers as the quorum."""
         if self.quorum > num_workers:
             raise ParameterError(
                 f"{self.name}: quorum = {self.quorum} workers, but the cluster has {num_workers}; give "

@@ -41,7 +41,7 @@ class Curriculum(Selection):
         return np.arange(len(memory)) if due and "order" not in memory.state else NOTHING
 
     def choose(self, size: int, rng: Rng, memory: Memory, orders: Orders) -> Integers:
-        """Take the next samples of those that are easy enough."""
+        """Choose the next samples among the easy ones."""
         if self.share == 1 or (self.column is None and memory.passes < self.warm_up):
             return memory.reshuffled(size)
         state = memory.state

@@ -79,7 +79,7 @@ class DataAware(ByNeighbourhood):
     # ---------------------------------------------------------------- the deciding half
 
     def on_evaluated(self, event: Evaluated, view: ClusterView) -> list[Action]:
-        """Take note of where the model is weak."""
+        """Update the weakness of each neighbourhood."""
         found = of_groups(event, GROUP_LOSS if self.by == "loss" else GROUP_ERROR)
         new = [found[h] for h in sorted(found)]
         if self._weakness:

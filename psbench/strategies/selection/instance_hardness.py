@@ -43,7 +43,7 @@ class InstanceHardness(Selection):
     least: float = parameter(0.2, "final share of the samples", gt=0, le=1)
 
     def choose(self, size: int, rng: Rng, memory: Memory, orders: Orders) -> Integers:
-        """Take the next samples of the round."""
+        """Choose the next samples of the round."""
         if self.decay == 1 or memory.passes < self.warm_up:
             return memory.reshuffled(size)
         state = memory.state

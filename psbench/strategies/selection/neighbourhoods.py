@@ -27,7 +27,7 @@ class ByClass(Neighbourhoods):
 
 
 class KMeansNeighbourhoods(Neighbourhoods):
-    """Clusters of k-means, which the training samples form whatever their classes.
+    """k-means clusters of the training samples, regardless of class.
 
     Validation samples are in the cluster with the nearest centre.
 

@@ -15,7 +15,7 @@ _PAPER = "Loshchilov and Hutter 2015"
 
 
 class OnlineBatch(Selection):
-    """Draw samples by the rank of their last known loss: those with large losses more often.
+    """Draw samples by the rank of their last known loss; larger losses are more likely.
 
     Rank i of N is drawn with a probability proportional to exp(-i log(s) / N). The pressure s changes
     exponentially from `pressure` to `final_pressure` over `passes` passes. Samples that were never computed
@@ -45,7 +45,7 @@ class OnlineBatch(Selection):
     )
 
     def look(self, size: int, rng: Rng, memory: Memory, orders: Orders) -> Integers:
-        """Compute all losses again if that is due."""
+        """Recompute all losses if due."""
         if self.refresh is None or memory.passes - memory.state.get("refreshed", 0.0) < self.refresh:
             return NOTHING
         memory.state["refreshed"] = memory.passes

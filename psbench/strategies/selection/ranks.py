@@ -13,7 +13,7 @@ from psbench.core.selection import Rng
 
 
 def pressure_at(passes: float, start: float, end: float, over: float) -> float:
-    """Return the pressure after so many passes: it changes by an equal factor each pass, and then stays.
+    """Return the pressure after that many passes: it changes geometrically, and then stays constant.
 
     >>> [round(pressure_at(passes, 100.0, 1.0, 10.0), 6) for passes in (0, 5, 10, 20)]
     [100.0, 10.0, 1.0, 1.0]

@@ -15,7 +15,7 @@ _PAPER = "Song et al. 2020"
 
 
 class RecencyBias(Selection):
-    """Draw samples by how uncertain their last predictions were: those that change class more often.
+    """Draw samples by the uncertainty of recent predictions; those that change class are more likely.
 
     Uncertainty is the entropy of the labels among a sample's last `window` predictions over that of an even
     distribution. It is cut into N steps, Q = ceil((1 - uncertainty) N), and a sample is drawn with a

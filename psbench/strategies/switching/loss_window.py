@@ -54,7 +54,7 @@ class LossWindow(SwitchOnce):
         return [note, *self._switch_once(self.reason(value, threshold))]
 
     def why_not(self, evaluations: Sequence[Evaluated], trained: float, planned: float | None) -> str:
-        """Return how close the value came to the threshold, or that there were too few losses."""
+        """Return the closest approach to the threshold, or the lack of losses."""
         again = self.fresh()
         found = [pair for event in evaluations if (pair := again._compare(event)) is not None]
         if not found:
@@ -78,7 +78,7 @@ class LossWindow(SwitchOnce):
         raise NotImplementedError
 
     def nearest(self, found: list[tuple[float, float]]) -> str:
-        """Return how close the values came to their thresholds."""
+        """Return the closest approach of values to their thresholds."""
         raise NotImplementedError
 
     def _compare(self, event: Evaluated) -> tuple[float, float] | None:

@@ -88,7 +88,7 @@ class LiveRun:
     # ---------------------------------------------------------------- what goes in and comes out
 
     def handle(self, given: Input, now: float) -> list[Instruction]:
-        """Take an input, and return the instructions to perform now, in this order; `End` is the last one.
+        """Handle an input; return the instructions to perform now, in order. `End` is the last one.
 
         Parameters
         ----------

@@ -223,7 +223,7 @@ _WAITING_AT_LEAST = 4
 
 
 class EvaluationState:
-    """The evaluations under way, while training goes on.
+    """The pending evaluations, which run concurrently with training.
 
     Parameters
     ----------

@@ -166,7 +166,7 @@ class MapReduceDriver(PromptDriver):
         return time.monotonic() - self._began_s
 
     def run(self) -> Outcome:
-        """Run to the end; whatever happens, no partition is left behind."""
+        """Run to the end; leave no partition behind, even after an error."""
         try:
             self._load()
             self._evaluate(0)
@@ -416,7 +416,7 @@ class MapReduceDriver(PromptDriver):
         return self._submit(tasks.evaluate, self._partitions[EVALUATOR], model, on=[self.placed[EVALUATOR]])
 
     def _take_evaluations(self, wait: bool) -> None:
-        """Take the evaluations that are done, in order."""
+        """Handle the finished evaluations, in order."""
         while self._evaluations and (wait or self._evaluations[0][-1].done()):
             try:
                 found = self._result(self._evaluations[0][-1], "evaluation")

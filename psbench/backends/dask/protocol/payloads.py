@@ -53,7 +53,7 @@ def largest_message(model_bytes: int, num_workers: int) -> int:
 
 
 class _Blocks:
-    """Memory of large payloads that is used again when the payload is released.
+    """Memory of large payloads, reused when a payload is released.
 
     The system clears the pages of new memory one by one, which takes as long as to receive as many bytes.
     """

@@ -182,7 +182,7 @@ class Worker:
         return directive
 
     def _renew(self, release: ReleaseMessage) -> None:
-        """Take the model or aggregate that comes with a release."""
+        """Load the model or aggregate of a release."""
         vectors = brought(self.exchange, release, release.sent)
         self.model.obey(release.orders)
         renew(self.model, vectors, release.fragment)
