@@ -214,7 +214,7 @@ REFUSED = [
     (lambda c: c.state["engine"].update(parts={}), "its state cannot be restored"),
     (lambda c: c.tensors.pop("buffers"), "has no tensor 'buffers'"),
     (other("parameters", lambda x: x[1:]), "tensor 'parameters' has shape"),
-    (other("parameters", lambda x: x.double()), "numbers of type torch.float64"),
+    (other("parameters", lambda x: x.double()), "has dtype torch.float64"),
     (other("parameters", lambda x: x * float("nan")), "has NaN or infinity"),
     (an_unknown_row("worker", 3), "row 3 of its log has a worker beyond 2"),
     (an_unknown_row("kind", 99), "row 3 of its log has an unknown kind"),

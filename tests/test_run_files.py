@@ -206,7 +206,7 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path):
 
 def test_what_is_no_file_is_not_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(SpecError, match="is no regular file"), atomic_write(tmp_path / "pipe"):
+    with pytest.raises(SpecError, match="is not a regular file"), atomic_write(tmp_path / "pipe"):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
@@ -256,7 +256,7 @@ def with_nan(tensor: torch.Tensor) -> torch.Tensor:
 
 
 DAMAGED = {
-    "a chain that names itself": (set_state("log.after", "last.npz"), "goes in a circle"),
+    "a chain that names itself": (set_state("log.after", "last.npz"), "form a circle"),
     "a chain that leaves the folder": (set_state("log.after", "../x.npz"), "log.after"),
     "version -5": (set_state("engine.view.version", -5), "engine.view.version: .*got -5"),
     "a version that is a text": (
@@ -298,7 +298,7 @@ DAMAGED = {
         "'optimizer/momentum_buffer' has shape",
     ),
     "half a row": (set_tensor("log", lambda t: t[:-1]), "whole rows"),
-    "no log": (without("log"), "has no log"),
+    "no log": (without("log"), "its log is missing"),
     "rows of no kind": (set_tensor("log", lambda t: torch.full_like(t, 255)), "of its log has"),
 }
 

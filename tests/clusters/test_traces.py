@@ -198,7 +198,7 @@ BAD = {
     "no step": (lambda _: {"seconds": [[0.1], [], [0.1]]}, "worker 1 has no step"),
     "zero": (lambda _: {"seconds": [[0.1], [0.2, 0], [0.1]]}, "step 1 of worker 1 takes 0.0"),
     "two of them": (lambda _: {"seconds": SECONDS, "factors": [2]}, "factors and seconds are given"),
-    "samples of factors": (lambda _: {"factors": [2], "samples": 4}, "samples is for seconds"),
+    "samples of factors": (lambda _: {"factors": [2], "samples": 4}, "samples applies only to seconds"),
     "a block alone": (lambda _: {"factors": [1, 2], "block": 2}, "block applies only if steps are drawn"),
     "no list": (lambda _: {"seconds": [0.1, 0.2, 0.3]}, "seconds.0"),
     "no file": (lambda tmp: {"path": str(tmp / "trace.csv")}, os.strerror(errno.ENOENT)),

@@ -231,7 +231,7 @@ NEVER = {
             "communication": {"name": "every_step", "codec": {"name": "fp16", "error_feedback": True}},
             "placement": AllReduce(),
         },
-        "no worker's residual .*; use codecs without error_feedback",
+        "correct only errors of single workers; use codecs without error_feedback",
     ),
 }
 

@@ -183,7 +183,7 @@ class TestMeasure:
 
     def test_only_a_part_that_takes_numbers_may_ask(self, answering):
         engine = answering(lambda push, view: [Release(push.worker), Measure("stragglers", {})])
-        with pytest.raises(ProtocolError, match="'stragglers' asks for numbers"):
+        with pytest.raises(ProtocolError, match="the stragglers part returned a Measure"):
             engine.handle(push(0, 0), 1.0)
 
 

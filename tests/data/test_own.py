@@ -354,7 +354,10 @@ def changed(array, place, value):
 BAD = {
     "lengths": (lambda: as_data((X, Y[:-1])), "X has 60 samples, but y 59"),
     "marked": (lambda: as_data((X, np.where(Y == 2, -1, Y))), "y has the label -1, first in row"),
-    "ignored": (lambda: as_data((X, Y, X[:2], [0, -100])), "the label -100, first in row 1, which marks"),
+    "ignored": (
+        lambda: as_data((X, Y, X[:2], [0, -100])),
+        "the label -100, first in row 1, which usually marks",
+    ),
     "validation lengths": (lambda: as_data((X, Y, X, Y[1:])), "X_val has 60 samples, but y_val 59"),
     "NaN": (lambda: as_data((changed(X, (17, 2), np.nan), Y)), "X has nan in row 17, column 2"),
     "infinite target": (lambda: as_data((X, changed(NUMBERS, 3, np.inf))), "y has inf in row 3"),
@@ -386,7 +389,7 @@ BAD = {
     "fraction as class": (lambda: ps.data((X, NUMBERS), task="classification"), "is not a class"),
     "texts to predict": (lambda: ps.data((X, KINDS[Y]), task="regression"), "holds texts such as"),
     "validation twice": (lambda: ps.data((X, Y, X, Y), validation=(X, Y)), "given twice"),
-    "share of given": (lambda: ps.data((X, Y, X, Y), val_fraction=0.5), "leave out val_fraction = 0.5"),
+    "share of given": (lambda: ps.data((X, Y, X, Y), val_fraction=0.5), "remove val_fraction = 0.5"),
     "share": (lambda: ps.data((X, Y), val_fraction=1.5), "val_fraction"),
     "frame without target": (lambda: as_data(FRAME), "ps.data(frame, target=...)"),
     "no such target": (lambda: ps.data(FRAME, target="kinds"), "did you mean 'kind'?"),
@@ -445,7 +448,7 @@ BAD = {
         lambda: ps.data(first().to_iterable_dataset(), target="label"),
         "data: IterableDataset has no length",
     ),
-    "no split": (lambda: as_data({"test": hugging_face(x=X, label=Y)}), "none called 'train'"),
+    "no split": (lambda: as_data({"test": hugging_face(x=X, label=Y)}), "do not include 'train'"),
     "columns of a worker": (
         lambda: ps.data([FRAME, FRAME[FRAME.columns[::-1]]], target="kind").load(Streams(0)),
         "has inputs called w, x, y, z, site, but worker 1 site, z, y, x, w",

@@ -266,7 +266,7 @@ def test_labels_that_are_texts_are_those_of_a_frame(load, tmp_path):
     (tmp_path / "none.csv").write_text("a,kind\n1,setosa\n2,NA\n3,None\n")
     assert load(tmp_path / "none.csv", target="kind", val_rows=0).classes == ("NA", "None", "setosa")
     (tmp_path / "gap.csv").write_text("a,kind\n1,setosa\n2,ibis\n3,\n")
-    with pytest.raises(DataError, match=r"line 4, column 1 \(kind\): '' stands where"):
+    with pytest.raises(DataError, match=r"line 4, column 1 \(kind\): '' is not a number"):
         load(tmp_path / "gap.csv", target="kind")
     (tmp_path / "same.csv").write_text("a,kind\n1,setosa\n2,setosa\n")
     with pytest.raises(DataError, match="all rows have the same target, setosa"):

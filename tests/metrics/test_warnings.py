@@ -67,7 +67,7 @@ def test_two_workers_are_several_whose_pushes_have_the_whole_rate(workers, count
         log.add(Kind.APPLY, float(number), worker, number, number + 1, 4, 1)
     found = whole_rates(log, {"whole_rate": [True], "compositions": ["asp"]})
     assert len(found) == count
-    assert all(each.startswith("every update of asp is of one push") for each in found)
+    assert all(each.startswith("every update of asp has one push") for each in found)
 
 
 def test_the_epochs_count_and_not_the_evaluations():

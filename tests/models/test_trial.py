@@ -188,7 +188,7 @@ def test_a_target_accuracy_needs_outputs_that_name_a_class():
         return functional.cross_entropy(outputs[0], targets)
 
     model = lambda: Wrapped(lambda y: (y, y))  # noqa: E731
-    with pytest.raises(ParameterError, match=r"target_accuracy: .* names no classes"):
+    with pytest.raises(ParameterError, match=r"target_accuracy: .* are not classes"):
         Workload.build(toy_experiment(model=model, loss=loss, stop={"target_accuracy": 0.9}))
 
 
@@ -338,7 +338,7 @@ class Annealed(nn.Module):
 
 
 def test_a_loss_remembers_nothing():
-    with pytest.raises(ParameterError, match="loss 'own' remembers the batches"):
+    with pytest.raises(ParameterError, match="loss 'own' keeps state from earlier batches"):
         Workload.build(toy_experiment(loss=Annealed()))
 
 

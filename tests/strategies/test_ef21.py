@@ -94,7 +94,7 @@ def test_what_it_cannot_do_is_refused():
             "the codec of gradient_differences would correct them again; set error_feedback",
         ),
         ({"aggregation": "mean"}, "mean would interpret as gradients; use aggregation 'gradient_estimates'"),
-        ({"communication": "every_step", "codec": None}, "under every_step they are gradients"),
+        ({"communication": "every_step", "codec": None}, "pushes under every_step are gradients"),
         ({"consistency": "asp"}, "asp has no barrier"),
     ):
         given = {name: value for name, value in other.items() if value is not None}

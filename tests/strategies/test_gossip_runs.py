@@ -168,7 +168,7 @@ def test_what_has_no_meaning_is_refused_with_what_has(change, word):
 
 
 def test_graphs_that_do_not_exist_are_refused_before_any_work():
-    with pytest.raises(ps.errors.ParameterError, match="5 workers make no torus"):
+    with pytest.raises(ps.errors.ParameterError, match="5 workers cannot form a torus"):
         ps.Experiment(strategy=made(graph="torus"), cluster={"workers": 5})
     with pytest.raises(ps.errors.ParameterError, match="no neighbour"):
         ps.Experiment(strategy=made(), cluster={"workers": 1})

@@ -65,7 +65,7 @@ def test_each_entry_is_in_one_fragment_and_none_is_empty(sizes, count, pattern):
     [
         ({"local_steps": 20, "num_fragments": 3}, "not a multiple of num_fragments, 3; the nearest is 21"),
         ({"local_steps": 6, "num_fragments": 3, "overlap": 2}, "use at most 1"),
-        ({"takes": "change", "mixing": 0.2}, "'change' mixes nothing"),
+        ({"takes": "change", "mixing": 0.2}, "has no effect with takes: 'change'"),
         ({"aggregation": "mean"}, "takes local steps, which would be lost"),
         ({"consistency": "asp"}, "asp has no barrier"),
         (

@@ -165,7 +165,7 @@ def test_a_run_of_psbench_and_a_csv_are_read(tmp_path):
         with pytest.raises(ps.DataError, match="contains all workers"):
             read_meetings(paths)
     ps.run(experiment.but(strategy="asp")).save(tmp_path / "asp")
-    with pytest.raises(ps.DataError, match="do not meet"):
+    with pytest.raises(ps.DataError, match="do not synchronise"):
         read_meetings([tmp_path / "asp"])
 
 

@@ -185,7 +185,7 @@ def test_the_best_of_half_a_sweep_is_refused(swept):
         (lambda s: s.best(value="val_acuracy"), "did you mean 'val_accuracy'?"),
         (lambda s: s.heatmap("lr", "batch_size"), "unknown parameter of the sweep 'batch_size'"),
         (lambda s: s.heatmap("lr", "lr"), "on both axes"),
-        (lambda s: s.lines("lr", by="lr"), "on the axis already"),
+        (lambda s: s.lines("lr", by="lr"), "already on the axis"),
         (lambda s: s.lines("lr", where={"strategy": "ssp"}), "unknown value of strategy 'ssp'"),
     ],
 )

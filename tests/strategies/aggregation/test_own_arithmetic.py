@@ -245,7 +245,7 @@ def test_the_state_begins_anew_under_another_part():
 
 def test_a_state_refuses_what_no_backend_could_carry():
     state = State(torch.zeros(3))
-    with pytest.raises(ValueError, match=r"'m': is of shape \(2,\).*of shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"'m': has shape \(2,\).*expected \(3,\)"):
         state["m"] = torch.zeros(2)
     with pytest.raises(ValueError, match="float64"):
         state["m"] = torch.zeros(3, dtype=torch.float64)

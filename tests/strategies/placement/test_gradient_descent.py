@@ -163,7 +163,7 @@ def test_live_it_takes_one_process_that_has_the_whole_model(strategy):
 
 
 def test_nothing_moves_where_only_time_passes():
-    with pytest.raises(ParameterError, match="timing_only: no model moves"):
+    with pytest.raises(ParameterError, match="timing_only: there is no model"):
         descent("bsp", stop={"tolerance": 0.01}, timing_only=True)
 
 

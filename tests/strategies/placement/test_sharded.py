@@ -60,10 +60,10 @@ def test_a_worker_has_room_for_more_samples():
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"strategy": "fsdp", "cluster": {"failures": [LOST]}}, "cluster.failures: no worker comes"),
-        ({"strategy": "fsdp", "cluster": {"joins": [LOST]}}, "cluster.joins: no worker comes"),
+        ({"strategy": "fsdp", "cluster": {"failures": [LOST]}}, "cluster.failures: no worker may join"),
+        ({"strategy": "fsdp", "cluster": {"joins": [LOST]}}, "cluster.joins: no worker may join"),
         ({"strategy": "fsdp", "backend": "dask", "recovery": {"min_workers": 1}}, "recovery.min_workers: no"),
-        (ELASTIC, "rule.policy: no worker comes"),
+        (ELASTIC, "rule.policy: no worker may join"),
         ({"strategy": {"name": "fsdp", "codec": "fp16"}}, "gathers shares of the model unencoded"),
         ({"strategy": {"name": "fsdp", "stragglers": "drop_stragglers"}}, "may drop that worker"),
         ({"strategy": "fsdp", "optimizer": "lamb"}, "each worker holds parts of tensors"),
