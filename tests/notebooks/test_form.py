@@ -48,7 +48,6 @@ OUTDATED: set[str] = {
     "05_dask_cluster",
     "08_local_updates",
     "12_mapreduce_vs_ps",
-    "14_bring_your_own",
     "15_reproduce",
     "17_twin",
 }
