@@ -2,6 +2,7 @@
 import { button, h } from "./dom.js";
 import { chooser } from "./chooser.js";
 import { popover } from "./popover.js";
+import { TERMS } from "./terms.js";
 
 const hint = (item) =>
   [item.description || item.summary, item.source && `Source: ${item.source}`].filter(Boolean).join("\n");
@@ -211,6 +212,7 @@ export class Form {
     const options = this.form.strategies;
     const groups = Object.entries(DOMAINS).map(([domain, title]) => ({
       title,
+      about: TERMS[domain],
       options: options.filter((o) => o.domain === domain),
     }));
     const take = (option) =>

@@ -1,6 +1,7 @@
 // What came of a run, before all else: four numbers, a sentence, and the question that forks.
 import { button, h } from "./dom.js";
 import { amount } from "./recording.js";
+import { TERMS } from "./terms.js";
 
 const CLOCKS = { simulated: "virtual time" };
 
@@ -29,9 +30,10 @@ export class Result {
     this.element.replaceChildren(
       ...numbers
         .filter(Boolean)
-        .map(([name, value, about]) =>
-          h("div", { class: `psb-result-${name}` }, h("b", {}, value), h("span", {}, about)),
-        ),
+        .map(([name, value, about]) => {
+          const place = { class: `psb-result-${name}`, title: TERMS[name] };
+          return h("div", place, h("b", {}, value), h("span", {}, about));
+        }),
       h("p", {}, `${whoWaited(recording)} `, recording.about.can_fork && ask),
     );
   }

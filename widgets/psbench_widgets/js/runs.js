@@ -195,7 +195,7 @@ export class RunsTable {
           { class: "psb-popped", ...what },
           h("div", { class: "psb-muted psb-run-about" }, `${run.about}; seed ${run.seed}; ${run.backend}`),
           act("show", "show", "Show this run's charts", run.can_compare),
-          act("show beside", "beside", "Show this run beside the current one, on one time axis", run.can_compare),
+          act("show beside", "beside", "Show it beside the current run, on one time axis", run.can_compare),
           act("use its settings", "settings", "Use these settings again", true),
           act("its Python", "python", "Show the Python code of this run", true),
           act("stop", "stop", "Stop or cancel this run", !over),
