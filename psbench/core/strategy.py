@@ -42,6 +42,8 @@ DOMAINS = ("consistency", "aggregation", "communication", "stragglers", "placeme
 class Strategy(Specification):
     """One composition: a part for each question.
 
+    `notebooks/site/glossary.md` defines the six parts and the terms of their parameters.
+
     Parameters
     ----------
     name : str

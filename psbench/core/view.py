@@ -91,6 +91,8 @@ class WorkerView:
 class ClusterView:
     """The state of the run; parts must treat it as read-only.
 
+    `notebooks/site/glossary.md` defines clock, lead, version, staleness and ticket.
+
     Shapes
     ------
     `workers` has one entry for every worker ever seen; those that left are `Status.GONE`.

@@ -35,6 +35,8 @@ _FILES = ("run.json", "log", "experiment.yaml")
 class Run:
     """The result of a run: log, model and summary.
 
+    `notebooks/site/glossary.md` defines the terms of the summary.
+
     Attributes
     ----------
     experiment : Experiment
