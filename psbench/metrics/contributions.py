@@ -136,7 +136,7 @@ class Work:
         return sorted((row for row in found if row[3]), key=lambda row: (row[0], row[2] is None))
 
     def counts(self, log: EventLog) -> tuple[dict[int, int], dict[int, dict[str, int]]]:
-        """Return the gradients of each worker that were used, and those that were not, by reason."""
+        """Return the numbers of used gradients of each worker, and of unused ones by reason."""
         used: dict[int, int] = {}
         unused: dict[int, dict[str, int]] = {}
         for worker, fate, age, gradients, _ in self.rows(log):

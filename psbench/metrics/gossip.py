@@ -139,7 +139,7 @@ class _Knowledge:
             self._sent = {key: value for key, value in self._sent.items() if key[1] >= oldest}
 
     def missing(self) -> list[int]:
-        """Return for each pair of workers how many of one's gradients the other lacks."""
+        """Return for each pair of workers the number of one's gradients that the other lacks."""
         return [
             self.made[of] - int(own[of])
             for worker, own in self.heard.items()
@@ -149,7 +149,7 @@ class _Knowledge:
 
 
 def _mixing(log: EventLog, text: int) -> dict[str, Any]:
-    """Return the mixing matrix in a row's text, with worker numbers as keys."""
+    """Return the mixing matrix from a row's text, with worker numbers as keys."""
     mixing: dict[str, Any] = json.loads(log.text(int(text)))
     rows = mixing["rows"]
     mixing["rows"] = {int(w): {int(other): x for other, x in row.items()} for w, row in rows.items()}

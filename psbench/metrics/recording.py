@@ -1,4 +1,4 @@
-"""A run as tables that give the state at any moment, for the rewinding panel.
+"""A run as tables from which the panel shows the state at any time.
 
 The tables hold intervals and instants, so that "what was at time t" is a search in sorted columns, which the
 page makes (`js/recording.js`). They are plain arrays, and travel to a page or into a file as such.
@@ -178,7 +178,7 @@ class Recording:
 
     @cached_property
     def instants(self) -> dict[str, Array]:
-        """The times one can step to, in order and each once, by kind: event, update, barrier, epoch, wait."""
+        """The times that a viewer can step to, in order, by kind: event, update, barrier, epoch, wait."""
         spans, versions = self.spans, self.versions
         for_somebody = (spans["phase"] == PHASES.index("wait")) & (spans["waited_for"] >= 0)
         return {
@@ -199,7 +199,7 @@ class Recording:
 
 
 def _elapsed(start_s: Array, end_s: Array, times: Array) -> Array:
-    """Return the seconds of all spans, summed up, that lie before each of the times."""
+    """Return the summed seconds of all spans before each of the times."""
 
     def since(begin_s: Array) -> Array:
         begin_s = np.sort(begin_s)
@@ -246,7 +246,7 @@ class LogPrefix:
         self.leads, self.versions, self.models = _NO_LEADS, _NO_VERSIONS, _columns(self.open, *_MODEL)
 
     def read(self, log: EventLog, stop: int) -> None:
-        """Move on to a row."""
+        """Advance to a row."""
         if stop <= self.row:
             return
         rows = self.absences.read(log.rows(self.row, stop))
@@ -281,7 +281,7 @@ def recording(
     since: LogPrefix | None = None,
     stop: int | None = None,
 ) -> Recording:
-    """Return a log as tables from which any moment follows.
+    """Return a log as tables from which the state at any time follows.
 
     Parameters
     ----------
@@ -397,7 +397,7 @@ class _States:
         return self._clocks, self._composition
 
     def _between(self, rows: Rows) -> None:
-        """Read rows between which no worker joins or leaves."""
+        """Read rows without joins or leaves."""
         applied = pick(rows, Kind.APPLY)
         if len(applied):
             self._made.append(
@@ -442,12 +442,12 @@ class _States:
 
     @property
     def leads(self) -> Table:
-        """`time_s`, `worker`, `lead` and `bound` (-1 for none) of each hold by the staleness bound."""
+        """`time_s`, `worker`, `lead` and `bound` (-1 for none) of each hold due to the staleness bound."""
         return _stacked(self._leads, time_s=float, worker=int, lead=int, bound=int)
 
     @property
     def versions(self) -> Table:
-        """`Recording.versions`: pushes that make one version are applied one after the other."""
+        """`Recording.versions`: the pushes of one version are applied one after another."""
         made = _stacked(self._made, time_s=float, version=int, active=int)
         version = made["version"]
         last = np.flatnonzero(np.append(version[1:] != version[:-1], True)[: len(version)])
@@ -467,7 +467,7 @@ def _ahead(lead: int, bound: int) -> str:
 
 
 def _whys(log: EventLog, spans: Spans, leads: Table) -> tuple[list[str], Array]:
-    """Return the explanations that occur, the empty one first, and each span's place among them."""
+    """Return the explanations that occur, the empty one first, and each span's index among them."""
     places: dict[str, int] = {"": 0}
     codes = np.zeros(len(spans.worker), dtype=np.uint16)
     waits = np.flatnonzero(spans.phase == PHASES.index("wait"))
@@ -483,7 +483,7 @@ def _whys(log: EventLog, spans: Spans, leads: Table) -> tuple[list[str], Array]:
 
 
 def _by_lead(worker: Array, start: Array, leads: Table) -> Iterator[tuple[str, Array]]:
-    """Yield each explanation of waits by the staleness bound, and the waits it explains."""
+    """Yield the explanations of waits due to the staleness bound, each with its waits."""
     times = np.unique(leads["time_s"])
     keys = leads["worker"].astype(np.int64) * (len(times) + 1) + np.searchsorted(times, leads["time_s"])
     order = np.argsort(keys, kind="stable")
@@ -501,7 +501,7 @@ def _by_lead(worker: Array, start: Array, leads: Table) -> Iterator[tuple[str, A
 
 
 def _means(place: Array, values: Array, count: int) -> Array:
-    """Return the mean of the values at each place, 0 if there are none."""
+    """Return the mean of the values at each index, 0 without values."""
     sums = np.bincount(place, weights=values, minlength=count)
     means: Array = sums / np.maximum(np.bincount(place, minlength=count), 1)
     return means
@@ -541,7 +541,7 @@ def _stacked(parts: Sequence[Table], **types: type) -> Table:
 
 
 def packed(values: Array) -> dict[str, str]:
-    """Return a column as `{"as": type, "data": base64}`, in as few bytes as hold it exactly."""
+    """Return a column as `{"as": type, "data": base64}`, in the smallest exact type."""
     if values.dtype.kind == "f":
         kind = "f8"
     else:

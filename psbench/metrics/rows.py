@@ -33,7 +33,7 @@ def trained(rows: Rows) -> Rows:
 
 
 def kept_steps(rows: Rows) -> int:
-    """Return the number of steps kept after a vote; a vote follows every step."""
+    """Return the number of steps kept after a vote; every step is voted on."""
     return int(np.count_nonzero(pick(rows, Kind.RELEASE)["samples"]))
 
 
@@ -100,7 +100,7 @@ ANSWERED = (Kind.PUSH, Kind.APPLY, Kind.VOTE)
 
 
 def sent(rows: Rows, unanswered: bool) -> Rows:
-    """Leave out the releases that were never sent."""
+    """Return the rows without releases that were never sent."""
     if not unanswered:
         return rows
     ends = max(positions(rows, *ANSWERED), default=-1)

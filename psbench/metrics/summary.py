@@ -1,4 +1,4 @@
-"""A run in a few dozen plain values."""
+"""Summary of a run: a few dozen plain values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def summarise(log: EventLog, meta: Mapping[str, Any], target: float | Target | None = None) -> dict[str, Any]:
-    """Return the summary of a run as plain data: no NaN, no NumPy.
+    """Return the summary of a run as plain data, without NaN or NumPy types.
 
     Parameters
     ----------

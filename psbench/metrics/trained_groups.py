@@ -1,4 +1,4 @@
-"""Groups of samples, as classes: how much of each a model was trained on, and how far off that is.
+"""Groups of samples, such as classes: how often a model was trained on each, and the distance to the data.
 
 A log says how much of each worker's shard was used, and a run's facts how the samples of a shard divide into
 groups. A mini-batch counts as its worker's shard on average; `psbench.recount` counts the samples themselves.
@@ -62,7 +62,7 @@ GROUPINGS: dict[str, Callable[[Mapping[str, Any]], Groups | None]] = {"class": _
 
 
 def groups_of(meta: Mapping[str, Any], by: str = "class") -> Groups | None:
-    """Return the groups of a run's samples; None where its facts do not describe them.
+    """Return the groups of a run's samples; None if its metadata do not describe them.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def groups_of(meta: Mapping[str, Any], by: str = "class") -> Groups | None:
 
 
 def distance(shares: Array, whole: Array) -> Doubles:
-    """Return the total variation between distributions: the share that would have to be another group.
+    """Return the total variation distance between distributions.
 
     >>> float(distance(np.array([0.75, 0.25]), np.array([0.5, 0.5])))
     0.25
@@ -148,7 +148,7 @@ class TrainedGroups:
         self._shared: dict[int, Mapping[str, Any]] = {}  # what others share with a worker for its steps
 
     def read(self, log: EventLog, rows: Rows, at: AxisValues | None) -> dict[str, Array]:
-        """Read new rows; return where they are on the axes, with the `distance` there (none without `at`).
+        """Read new rows; return their axis positions, with the `distance` there (none without `at`).
 
         `epoch` is in samples: the size of the data is not known here.
         """
@@ -182,7 +182,7 @@ class TrainedGroups:
         return place[shown], distance(shares, self.groups.whole)
 
     def _shards(self, log: EventLog, rows: Rows) -> dict[int, dict[int, int]]:
-        """Return, for each row of steps with which others shared samples (data injection), how many each."""
+        """Return, for each row of steps with data injection, the number of samples from each other worker."""
         releases = positions(rows, Kind.RELEASE)
         shares = [n for n in np.unique(rows["text"][releases]).tolist() if '"injection"' in log.text(n)]
         if not (shares or self._shared):

@@ -85,7 +85,7 @@ def whole_rates(log: EventLog, meta: Mapping[str, Any]) -> list[str]:
 
 
 def resumed_midway(log: EventLog) -> list[str]:
-    """Return a warning for each resume that was not bit by bit, as workers were in the middle of steps."""
+    """Return a warning for each resume that was not bit for bit, as workers were in the middle of steps."""
     rows = log.rows()
     found = []
     for at in positions(rows, Kind.RESUME).tolist():
@@ -111,7 +111,7 @@ _MANY = 9
 
 
 def _shown(log: EventLog) -> list[Evaluated]:
-    """Return the evaluations that rules are shown: not the one before the first step or after the last."""
+    """Return the evaluations that rules receive: not those before the first step or after the last."""
     rows = pick(log.rows(), Kind.EVALUATED)
     rows = rows[rows["id"] > 0]
     facts = zip(rows["id"].tolist(), rows["version"].tolist(), rows["text"].tolist(), strict=True)

@@ -154,7 +154,7 @@ def _cut(vector: Tensor | None, cut: slice) -> Tensor | None:
 
 
 def apply_to(server: Server, pushes: list[Pushed], apply: Apply, where: str) -> None:
-    """Make a version, and check that its pushes stay as they are."""
+    """Make a version, and check that its pushes do not change."""
     sent = [push.vector for push in pushes]
     before = [vector.clone() for vector in sent]
     with named(where):
@@ -253,7 +253,7 @@ def check_half(strategy: Strategy, releases: Sequence[Release]) -> None:
 def _payloads(
     strategy: Strategy, orders: Sequence[Orders], draw: _Draw, *, reloads: bool = False
 ) -> list[Tensor]:
-    """Return the pushes of a worker that takes two steps for each, and is answered."""
+    """Return the pushes of a worker that takes two steps for each push and receives answers."""
     who = type(strategy.communication).__name__
     fragments = some_fragments(strategy, range(ENTRIES))
     model, found, copies = LocalModel(strategy, OPTIMIZER, fragments), [], []
@@ -313,7 +313,7 @@ def answer_of(strategy: Strategy, draw: _Draw, name: str) -> Tensor:
 
 
 class Some:
-    """Some entries of a vector, by their places."""
+    """Some entries of a vector, by index."""
 
     def __init__(self, places: list[int]) -> None:
         self.places = torch.tensor(places, dtype=torch.int64)
@@ -328,12 +328,12 @@ class Some:
         return vector[self.places]
 
     def put(self, vector: Tensor, part: Tensor) -> None:
-        """Write them."""
+        """Write these entries."""
         vector[self.places] = part
 
 
 def some_fragments(strategy: Strategy, held: range) -> list[Some]:
-    """Return positions of each fragment's entries; any partition will do."""
+    """Return the indices of each fragment's entries, for an arbitrary partition."""
     count = len(strategy.communication.fragments(LAYOUT))
     return [Some([e - held.start for e in held if e % count == i]) for i in range(count)]
 

@@ -302,7 +302,7 @@ def _check_singly(strategy: AnyStrategy, seed: int, events: int) -> None:
 
 
 def _check_arithmetics(strategies: Sequence[AnyStrategy], seed: int, events: int, is_half: bool) -> None:
-    """Test the arithmetic with each kind of push; a worker's half may support only one of them."""
+    """Test the arithmetic with each kind of push; a worker's half may support only one kind."""
     misfits = []
     for strategy in strategies:
         try:
@@ -314,7 +314,7 @@ def _check_arithmetics(strategies: Sequence[AnyStrategy], seed: int, events: int
 
 
 def _check_arithmetic(strategy: AnyStrategy, seed: int, events: int, is_half: bool) -> None:
-    """Test the arithmetic of the user's own parts; psbench's own is tested elsewhere, and needs torch."""
+    """Test the arithmetic of user-defined parts; psbench's own tests, which need torch, cover its parts."""
     if isinstance(strategy, SwitchingStrategy):
         return
     updates, works = _is_own(strategy.aggregation), _is_own(strategy.communication)

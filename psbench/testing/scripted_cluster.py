@@ -44,7 +44,7 @@ class Statistics(dict[str, float]):
         raise Undeclared(name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a declared statistic; a default would hide that it is not."""
+        """Return a declared statistic, without a default, which would hide an undeclared one."""
         return self[name]
 
 

@@ -38,7 +38,7 @@ LATER_S = 0.033
 
 
 class Scripted(Consistency):
-    """Answer pushes by a script, over and over.
+    """Answer pushes from a cyclic script.
 
     `commit`: commit all pending pushes and release all that wait. `hold`: let the worker wait for another
     push. `discard`: discard the push. `cancel`: commit and restart all that compute. `drop`: commit
@@ -63,7 +63,7 @@ class Scripted(Consistency):
         return [Release(each) for each in view.waiting]
 
     def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
-        """Commit, as numbers came."""
+        """Commit when numbers arrive."""
         return _commit(view)
 
     def on_timer(self, key: str, view: ClusterView) -> list[Action]:
@@ -113,7 +113,7 @@ class Telling(Consistency):
     waits_for = "none"
 
     def on_start(self, view: ClusterView) -> list[Action]:
-        """Release all, and set the clock."""
+        """Release all workers, and set the timer."""
         return [*super().on_start(view), SetTimer(view.now + LATER_S, "tell")]
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
@@ -121,7 +121,7 @@ class Telling(Consistency):
         return [Commit([push]), Release(push.worker)]
 
     def on_timer(self, key: str, view: ClusterView) -> list[Action]:
-        """Tell all that compute to push, and set the clock."""
+        """Order all computing workers to push, and set the timer."""
         ordered: list[Action] = [Tell(worker, {"push": True}) for worker in view.computing]
         return [*ordered, SetTimer(view.now + LATER_S, key)]
 
@@ -157,7 +157,7 @@ class LastGradient(Communication):
         return _Rounds(steps=self.steps)
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
-        """Tell the worker that a round begins."""
+        """Order the worker to begin a round."""
         return {"round": True}
 
     def step(self, w: Vector, gradient: Vector, state: State, own: WorkerStep) -> None:
@@ -176,7 +176,7 @@ class _Votes(WorkerPolicy):
 
 
 class Votes(LastGradient):
-    """Vote after every step; by every second vote of all, all push."""
+    """Vote after every step; every second unanimous vote makes all workers push."""
 
     name = "votes"
     pushes: ClassVar[Any] = "together"
@@ -188,11 +188,11 @@ class Votes(LastGradient):
         return _Votes()
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
-        """Order nothing."""
+        """Give no orders."""
         return {}
 
     def on_vote(self, vote: Vote, view: ClusterView) -> list[Action]:
-        """Answer when all have voted."""
+        """Answer once all workers have voted."""
         if view.num_computing:
             return [Hold(vote.worker, "the script")]
         self._asked += 1
@@ -202,7 +202,7 @@ class Votes(LastGradient):
 
 
 class NextNumber(NeighbourAverage):
-    """A mixture of models of one version is the next; of others it is -1, which no release says."""
+    """A mixture of equal versions is the next version; of different versions it is -1, which is invalid."""
 
     name = "next_number"
     linear: ClassVar[bool] = True
@@ -214,7 +214,7 @@ class NextNumber(NeighbourAverage):
 
 
 class StandStill(MixedSteps):
-    """Go on from the mixture, and take no step of one's own."""
+    """Continue from the mixture, without local steps."""
 
     name = "stand_still"
 

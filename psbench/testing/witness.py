@@ -32,7 +32,7 @@ class _Due:
 
 @dataclass
 class _Model:
-    """A version to be made, from these payloads."""
+    """A version to make from these payloads."""
 
     version: int
     marks: list[Mark]
@@ -78,13 +78,13 @@ class Witness:
         self._made, self._is_away = 0, False
 
     def fail(self, what: str) -> NoReturn:
-        """Raise the difference."""
+        """Raise an error about the difference."""
         raise BrokenContract(f"{self.where}, at {self.now:g} s, event {self.events}: {what}")
 
     # ---------------------------------------------------------------- what the engine is handed and answers
 
     def event(self, event: ev.Event, now: float, view: ClusterView) -> None:
-        """Check an event that the engine is about to be handed."""
+        """Check an event that the engine is about to receive."""
         if now < self.now - _ROUNDING_S:
             self.fail(f"{_name(event)} is delivered for {now:g} s, which is past")
         self.events, self.now = self.events + 1, now
@@ -187,7 +187,7 @@ class Witness:
                 self._made += 1  # no server shows what mixtures are
 
     def _take_computed(self, push: ev.Push) -> tuple[list[int], Mark]:
-        """Return the versions that the steps of a push were computed from, and the mark of the last."""
+        """Return the versions that the steps of a push were computed from, and the last step's mark."""
         computed, versions, mark, steps = self._computed.get(push.worker), list[int](), None, 0
         while computed and steps < push.steps:
             version, mark, more = computed.popleft()

@@ -71,7 +71,7 @@ class Workload:
     def build(
         cls, experiment: Experiment, sent: Shipment | None = None, *, whole_run: bool = True
     ) -> Workload:
-        """Load the data, cut it, and build the model.
+        """Load and divide the data, and build the model.
 
         Parameters
         ----------
@@ -143,7 +143,7 @@ class Workload:
 
     @property
     def dataset_size(self) -> int:
-        """Training samples; an epoch is that many, however they are sharded."""
+        """Number of training samples, for any sharding; one epoch is that many samples."""
         return len(self.data.train_y)
 
     @property
@@ -189,7 +189,7 @@ class Workload:
                 )
 
     def _check_selections(self) -> None:
-        """Refuse a selection that cannot choose, and warn of workers that lack a neighbourhood."""
+        """Reject a selection that cannot choose, and warn of workers without some neighbourhood."""
         for composition in self.experiment.strategy.compositions:
             selection = composition.selection
             if not selection.chooses or not self.shards:
@@ -280,7 +280,7 @@ class Workload:
         return found
 
     def groups_of(self, selection: Selection) -> SampleGroups | None:
-        """Return the neighbourhoods of a selection that has some; found once."""
+        """Return the neighbourhoods of a selection that uses them, computed once."""
         if not isinstance(selection, ByNeighbourhood):
             return None
         kind, found = selection.neighbourhoods, self.groups

@@ -23,7 +23,7 @@ _TRIALS = 2
 
 
 class Chosen(NamedTuple):
-    """A mini-batch: positions in the shard, samples and weights, and how many samples were looked at."""
+    """A mini-batch: positions in the shard, samples, weights, and the number of samples computed for it."""
 
     positions: Integers
     indices: Integers
@@ -172,7 +172,7 @@ def checked_groups(name: str, groups: SampleGroups) -> SampleGroups:
 
 
 def check_neighbourhoods(selection: Selection, groups: SampleGroups, shards: Sequence[Integers]) -> None:
-    """Warn of workers that lack a neighbourhood, and refuse one that evaluations cannot see.
+    """Warn of workers without some neighbourhood, and reject one without validation samples.
 
     Raises
     ------
@@ -232,6 +232,6 @@ def check_choices(
 
 
 def assumed(selection: Selection, size: int) -> dict[str, Array]:
-    """Return numbers of samples as good as any, for a mini-batch that is not computed."""
+    """Return arbitrary sample numbers for a mini-batch that is not computed."""
     found: dict[str, Array] = {name: np.ones(size) for name in selection.remembers}
     return found | {name: np.zeros(size, np.int64) for name in found if name == "predicted"}

@@ -193,7 +193,7 @@ def _first_loss(
 def _check_memory(
     what: str, module: nn.Module, data: Dataset, loss: Loss, how: TrialOptions, kept: _Kept
 ) -> None:
-    """Raise if a forward pass or a loss keeps state outside of buffers, which alone are sent.
+    """Raise if a forward pass or a loss keeps state outside of buffers, because only buffers are sent.
 
     What it keeps may be of the last batch, as a cache is, but must not depend on the batches before.
     """
@@ -415,7 +415,7 @@ def _ignores_order(function: Callable[[Any, Tensor], Any], outputs: Tensor, targ
 
 
 def _check_gradient(what: str, module: nn.Module, value: Tensor) -> tuple[str, ...]:
-    """Raise for a loss without a finite gradient; return the trained parameters without influence."""
+    """Raise for a loss without a finite gradient; return the parameters that do not affect the loss."""
     named = {name: values for name, values in module.named_parameters() if values.requires_grad}
     trained = list(named.values())
     try:

@@ -1,4 +1,4 @@
-"""Numbers of each sample of a mini-batch, for selections that remember them."""
+"""Values of each sample of a mini-batch, for selections with a memory of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def weighted_mean(outputs: Any, targets: Tensor, loss: Loss, weights: Doubles) -
 
 
 def numbers_of_each(outputs: Any, targets: Tensor, loss: Loss, finds: Sequence[str]) -> dict[str, Array]:
-    """Return by name the numbers of each sample that are wanted; see `psbench.core.selection.FINDINGS`.
+    """Return the requested values of each sample by name; see `psbench.core.selection.FINDINGS`.
 
     Raises
     ------

@@ -90,7 +90,7 @@ def _sent_by_a_worker(composition: Strategy) -> int:
 
 
 class Held(NamedTuple):
-    """Vectors as long as the model that a process of a live run holds, at the least, by its role.
+    """Minimum number of model-sized vectors in a process of a live run, by role.
 
     `other`: the client, the evaluator, a coordinator without parameters.
     """

@@ -74,7 +74,7 @@ def with_own_storage(module: nn.Module) -> nn.Module:
 
 
 def write_safetensors(module: nn.Module, path: Path, about: Mapping[str, str]) -> None:
-    """Write a module's state_dict as a safetensors file; tied weights are written under each of their names.
+    """Write a module's state_dict as a safetensors file; tied weights appear under each of their names.
 
     Raises
     ------

@@ -33,7 +33,7 @@ from psbench.training.model import FlatModel
 
 @dataclass(slots=True)
 class StepTask:
-    """A step to be computed: its batch, and its number, which seeds the augmentation.
+    """A step to compute: its batch, and its number, which seeds the augmentation.
 
     Of a batch that a selection chose, `positions` are those in the worker's shard, `weights` those of the
     samples in the mean, `finds` the numbers of each sample that are wanted, and `looked` tells how many
@@ -133,7 +133,7 @@ class Trainer:
         self._chooses = selection.chooses
 
     def _chooser(self, worker: int) -> Chooser:
-        """Return the worker's half of the selection, made when it is first needed."""
+        """Return the worker's half of the selection, created on first use."""
         if worker not in self._choosers:
             assert self._selection is not None
             assert self._known_of_data is not None
@@ -170,7 +170,7 @@ class Trainer:
         return BatchPosition(shard.taken, self._steps[worker], self._chunks[worker], *of_chunk)
 
     def go_to(self, worker: int, position: BatchPosition) -> None:
-        """Move a worker to a position; it draws the same batches from there, or chooses by `remember`."""
+        """Move a worker to a position; from there it draws the same batches, or chooses from `remember`."""
         if self._chooses:
             self._steps[worker] = position.steps
             self._choosers.pop(worker, None)
@@ -206,7 +206,7 @@ class Trainer:
         orders: Mapping[str, Any] = _NO_ORDERS,
         model: ModelVectors | None = None,
     ) -> StepTask:
-        """Draw the worker's next batch; costs arithmetic only where a selection looks at samples first.
+        """Draw the worker's next batch; cheap unless a selection computes samples first.
 
         Parameters
         ----------
@@ -363,7 +363,7 @@ class Trainer:
     def _of_each(
         self, inputs: Any, labels: Tensor, batch: Batch
     ) -> tuple[Tensor, float, Mapping[str, Array]]:
-        """Return gradient and loss, the samples weighted, and the numbers of each that are wanted."""
+        """Return gradient and loss of weighted samples, and the requested values of each sample."""
         outputs = computed(self.model.module, inputs, self.model.precision)
         targets = self.data.as_given(labels)
         if batch.weights is None:
@@ -385,7 +385,7 @@ class Trainer:
 
 
 def why_blind(blind: str, name: str = "some") -> str:
-    """Return why a parameter that is not used cannot be trained: it would be moved."""
+    """Return the reason why an unused parameter is rejected: momentum or decay would move it."""
     return (
         f"the loss does not depend on {name} parameter, which torch's optimizers then skip, but {blind} "
         "treats its gradient as zeros and would move it by momentum or weight decay; freeze it "

@@ -22,7 +22,7 @@ _FEWEST = 8
 
 @dataclass(frozen=True)
 class Meetings:
-    """Steps that all workers end together: in a collective, or at a barrier.
+    """Steps that all workers end together, in a collective or at a barrier.
 
     Attributes
     ----------
@@ -158,7 +158,7 @@ def _worst(meetings: Meetings, left: list[int]) -> tuple[int, Culprit] | None:
 
 
 def _stretch(took: Doubles) -> int:
-    """Return the correlation length of a worker's times in steps: (1 + rho) / (1 - rho), of an AR(1)."""
+    """Return the correlation length of a worker's times in steps: (1 + rho) / (1 - rho), for AR(1)."""
     around = took - np.median(took, axis=1, keepdims=True)
     # what differs by no more than sums of times are rounded is equal, and depends on nothing
     around[np.abs(around) < _ROUNDING * np.abs(took).max()] = 0.0

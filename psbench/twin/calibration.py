@@ -60,7 +60,7 @@ class _Number(FileData):
 
 
 class _Links(FileData):
-    """Latencies to the servers, and back from them; for each worker."""
+    """Latencies to and from the servers, for each worker."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -81,7 +81,7 @@ class _Cluster(FileData):
 
 
 class _Profile(FileData):
-    """A file of `Calibration.to_yaml`."""
+    """A file written by `Calibration.to_yaml`."""
 
     psbench_profile: int
     holds_for: _HoldsFor
@@ -209,7 +209,7 @@ class Calibration:
         )
 
     def to_yaml(self, path: str | Path | None = None) -> str:
-        """Return the profile as YAML, and write it to a file, which is replaced when all is written.
+        """Return the profile as YAML, and write it to a file atomically.
 
         Raises
         ------
@@ -240,7 +240,7 @@ class Calibration:
 
     @classmethod
     def read(cls, path: str | Path) -> Calibration:
-        """Read a file of `to_yaml`.
+        """Read a file written by `to_yaml`.
 
         Raises
         ------

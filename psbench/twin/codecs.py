@@ -56,7 +56,7 @@ def codecs_of(experiment: Experiment) -> str:
 
 
 def coding_of(run: Run, stamps: Stamps | None) -> list[Doubles] | None:
-    """Return the seconds of each encoding and decoding, in `Coding`'s order; None if they are not known."""
+    """Return the seconds of each encoding and decoding, in the order of `Coding`; None if unknown."""
     if stamps is None or len(set(map(codec_of, run.experiment.strategy.compositions))) > 1:
         return None
     workers, servers = stamps.codecs.values(), stamps.servers.values()

@@ -1,4 +1,4 @@
-"""The exchanges in a run's log: from a release over the step to the push, and back."""
+"""The exchanges in a run's log: from a release through the step to the push, and back."""
 
 from __future__ import annotations
 
@@ -98,13 +98,13 @@ def exchanges_of(log: EventLog) -> Exchanges:
 
 
 def as_quick_both_ways(up_s: Doubles, down_s: Doubles) -> tuple[Doubles, Doubles]:
-    """Return times of messages to the servers and back, by clocks that have the quickest take as long."""
+    """Return message times to the servers and back, with clocks set so that the fastest of both are equal."""
     ahead = (np.quantile(down_s, _QUICKEST) - np.quantile(up_s, _QUICKEST)) / 2
     return up_s + ahead, down_s - ahead
 
 
 def _rows(log: EventLog) -> Iterator[tuple[float, ...]]:
-    """Yield the columns of each push that follows a release, as the log has them."""
+    """Yield the log columns of each push that follows a release."""
     released: dict[int, tuple[float, int, int]] = {}
     last_s, answer_s, place, push = 0.0, -1.0, 0, -1
     for row in log.rows():

@@ -53,7 +53,7 @@ class Fitted(NamedTuple):
 
 
 class MeasuredLink(NamedTuple):
-    """Links between workers as measured by `psbench doctor`: one way, and the rate of the largest messages.
+    """Links between workers measured by `psbench doctor`: one-way, with the rate of the largest messages.
 
     `seconds`: one way, of messages by their bytes (0: of next to none), a value for each end of each link.
     `up_mbit_s`, `down_mbit_s`: to a worker and back from it, each link alone; `at_once_mbit_s`: to one worker
@@ -224,7 +224,7 @@ def _common_batch(cells: Mapping[tuple[int, int], Doubles], workers: int) -> int
 def _say_whether_slow_together(
     found: Fit, measured: Sequence[Exchanges], means: Mapping[tuple[int, int], float]
 ) -> None:
-    """Add a remark on a common factor of all workers' steps, which the simulator lacks, with its bound."""
+    """Add a remark, with a bound, on a common factor of all workers' steps, which the simulator lacks."""
     known = list[Doubles]()
     for each in measured:
         cells = zip(each.worker.tolist(), each.samples.tolist(), strict=True)
@@ -255,7 +255,7 @@ def _slowness(means: dict[tuple[int, int], float], workers: int) -> tuple[list[f
 
 
 def _line(base: dict[int, float]) -> tuple[float, float]:
-    """Return seconds a step and seconds a sample; of one batch alone, no step is free and no sample."""
+    """Return seconds per step and per sample; with a single batch size, each has a positive lower bound."""
     batches, seconds = np.array(list(base), dtype=float), np.array(list(base.values()))
     if len(base) == 1:
         return 0.0, float(seconds[0] / batches[0])
@@ -442,7 +442,7 @@ def _passage(each: Exchanges, service_s: tuple[float, float]) -> Passage:
 
 
 def _fit_shared_link(found: Fit, measured: Sequence[Exchanges], passages: Sequence[Passage]) -> float:
-    """Fit the rate of a link that all messages share, Mbit/s: processes of one machine are one, too."""
+    """Fit the rate of a link shared by all messages, Mbit/s; processes of one machine share a link too."""
     largest = max(int(each.bytes_up.max()) for each in measured)
     alone = seconds_alone(passages)
     if alone is None:
@@ -461,12 +461,12 @@ def _fit_shared_link(found: Fit, measured: Sequence[Exchanges], passages: Sequen
 
 
 def company_of(whither: str) -> str:
-    """Return the name of the number of concurrent messages in `fitted`."""
+    """Return the name in `fitted` of the number of concurrent messages."""
     return f"messages that pass at once {whither}, mean"
 
 
 def _say_links(found: Fit, link: MeasuredLink, classes: SizeClasses | None) -> None:
-    """Add remarks on the measured link rates: of each link alone, of all at once, and by size."""
+    """Add remarks on the measured link rates: single links, concurrent links, and by message size."""
     if link.up_mbit_s:
         said = f"{link.up_mbit_s:.4g} to a worker and {link.down_mbit_s:.4g} back, each alone"
         said += f"; {link.at_once_mbit_s:.4g} to one from all at once" if link.at_once_mbit_s else ""
@@ -484,7 +484,7 @@ def _passing_s(
     mbit_s: float,
     rates: Sequence[tuple[float, float]] = (),
 ) -> Doubles:
-    """Return the transfer times of messages that share a link of that rate equally.
+    """Return the transfer times of messages that share a link with that rate equally.
 
     At most it had the rate of its size.
 

@@ -1,4 +1,4 @@
-"""The report of a validation: its table, and of each strategy the timelines and quantiles of run and twin."""
+"""The report of a validation: its table, and each strategy's timelines and quantiles of run and twin."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HOW = "On the line the distributions are equal; above it the twin's times are l
 
 
 def write_report(found: Validation, path: Path) -> Path:
-    """Write the report as one HTML file, whole or not at all, and return its path."""
+    """Write the report as one HTML file atomically, and return its path."""
     reasons = sorted({reason for cell in found.cells for reason in cell.idle_by_reason})
     text = page(
         "twin.html",
@@ -86,7 +86,7 @@ def _figures(live: Run, twin: Run) -> Iterator[Figure]:
 
 
 def quantiles(live: Run, twin: Run) -> pd.DataFrame:
-    """Return equal quantiles of both runs' steps, messages and times between versions.
+    """Return the same quantiles of both runs' steps, messages and times between versions.
 
     Returns
     -------
@@ -121,7 +121,7 @@ def _distributions(run: Run) -> dict[str, Doubles]:
 
 
 def quantile_chart(table: pd.DataFrame) -> Any:
-    """Draw the quantiles of `quantiles`, one panel for each distribution, with the line of equal ones."""
+    """Draw `quantiles`, one panel for each distribution, with the line of equality."""
     panels = [_panel(each, str(what)) for what, each in table.groupby("what", sort=False)]
     found: alt.ConcatChart = alt.concat(*panels, columns=2, spacing=14)
     return found.properties(

@@ -114,7 +114,7 @@ def check_format(path: Path) -> None:
 
 
 def write_prediction(found: Predictions, path: Path) -> Path:
-    """Write a prediction as a page, or its chart alone, whole or not at all; returns the path."""
+    """Write a prediction as a page, or only its chart, atomically; return the path."""
     check_format(path)
     figure = prediction_figure(found)
     path.parent.mkdir(parents=True, exist_ok=True)

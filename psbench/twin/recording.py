@@ -85,14 +85,14 @@ class Recorded:
     link: MeasuredLink | None = None
 
     def save(self, folder: str | Path) -> None:
-        """Write all runs to a folder, and last the file that makes it a record."""
+        """Write all runs to a folder, and then the index file."""
         for name, runs in self.runs.items():
             for number, run in enumerate(runs):
                 run.save(Path(folder) / name / str(number), overwrite=True)
         self.save_facts(folder)
 
     def add(self, name: str, run: Run, folder: str | Path | None) -> None:
-        """Add a run, and write it to the folder at once: the next one may fail after an hour."""
+        """Add a run, and write it to the folder immediately: the next one may fail after an hour."""
         runs = self.runs.setdefault(name, [])
         runs.append(run)
         if folder is not None:
@@ -100,7 +100,7 @@ class Recorded:
             self.save_facts(folder)
 
     def save_facts(self, folder: str | Path) -> None:
-        """Write the file that makes a folder of runs a record."""
+        """Write the index file of a folder of runs."""
         counts = {name: len(runs) for name, runs in self.runs.items()}
         facts = {"version": _VERSION, "runs": counts, "failed": self.failed, "load": self.load}
         facts |= {"seconds": self.seconds, "emulated": self.emulated, "link": self.link}
@@ -149,7 +149,7 @@ class _Facts(FileData):
 
 
 def emulated(workers: int, kinds: bool = False) -> Experiment:
-    """Return digits and a small network on machines that are emulated by waiting.
+    """Return an experiment with digits and a small network on machines emulated by waiting.
 
     With `kinds`, of two kinds in turn, so that few are of the same kinds as many.
     """

@@ -39,7 +39,7 @@ def played_again(run: Run) -> Run:
 
 
 def without_gradients(experiment: Experiment) -> Experiment:
-    """Return the experiment for timing only, if its strategy and its stop decide without losses."""
+    """Return the experiment as timing-only, if its strategy and its stop rules do not need losses."""
     needy = [each.needs_gradients for each in experiment.strategy.compositions]
     return experiment if any(needy) or experiment.reads_validation else experiment.but(timing_only=True)
 
@@ -87,7 +87,7 @@ def _cancelled(log: EventLog, worker: int) -> list[tuple[float, float]]:
 
 
 def _hop_s(found: Exchanges, workers: int) -> float:
-    """Return the latency for which a ring of all workers takes as long as the run's collectives."""
+    """Return the latency for which a simulated ring takes as long as the run's collectives."""
     took = found.collective_s[found.collective_s > 0]
     # a ring has 2 (n - 1) hops, and is ordered and confirmed by a message each
     return float(took.mean()) / (2 * workers) if len(took) else 0.0

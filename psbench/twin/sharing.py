@@ -19,7 +19,7 @@ _SHORTEST_S = 1e-5
 
 
 class Passage(NamedTuple):
-    """A run's messages to the servers and back: when they began, and took, (n,) of each way; seconds.
+    """A run's messages to the servers and back: begin and duration in seconds, (n,) for each direction.
 
     `worker`: (n,). `counts`: (n,), whether nothing else is known to have kept one, as a server's queue.
     """

@@ -25,7 +25,7 @@ _TOO_MUCH, _WITHIN = 0.02, 4
 
 
 class Cores(NamedTuple):
-    """Cores that a machine's workers share, with a 90 % interval, or the reason for a missing fit."""
+    """Number of cores that workers share, with a 90 % interval, or the reason for a missing fit."""
 
     value: float
     low: float
@@ -110,7 +110,7 @@ def _seconds(text: str | Sequence[Sequence[float]]) -> Doubles:
 
 
 def _check_clock(worker: int, clocks: Doubles) -> None:
-    """Raise DataError if a clock's difference after a run is another than before, beyond the round trips."""
+    """Raise DataError if a clock's offset changed during a run by more than the round trips."""
     if len(clocks) < 2:
         return
     (before, first_s), (after, last_s) = clocks[0], clocks[-1]
@@ -195,7 +195,7 @@ def _spans(stamps: Stamps) -> tuple[Doubles, Doubles, Doubles, Doubles]:
 
 
 def _under_way(begin: Doubles, end: Doubles) -> Doubles:
-    """Return the number of concurrent steps from each moment at which one begins or ends."""
+    """Return the number of concurrent steps from each begin or end of a step."""
     moments = np.sort(np.concatenate([begin, end]))
     begun, ended = (np.searchsorted(np.sort(each), moments, "right") for each in (begin, end))
     found: Doubles = (begun - ended).astype(np.float64)

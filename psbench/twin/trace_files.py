@@ -38,7 +38,7 @@ _LATEST_S = 1e12
 
 
 def read_meetings(paths: Sequence[str | Path]) -> Meetings:
-    """Read a trace: one file or run, or a file of torch's for each rank.
+    """Read a trace: one file or run, or one torch file per rank.
 
     Raises
     ------
@@ -79,14 +79,14 @@ def _rank_of(given: Any, path: Path) -> str:
 
 
 def _mappings(plain: Mapping[str, Any], name: str, path: Path) -> list[dict[str, Any]]:
-    """Return the mappings in a list of a trace; other elements do not concern steps."""
+    """Return the mappings in a list of a trace; other elements are not steps."""
     if not isinstance(plain[name], list):
         raise DataError(f"{path}: {name} is not a list")
     return [each for each in plain[name] if isinstance(each, dict)]
 
 
 def _seconds(value: Any, unit: float) -> float:
-    """Return a time of a trace.
+    """Return a time from a trace.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def _seconds(value: Any, unit: float) -> float:
 def _of_profiler(
     plain: Mapping[str, Any], path: Path
 ) -> tuple[str, dict[int, tuple[float, float]], dict[int, float]]:
-    """Return a rank, its steps until their last collective begins, and when that ended."""
+    """Return a rank, its steps up to the start of their last collective, and the end of that collective."""
     about = plain.get("distributedInfo")
     rank = _rank_of(about.get("rank") if isinstance(about, dict) else None, path)
     steps, collectives = {}, []
@@ -198,7 +198,7 @@ def _refuse_rows(path: Path, wrong: pd.Series[bool], what: str) -> None:
 
 
 def _of_run(folder: Path) -> Meetings:
-    """Return the meetings of a run of psbench under a barrier: pushes of one version."""
+    """Return the synchronised steps of a psbench run with a barrier: pushes of one version."""
     found = exchanges_of(Run.load(folder).log).settled()
     spans: StepSpans = defaultdict(dict)
     rounds: dict[float, int] = {}
@@ -214,7 +214,7 @@ def _of_run(folder: Path) -> Meetings:
 
 
 def _one_clock(spans: StepSpans, ends: Mapping[str, Mapping[int, float]]) -> StepSpans:
-    """Set all clocks by the ends of collectives, which are the same moment for all."""
+    """Align all clocks at the ends of collectives, which are simultaneous."""
     first, *others = sorted(spans)
     set_spans = {first: spans[first]}
     for rank in others:
@@ -240,7 +240,7 @@ def _one_clock(spans: StepSpans, ends: Mapping[str, Mapping[int, float]]) -> Ste
 
 
 def _whole(spans: StepSpans, where: str) -> Meetings:
-    """Return the steps that all workers have; only the first and the last may be missing for some."""
+    """Return the steps common to all workers; only the first and the last may be missing for some."""
     workers = sorted(spans, key=lambda name: (len(name), name))
     common = set.intersection(*(set(own) for own in spans.values()))
     if not common:

@@ -31,7 +31,7 @@ TARGET = 0.9
 
 
 class LiveAndTwin(NamedTuple):
-    """A strategy live and predicted.
+    """A strategy's live runs and predictions.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class Validation:
     pairs: dict[str, tuple[Run, Run]] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
-        """Return the table in words and numbers, errors as they were obtained."""
+        """Return the table and its conclusions as text."""
         lines = [f"load before: {self.load:.2f} a core; it took {self.seconds:.0f} s", ""]
         lines += [f"(a) {name}: with its own times {error:+.3%}" for name, error in self.replays.items()]
         lines += ["", _HEAD, *(self._line(cell) for cell in self.cells), ""]
@@ -201,7 +201,7 @@ class Validation:
 
 
 def _widths(cells: Sequence[LiveAndTwin]) -> str:
-    """Return the likely cause of bands that hold too few or too many live runs."""
+    """Return the likely cause of bands that contain too few or too many live runs."""
     band, live = (
         statistics.median(getattr(c, f"{which}_width") for c in cells) for which in ("band", "live")
     )
@@ -325,7 +325,7 @@ def _error_to_target(live: Sequence[Measures], twins: Sequence[Measures]) -> flo
 
 
 def _idle_by_reason(runs: Sequence[Run]) -> dict[str, float]:
-    """Return the mean share of their time that workers waited, by reason; points of a hundred."""
+    """Return the mean share of time that workers waited, by reason, in percent."""
     found: dict[str, float] = {}
     for run in runs:
         shares = idle(run.log).groupby("reason", observed=True)["fraction"].sum()
@@ -336,7 +336,7 @@ def _idle_by_reason(runs: Sequence[Run]) -> dict[str, float]:
 
 
 def _error_of(what: str, live: Sequence[Run], twins: Sequence[Run]) -> float | None:
-    """Return the relative error of the twins' step time, or (`up_s`) of a push and its answer together."""
+    """Return the relative error of the twins' step time, or with `up_s` that of a push and its answer."""
     means = []
     try:
         for runs in (live, twins):

@@ -1,4 +1,4 @@
-"""A live run from its first task until it ends or loses a server; the client's side."""
+"""One start of a live run, until it ends or loses a server: the client's side."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _UNNAMED = re.compile(r"[^A-Za-z0-9_.]+")
 
 
 class _HandOver(NamedTuple):
-    """The key and the data of a role on their way to the Dask worker that is to take it."""
+    """The key and the data of a role in transit to its Dask worker."""
 
     address: str
     task: str
@@ -213,7 +213,7 @@ class Attempt:
             self._warming.append(self.client.submit(tasks.warm_up, self._topic, names, **placed))
 
     def _servers(self) -> list[str]:
-        """Return the roles of parameter servers in other processes than the coordinator's."""
+        """Return the roles of parameter servers in processes other than the coordinator's."""
         return [role for role in self.placed if role.startswith("server ")]
 
     def _await_addresses(self) -> None:
@@ -225,7 +225,7 @@ class Attempt:
             self._await(role)
 
     def _await_scheduler(self) -> None:
-        """Wait until the scheduler has these tasks: the run that is placed next counts them.
+        """Wait until the scheduler has these tasks, so that the next run's placement counts them.
 
         One whose Dask worker is lost at this moment is never assigned.
         """
@@ -351,11 +351,11 @@ class Attempt:
 
     @property
     def _unmet(self) -> list[str]:
-        """Roles that were started, and have not connected to the coordinator yet."""
+        """The started roles that have not connected to the coordinator yet."""
         return [role for role in self._futures if role not in self._met and role not in self._said_gone]
 
     def _look_around(self, coordinator: ClientSocket) -> None:
-        """Find roles that were lost before they met the coordinator, and new places for lost roles.
+        """Find roles that were lost before they connected, and new places for lost roles.
 
         Nothing here waits for a Dask worker or the scheduler: the run goes on, and so do requests to it.
         """

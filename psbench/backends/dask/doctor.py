@@ -46,7 +46,7 @@ _TRIM = ("MALLOC_TRIM_THRESHOLD_", "65536")
 
 
 class Link(NamedTuple):
-    """A connection between two Dask workers: one way, and to the second and back from it.
+    """A connection between two Dask workers: one-way, and round trip.
 
     `by_size`: bytes, and the seconds of a message of so many to the second, and back from it.
     """
@@ -79,7 +79,7 @@ class Diagnosis:
     problems: list[str] = field(default_factory=list)
 
     def cluster(self) -> dict[str, Any]:
-        """Return the cluster as a specification, which the simulator takes."""
+        """Return the cluster as a specification for the simulator."""
         steps = [self.steps[worker] for worker in self.workers]
         best = min(each.seconds_per_sample for each in steps)
         links = {worker: self._links_of(worker) for worker in self.workers}
@@ -109,7 +109,7 @@ class Diagnosis:
 
 
 def slow_workers(steps: Mapping[str, MeasuredSteps]) -> list[str]:
-    """Return a line for each worker that is remarkably slower than the median.
+    """Return a line for each worker that is much slower than the median.
 
     >>> slow_workers({name: MeasuredSteps(each, 0.0, 0.1) for name, each in zip("abc", [1.0, 1.0, 3.5])})
     ["slow worker: c takes 3.5 times the median's time"]
@@ -124,7 +124,7 @@ def slow_workers(steps: Mapping[str, MeasuredSteps]) -> list[str]:
 
 
 def bad_links(links: Mapping[tuple[str, str], Link | None]) -> list[str]:
-    """Return a line for each link that is not there, or remarkably slower than the median.
+    """Return a line for each link that is missing, or much slower than the median.
 
     >>> fast, slow = Link(1e-4, 900.0, 900.0), Link(1e-4, 200.0, 900.0)
     >>> bad_links({("a", "b"): fast, ("b", "a"): fast, ("a", "c"): slow, ("c", "a"): None})
@@ -165,7 +165,7 @@ class _Doctor:
         self._room, self._found = room, Diagnosis(sorted(room.free))
 
     def diagnose(self) -> Diagnosis:
-        """Run all checks, each after the checks that it depends on."""
+        """Run all checks in the order of their dependencies."""
         self._connect()
         self._compare_versions()
         self._count()

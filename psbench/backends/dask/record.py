@@ -117,7 +117,7 @@ class Record:
 
     @property
     def last_checkpoint(self) -> str:
-        """Words about the last checkpoint."""
+        """Description of the last checkpoint."""
         if self.paths:
             return f"the last checkpoint is {self.paths[-1]}"
         if self._last is not None:

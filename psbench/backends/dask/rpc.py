@@ -26,7 +26,7 @@ _GONE = "the Dask scheduler is gone: its process was killed, or its machine is u
 
 
 class Unresponsive(BackendError):
-    """Dask workers do not answer; `addresses` has theirs."""
+    """Dask workers do not answer; `addresses` lists them."""
 
     def __init__(self, reason: str, addresses: Collection[str]) -> None:
         super().__init__(reason)

@@ -1,4 +1,4 @@
-"""Refusals of settings that a live run cannot carry out."""
+"""Checks of settings that a live run does not support."""
 
 from __future__ import annotations
 
