@@ -125,7 +125,7 @@ def test_a_folder_that_is_gone_in_mid_run_is_tried_again(undisturbed, tmp_path):
 
     disturb.calls = 0
     done = run(spec(stop={"epochs": 3.0}), folder=tmp_path / "run", observer=disturb)
-    assert any("cannot be made" in incident for incident in done.meta["incidents"])
+    assert any("cannot be created" in incident for incident in done.meta["incidents"])
     assert Run.load(tmp_path / "run").meta["incidents"] == done.meta["incidents"]
     assert resume(tmp_path / "run", folder=tmp_path / "again").log.digest() == done.log.digest()
 

@@ -297,7 +297,7 @@ DAMAGED = {
         set_tensor("optimizer/momentum_buffer", lambda t: t[:3]),
         "'optimizer/momentum_buffer' has shape",
     ),
-    "half a row": (set_tensor("log", lambda t: t[:-1]), "whole rows"),
+    "half a row": (set_tensor("log", lambda t: t[:-1]), "incomplete rows"),
     "no log": (without("log"), "its log is missing"),
     "rows of no kind": (set_tensor("log", lambda t: torch.full_like(t, 255)), "of its log has"),
 }
@@ -422,4 +422,4 @@ def test_a_run_for_which_there_is_no_place_is_kept_until_there_is_one(tmp_path, 
     failed = NotSaved(run(toy()), "full")
     assert save_elsewhere(failed, tmp_path / "run", waited.append) == tmp_path / "run"
     assert len(waited) == 1
-    assert "kept in memory" in capsys.readouterr().err
+    assert "stays in memory" in capsys.readouterr().err

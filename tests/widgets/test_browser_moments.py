@@ -395,7 +395,7 @@ def test_workers_of_a_live_run_are_pressed(chromium: Any, screenshots: Path) -> 
         web.mouse.up()
 
     drag(".psb-node-ring", 80)
-    panel.wait(said, argument="worker 0 is 0.25 times as fast by hand")
+    panel.wait(said, argument="worker 0 was made 0.25 times as fast by hand")
     web.locator(".psb-node").nth(1).focus()
     panel.settle(500)
     web.keyboard.press("Delete")  # the focus stays where it was

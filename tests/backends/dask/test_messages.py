@@ -117,7 +117,7 @@ def test_fields_that_are_missing_unknown_or_mistyped_are_refused(kind: type[Mess
 
 
 def test_an_unknown_kind_is_refused_and_a_taken_one_cannot_be_declared() -> None:
-    with pytest.raises(MessageRefused, match="no kind 255"):
+    with pytest.raises(MessageRefused, match="unknown kind 255"):
         decode_message(255, msgpack.encode([]), None)
     with pytest.raises(TypeError, match="taken"):
         type(Message)("Again", (Message,), {}, kind=msg.StopRun.kind)
