@@ -165,16 +165,16 @@ def test_run_with_resume_begins_goes_on_or_says_that_the_run_has_ended(tmp_path,
         return json.loads(out), err
 
     first, said = printed()
-    assert "the run begins" in said
+    assert "starting the run" in said
     again, said = printed()
     assert "has ended" in said
     assert again == first
     (folder / "run.json").unlink()  # killed before it was saved
     redone, said = printed()
-    assert "going on" in said
+    assert "continuing the run" in said
     assert redone["params_digest"] == first["params_digest"]
     longer, said = printed("--set", f"stop.epochs={first['epochs'] + 1}")
-    assert "going on" in said
+    assert "continuing the run" in said
     assert longer["updates"] > first["updates"]
     assert main([*command, "--set", "strategy=asp"]) == 2
     assert "belongs to another experiment: strategy.name" in capsys.readouterr().err

@@ -35,7 +35,7 @@ WHOLE = TensorDataset(X, Y)
 OWN = RNG.permutation(50)[:30].tolist()
 REST = sorted(set(range(50)) - set(OWN))
 
-pytestmark = pytest.mark.filterwarnings("ignore:data. of a DataLoader")
+pytestmark = pytest.mark.filterwarnings("ignore:data. only the samples that the DataLoader")
 
 
 class Samples:

@@ -429,7 +429,10 @@ BAD = {
         "input 0 of sample 0 is a tensor of layout",
     ),
     "SciPy's sparse targets": (lambda: as_data((X, csr_array(Y[:, None]))), "y is a sparse matrix"),
-    "a tensor without numbers": (lambda: as_data((torch.zeros(60, 4, device="meta"), Y)), "X is no array"),
+    "a tensor without numbers": (
+        lambda: as_data((torch.zeros(60, 4, device="meta"), Y)),
+        "X is not an array",
+    ),
     "several labels": (lambda: as_data((X[:3], [[1, 1, 0], [0, 0, 1], [0, 0, 0]])), "loss='bce'"),
     "several labels as classes": (
         lambda: ps.data(X[:2], [[1, 1, 0], [0, 0, 1]], task="classification"),

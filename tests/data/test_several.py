@@ -237,7 +237,7 @@ BAD = {
 }  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore:data. of a DataLoader")
+@pytest.mark.filterwarnings("ignore:data. only the samples that the DataLoader")
 @pytest.mark.parametrize("case", BAD)
 def test_inputs_that_do_not_fit_are_one_line_before_any_work(case):
     make, expected = BAD[case]
@@ -247,7 +247,7 @@ def test_inputs_that_do_not_fit_are_one_line_before_any_work(case):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.filterwarnings("ignore:data. of a DataLoader")
+@pytest.mark.filterwarnings("ignore:data. only the samples that the DataLoader")
 def test_samples_that_are_texts_count_as_memory(monkeypatch):
     """2 GB of texts for a collate_fn: refused after a few, and not if the Dataset has them already."""
     monkeypatch.setattr("psbench.system.limits.available_memory", lambda: 10**9)

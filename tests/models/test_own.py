@@ -197,7 +197,9 @@ class TestSaved:
         opened = Run.load(tmp_path / "run")
         assert opened.experiment.spec() == done.experiment.spec()
         assert opened.summary() == done.summary()
-        with pytest.raises(SpecError, match=r"'models.networks.Net' is an object .*resume\(folder, model="):
+        with pytest.raises(
+            SpecError, match=r"'models.networks.Net' is a Python object.*resume\(folder, model="
+        ):
             opened.model()
         found = opened.model(model=module)
         assert type(found) is Net

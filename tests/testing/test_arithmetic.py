@@ -341,7 +341,7 @@ SAID = {
     Doubles: r"Doubles.update: .* equal pushes with the weights .* move the model differently from one",
     Shrinks: r"Shrinks.update: all workers push the server's model unchanged, .* but the model changes",
     WeighsNaN: r"faulty_weighs_nan.*: on_commit: the weight of push \d+ is nan",
-    TakesTheFirst: r"TakesTheFirst.update: of \d pushes, number 1 changes nothing",
+    TakesTheFirst: r"TakesTheFirst.update: push number 1 of \d has no effect",
     AddsInOrder: r"AddsInOrder.update: under a barrier the version depends on the order",
     WeighsInOrder: r"WeighsInOrder.on_commit: .* depend on the order in which the pushes arrived",
     KeepsItsOwn: r"KeepsItsOwn.begin: a worker continues as if it had received nothing",

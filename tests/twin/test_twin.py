@@ -286,7 +286,7 @@ def test_a_profile_is_a_page_that_is_read_again(measured, tmp_path):
         text[: text.index("experiment:")]: "experiment: is required",
         text.replace("value: ", "valu: ", 1): "fitted.*value: is required",
         text.replace("fitted:\n", "fitted: 3\nthose:\n", 1): "fitted: must be a mapping, got 3",
-        text.replace("workers: 4", "workers: 5", 1): "is not of 5 workers",
+        text.replace("workers: 4", "workers: 5", 1): "does not have the 5 workers",
         text.replace("  link_time:", "  links:", 1): "cluster.link_time: is required",
         text.replace("[16, 32]", "[16, many]", 1): "samples_of_a_worker.1: must be a whole number",
         text[: text.index("experiment:")] + "experiment: x\n": "experiment: must be a mapping, got 'x'",
