@@ -192,7 +192,7 @@ class Engine:
         return self._processor.measuring_part is not None
 
     @property
-    def hears_pushes(self) -> bool:
+    def handles_pushes(self) -> bool:
         """Whether a part besides the consistency defines `on_push`, where it may drop a computing worker."""
         return bool(self._before_push)
 
@@ -306,7 +306,7 @@ class Engine:
         )
         if self._processor.measuring_part == EVALUATION:
             self._processor.measuring_part = None
-        if self._plateau is not None and (fall := self._plateau.hear(event.values)):
+        if self._plateau is not None and (fall := self._plateau.update(event.values)):
             self._processor.rate_factor = self._plateau.factor
             self._processor.note(act.Note(fall))
         for hook in self._after_evaluation:

@@ -207,7 +207,7 @@ class Selection(Part):
         return overrides(self, "choose")
 
     @property
-    def hears_evaluations(self) -> bool:
+    def reads_evaluations(self) -> bool:
         """Whether the server's half reads evaluations, which then include values by neighbourhood."""
         return overrides(self, "on_evaluated")
 

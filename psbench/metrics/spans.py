@@ -121,7 +121,7 @@ class Spans(NamedTuple):
 def spans_of(log: EventLog, rows: Rows, whom: bool = True) -> Spans:
     """Return the spans of rows with `with_membership` applied; `log` has their texts.
 
-    Without `whom` it is not found out whom workers waited for.
+    `whom`: whether to determine the workers that caused waits.
     """
     own = _Own(log, rows, whom)
     spans = _Parts()

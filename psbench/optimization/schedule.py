@@ -105,7 +105,7 @@ class OneCycle(RateSchedule):
 class Plateau(RateSchedule):
     """The rate falls when evaluations stop improving, from the next version on.
 
-    The engine hears of evaluations and multiplies the rate of the servers' updates; `PlateauRule` has the
+    The engine receives evaluations and multiplies the rate of the servers' updates; `PlateauRule` has the
     rule and its state. Live runs wait for each evaluation. Not for workers that take steps of their own.
     """
 

@@ -292,7 +292,7 @@ class Workload:
     def evaluator(self) -> Evaluator:
         model, metrics = self.computing, self.experiment.metrics
         loss = self.loss.on(model.device)
-        asked = [c.selection for c in self.experiment.strategy.compositions if c.selection.hears_evaluations]
+        asked = [c.selection for c in self.experiment.strategy.compositions if c.selection.reads_evaluations]
         groups = next((found for each in asked if (found := self.groups_of(each)) is not None), None)
         val_groups = None if groups is None else (groups.val, len(groups.names))
         return Evaluator(model, self.data, self.streams, loss=loss, metrics=metrics, groups=val_groups)

@@ -181,7 +181,7 @@ def check_neighbourhoods(selection: Selection, groups: SampleGroups, shards: Seq
     """
     names = groups.names
     unseen = np.flatnonzero(np.bincount(groups.val, minlength=len(names)) == 0)
-    if selection.hears_evaluations and len(unseen):
+    if selection.reads_evaluations and len(unseen):
         raise ParameterError(
             f"selection {selection.name!r}: {names[unseen[0]]!r} has no validation sample to compute its "
             "loss from; use fewer neighbourhoods, or more validation samples"

@@ -57,7 +57,7 @@ def test_the_factor_is_that_of_torch_after_every_evaluation(lower, patience, coo
             again = part.rule(lower)
             again.load_state_dict(json.loads(json.dumps(ours.state_dict())))
             ours = again
-        before, said = ours.factor, ours.hear({"val_loss": value})
+        before, said = ours.factor, ours.update({"val_loss": value})
         schedule.step(value)
         assert ours.factor == theirs.param_groups[0]["lr"]
         assert bool(said) == (ours.factor != before)

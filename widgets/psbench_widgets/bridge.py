@@ -76,7 +76,7 @@ class Job:
         """Mark that the log has grown (called from the thread that runs, after every event)."""
         self.log = log
 
-    def hear(self, what: str, done: float) -> None:
+    def note_loading(self, what: str, done: float) -> None:
         """Record the progress of reading data, unless the job was cancelled.
 
         Raises
@@ -90,7 +90,7 @@ class Job:
 def perform(job: Job) -> Run:
     """Run a job's experiment; its facts are known before its first event."""
     experiment = job.experiment
-    with listening(job.hear):
+    with listening(job.note_loading):
         workload = Workload.build(experiment)
     strategy = experiment.strategy
     names = [composition.name for composition in strategy.compositions]

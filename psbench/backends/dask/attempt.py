@@ -241,7 +241,7 @@ class Attempt:
         next_line_s = self._limits.say_after_s
         while role not in self._addresses:
             try:
-                self._hear(self._announced.get(timeout=0.1))
+                self._handle_report(self._announced.get(timeout=0.1))
             except queue.Empty:
                 waited = time.monotonic() - began
                 self._check_starting(role, waited)
@@ -249,7 +249,7 @@ class Attempt:
                     next_line_s += self._limits.say_after_s
                     logger.warning("waiting for %s to listen, for %.0f s", self._what(role), waited)
 
-    def _hear(self, announcement: dict[str, Any]) -> None:
+    def _handle_report(self, announcement: dict[str, Any]) -> None:
         """Handle a task's report: its address, or its progress."""
         if "address" in announcement:
             self._addresses[announcement["name"]] = Address(*announcement["address"])
@@ -296,7 +296,7 @@ class Attempt:
                 said = now
                 logger.warning("no message from %s for %.0f s", self._what(COORDINATOR), now - heard)
             while not self._announced.empty():
-                self._hear(self._announced.get())
+                self._handle_report(self._announced.get())
             if isinstance(message, msg.StopRun) or (message is None and coordinator.lost):
                 break
             if message is not None:

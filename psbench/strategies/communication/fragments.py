@@ -80,7 +80,7 @@ class Fragments(OwnSteps):
     Notes
     -----
     Reduces to: `local_sgd` with momentum that is kept (DiLoCo, with `outer`), with one fragment, no overlap
-    and alpha = 0; workers that never hear of each other with alpha = 1. Bytes in H steps are DiLoCo's; the
+    and alpha = 0; independent workers with alpha = 1. Bytes in H steps are DiLoCo's; the
     peak is one P-th. The change is alpha = 0 without overlap. With one fragment and a plain outer step of 1
     it is hivemind's averaging of states while peers step on, without its matchmaking.
     With no overlap and P > 1 the other fragments keep what they have done. Without a barrier (`asp` or `ssp`,

@@ -162,7 +162,7 @@ class LiveDriver(Driver[Script[None]]):
     def release(self, release: act.Release, now: float) -> None:
         """Send a release, unless its worker was lost: a new process may carry its name.
 
-        The engine has yet to hear of that.
+        The engine has not received that loss yet.
         """
         run = self._run
         if self._is_lost(release.worker):

@@ -109,7 +109,7 @@ class LiveRun:
             while run.wait is None or run.wait.done():
                 run.wait, self._waiting_since = next(self._script), now
             if now >= self._waiting_since + self._say_after_s:
-                self._say_whom(run.wait, now)
+                self._report_wait(run.wait, now)
         except StopIteration:
             self._end(None)
         except Exception as error:
@@ -164,7 +164,7 @@ class LiveRun:
         if run.now >= run.rules.deadline_s and not run.ending and run.training:
             _end_in_time(run)
 
-    def _say_whom(self, wait: Wait, now: float) -> None:
+    def _report_wait(self, wait: Wait, now: float) -> None:
         """Notify the client of the awaited processes, repeatedly while the wait lasts."""
         since, self._waiting_since = self._waiting_since, now
         self.run.out.send(CLIENT, msg.Waiting(f"waiting for {wait.whom()} for {now - since:.0f} s"))

@@ -146,4 +146,4 @@ def _updates_after(run: RunState, event: ev.Event) -> list[Apply]:
 def _can_complete(run: RunState, event: ev.Event) -> bool:
     """Return whether an event can complete a barrier: the last worker's, or one that may drop the others."""
     computing = {*run.view.computing} - {getattr(event, "worker", None)}
-    return not computing or run.engine.hears_pushes
+    return not computing or run.engine.handles_pushes
