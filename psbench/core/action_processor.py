@@ -517,7 +517,7 @@ class ActionProcessor:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state of `state_dict`."""
+        """Load a state from `state_dict`."""
         self.drain = Drain.of_state(state["drain"]) if state["drain"] else None
         self.migration = Migration.of_state(state["migration"]) if state["migration"] else None
         self.needs_full_model = set(state["needs_full_model"])

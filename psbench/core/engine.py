@@ -211,7 +211,7 @@ class Engine:
         } | self._processor.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state of `state_dict`, written by an engine of the same strategy."""
+        """Load a state from `state_dict`, written by an engine of the same strategy."""
         self.view.load_state_dict(state["view"])
         ranges, updates = self.view.ranges, self.view.fragment_updates
         self._install(self.view.in_force)

@@ -119,7 +119,7 @@ class SwitchRules:
         return {"rules": states, "stage": self.stage, "started": sorted(self._started)}
 
     def load_state_dict(self, state: dict[str, Any], composition: int) -> None:
-        """Load a state of `state_dict`, written under that composition."""
+        """Load a state from `state_dict`, written under that composition."""
         several = len(self._rules) > 1
         states: Sequence[dict[str, Any]] = state["rules"] if several else [state]
         for rule, own in zip(self._rules, states, strict=True):

@@ -244,7 +244,7 @@ class ClusterView:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state of `state_dict`."""
+        """Load a state from `state_dict`."""
         for name in _SAVED:
             setattr(self, name, state[name])
         self.in_force = state.get("in_force", self.composition)

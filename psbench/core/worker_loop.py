@@ -218,7 +218,7 @@ class WorkerLoop:
         return copy.deepcopy(own | {"_stats": stats, "policy": policy})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state of `state_dict`."""
+        """Load a state from `state_dict`."""
         own = copy.deepcopy(dict(state))
         for name, value in own.pop("policy").items():
             setattr(self._policy, name, value)
