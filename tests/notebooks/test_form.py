@@ -46,7 +46,6 @@ PANEL = "application/vnd.jupyter.widget-view+json"
 #: notebooks whose cells were edited after their outputs were stored; `make notebooks-fresh` empties it
 OUTDATED: set[str] = {
     "05_dask_cluster",
-    "12_mapreduce_vs_ps",
     "15_reproduce",
     "17_twin",
 }
