@@ -246,7 +246,9 @@ class ActionProcessor:
                 release.fragment = worker.fragment
             if "fragment" not in orders:
                 name = self.composition.communication.name
-                raise ProtocolError(f"{name!r}: has fragments, and on_release orders none: {{'fragment': 0}}")
+                raise ProtocolError(
+                    f"{name!r}: has fragments, so on_release must order one, such as {{'fragment': 0}}"
+                )
             worker.fragment = orders["fragment"]
             self.note_fragments(worker, release.fragment)
         if self._decides_own_rounds:
@@ -419,7 +421,7 @@ class ActionProcessor:
         self.record(Kind.DISCARD, worker=push.worker, id=push.id, text=discard.reason)
 
     def tell(self, tell: act.Tell) -> None:
-        """Send orders to a worker; if its release is withheld, after that."""
+        """Send orders to a worker; if its release is withheld, send them after the release."""
         if self.migration is not None and self.migration.withholds(tell.worker, self.view):
             self.migration.withhold_orders(tell)
             return
@@ -432,7 +434,7 @@ class ActionProcessor:
         """Request numbers from the backend; the rest of the answer waits for them."""
         if not hasattr(getattr(self.composition, measure.domain, None), "on_measured"):
             raise ProtocolError(
-                f"{measure.domain!r} asks for numbers, but its part defines no on_measured to take them"
+                f"the {measure.domain} part returned a Measure, but it defines no on_measured"
             )
         self.measuring_part = measure.domain
         self.out.append(measure)
@@ -515,7 +517,7 @@ class ActionProcessor:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state of `state_dict`."""
+        """Load a state from `state_dict`."""
         self.drain = Drain.of_state(state["drain"]) if state["drain"] else None
         self.migration = Migration.of_state(state["migration"]) if state["migration"] else None
         self.needs_full_model = set(state["needs_full_model"])

@@ -1,5 +1,7 @@
 """Actions: the decisions of parts, which a backend performs in the given order.
 
+`notebooks/site/glossary.md` defines commit, release, hold and hand-over.
+
 `Commit` and `SwitchTo` are performed by the engine and never reach a backend. The engine completes `Release`
 and `Apply`: a part writes `Release(worker)`, the backend receives it with the version to load and a ticket.
 They are completed in place, so a part makes new ones each time and keeps none. A backend never changes them.

@@ -68,7 +68,7 @@ def _measures(domain: str) -> _Rule:
         domain,
         ("on_measured",),
         lambda s: _may(getattr(s, domain), "measures"),
-        "the part asks for no numbers",
+        "the part requests no measurements",
         "declare them in `measures`, and return a Measure",
     )
 
@@ -126,7 +126,7 @@ _RULES = (
                 or isinstance(s.placement, PeerToPeer)
             )
         ),
-        "pushes are not of one vector to servers or a ring",
+        "a push is not one vector to servers or a ring",
         "have pushes carry one vector with an entry for each parameter",
     ),
     _Rule(
@@ -168,7 +168,7 @@ _RULES = (
         "aggregation",
         ("sums", "left_out"),
         lambda s: s.aggregation.exchanges,
-        "pushes are added up as they are",
+        "pushes are summed without an exchange",
         "override exchange() too",
     ),
     *(
@@ -176,7 +176,7 @@ _RULES = (
             domain,
             ("shift_rate",),
             is_called,
-            "models are sent as they are",
+            "models are sent whole",
             "leave `entrywise` False, so that differences are sent",
         )
         for domain, is_called in (
@@ -221,7 +221,9 @@ def never_called(strategy: Composition) -> Iterator[str]:
         who = f"the {rule.domain} of {m.name!r}" if of_policy else f"{rule.domain} {owner.name!r}"
         for hook in rule.hooks:
             if overrides(part, hook) and not rule.is_called(strategy):
-                yield f"{who} overrides {hook}(), which is never called where {rule.otherwise}; {rule.remedy}"
+                yield (
+                    f"{who} overrides {hook}(), which is never called because {rule.otherwise}; {rule.remedy}"
+                )
 
 
 def never_asked(rule: Switching) -> str:
@@ -229,7 +231,7 @@ def never_asked(rule: Switching) -> str:
     for hook in ("start", "on_applied", "on_evaluated", "on_push", "on_timer", "on_switch_requested"):
         if overrides(rule, hook):
             return (
-                f"switching {rule.name!r} overrides {hook}(), which is never called where a switch at a set "
-                "time leads to a composition that the run has already; give `to` a strategy of its own"
+                f"switching {rule.name!r} overrides {hook}(), which is never called because a switch "
+                "at a set time leads to an existing composition; give `to` a new strategy"
             )
     return ""

@@ -1,5 +1,7 @@
 """Events: reports of a backend to the engine, logged in the order of handling.
 
+`notebooks/site/glossary.md` defines push, vote and report.
+
 Events are plain data and carry no tensors: a `Push` is a handle, its payload stays in the backend.
 They are never changed (frozen dataclasses would enforce it, at 3.8 times the cost).
 """
@@ -87,7 +89,7 @@ class Timer:
 
 @dataclass(slots=True)
 class Measured:
-    """The numbers that a `Measure` asked for."""
+    """The numbers requested by a `Measure`."""
 
     facts: dict[str, Any] = field(default_factory=dict)
 

@@ -30,7 +30,7 @@ def unreplicable(strategy: Composition) -> str:
     if m.pushes == "together":
         return f"under {m.name} workers vote in the middle of a push"
     if m.accumulates:
-        return f"under {m.name} workers have counts of their own"
+        return f"under {m.name} workers have counters of their own"
     if c.cancels and keeps_on_workers(strategy):
         return f"{c.name} releases workers that compute, and these have residuals or models of their own"
     if p.moves:

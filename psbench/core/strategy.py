@@ -42,6 +42,8 @@ DOMAINS = ("consistency", "aggregation", "communication", "stragglers", "placeme
 class Strategy(Specification):
     """One composition: a part for each question.
 
+    `notebooks/site/glossary.md` defines the six parts and the terms of their parameters.
+
     Parameters
     ----------
     name : str
@@ -135,7 +137,7 @@ class Strategy(Specification):
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """The kinds of numbers that some part asks for with `Measure`."""
+        """The kinds of numbers that parts request with `Measure`."""
         return tuple(sorted({name for part in self.parts for name in part.measures}))
 
     @property
@@ -173,7 +175,7 @@ class Strategy(Specification):
 
     @property
     def decides_own_rounds(self) -> bool:
-        """Whether a worker decides by itself how many mini-batches it pushes at once.
+        """Whether a worker itself decides the number of mini-batches in a push.
 
         Not where all vote after every mini-batch, or a worker cuts a single one into pieces.
         """
@@ -227,7 +229,7 @@ class Strategy(Specification):
 
     @property
     def whole_rate(self) -> bool:
-        """Whether an update applies the optimizer's full rate, whatever the number of its gradients."""
+        """Whether an update applies the optimizer's full rate, regardless of the number of its gradients."""
         a = self.aggregation
         return self.lr_scaling == "none" and a.payload == "gradient" and not a.shares_rate
 
@@ -327,11 +329,11 @@ class Strategy(Specification):
 
     @property
     def names_selection(self) -> bool:
-        """Whether it names its selection, so that after a switch that of the composition before it ends."""
+        """Whether the composition names its selection, and so ends the previous composition's selection."""
         return "selection" in self.model_fields_set
 
     def after(self, before: Strategy) -> Strategy:
-        """Return the composition as it follows another, whose selection goes on unless it names its own."""
+        """Return the composition after another one, with that one's selection unless it names its own."""
         return self if self.names_selection else self.model_copy(update={"selection": before.selection})
 
 

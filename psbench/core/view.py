@@ -14,7 +14,7 @@ from psbench.core.events import Push
 
 
 class Status(IntEnum):
-    """A worker's status, as far as the engine knows."""
+    """A worker's status in the engine's view."""
 
     NEW = 0  #: has joined and was never released
     COMPUTING = 1  #: was released and has sent nothing since
@@ -90,6 +90,8 @@ class WorkerView:
 @dataclass(slots=True)
 class ClusterView:
     """The state of the run; parts must treat it as read-only.
+
+    `notebooks/site/glossary.md` defines clock, lead, version, staleness and ticket.
 
     Shapes
     ------
@@ -242,7 +244,7 @@ class ClusterView:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state of `state_dict`."""
+        """Load a state from `state_dict`."""
         for name in _SAVED:
             setattr(self, name, state[name])
         self.in_force = state.get("in_force", self.composition)

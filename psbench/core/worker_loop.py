@@ -117,7 +117,7 @@ class WorkerLoop:
         return self._within_allowance(directive) if waited else directive
 
     def _within_allowance(self, directive: Directive) -> Directive:
-        """Return `push` in place of a further step for which no samples are left.
+        """Return `push` instead of another step if no samples are left.
 
         With a push under way the worker goes on until its answer is due, which its policy counts in steps.
         """
@@ -164,12 +164,12 @@ class WorkerLoop:
         return directive
 
     def vote(self) -> Vote:
-        """Return the vote that `stepped` asked for."""
+        """Return the vote requested by `stepped`."""
         self._reported_s = self._compute_s  # the push that may follow does not report it again
         return Vote(self.worker, self.ticket, self._policy.vote_value(), self._samples, self._compute_s)
 
     def report(self) -> Report:
-        """Return the report that `stepped` asked for; it also asks for the next chunk of data, if any."""
+        """Return the report requested by `stepped`; it also requests the next chunk of data, if any."""
         report = Report(self.worker, self.ticket, self._policy.report(self._statistics()))
         if self._chunk_orders:
             report.stats["next_samples"] = self._chunk_orders["samples"]
@@ -185,7 +185,7 @@ class WorkerLoop:
         measured: Mapping[str, float] = _NOTHING,
         reported: Mapping[str, float] = _NOTHING,
     ) -> Push:
-        """Return the push that `stepped` or `release` asked for, and reset the statistics.
+        """Return the push requested by `stepped` or `release`, and reset the statistics.
 
         `measured` has statistics of what is pushed, `reported` those of the worker's selection.
         """
@@ -218,7 +218,7 @@ class WorkerLoop:
         return copy.deepcopy(own | {"_stats": stats, "policy": policy})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state of `state_dict`."""
+        """Load a state from `state_dict`."""
         own = copy.deepcopy(dict(state))
         for name, value in own.pop("policy").items():
             setattr(self._policy, name, value)

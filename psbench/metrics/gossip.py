@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def heard_of(log: EventLog, until_s: float = np.inf) -> pd.DataFrame:
-    """Return how many gradients of each worker are part of each worker's model.
+    """Return the number of gradients of each worker in each worker's model.
 
     A worker's own are part of its model when it steps; others' with a model that it mixes with its own, which
     brings what that one had heard of when it was sent.
@@ -45,7 +45,7 @@ def heard_of(log: EventLog, until_s: float = np.inf) -> pd.DataFrame:
 
 
 def lags(log: EventLog, points: int = 400) -> pd.DataFrame:
-    """Return how many gradients of others a model lacks, along a run.
+    """Return the number of other workers' gradients that a model lacks, along a run.
 
     Returns
     -------
@@ -139,7 +139,7 @@ class _Knowledge:
             self._sent = {key: value for key, value in self._sent.items() if key[1] >= oldest}
 
     def missing(self) -> list[int]:
-        """Return for each pair of workers how many of one's gradients the other lacks."""
+        """Return for each pair of workers the number of one's gradients that the other lacks."""
         return [
             self.made[of] - int(own[of])
             for worker, own in self.heard.items()
@@ -149,7 +149,7 @@ class _Knowledge:
 
 
 def _mixing(log: EventLog, text: int) -> dict[str, Any]:
-    """Return the mixing matrix in a row's text, with worker numbers as keys."""
+    """Return the mixing matrix from a row's text, with worker numbers as keys."""
     mixing: dict[str, Any] = json.loads(log.text(int(text)))
     rows = mixing["rows"]
     mixing["rows"] = {int(w): {int(other): x for other, x in row.items()} for w, row in rows.items()}

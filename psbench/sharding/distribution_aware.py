@@ -54,17 +54,17 @@ class DistributionAware(Sharding):
     partition = False
 
     clusters: int | None = parameter(
-        None, "neighbourhoods to look for; none: twice the number of classes", source="thesis 6.4", ge=1
+        None, "number of neighbourhoods; none: twice the number of classes", source="thesis 6.4", ge=1
     )
     sparse_rule: Literal["fewer", "at_most"] = parameter(
         "fewer",
-        "a cluster is sparse with fewer samples than workers, or with at most as many",
+        "a cluster is sparse if it has fewer samples than workers, or at most as many",
         source="thesis 6.1.2",
     )
     components: float | None = parameter(
         None, "principal components kept (below 1: share of the variance); none: all", gt=0
     )
-    restarts: int = parameter(1, "runs of KMeans, of which the tightest counts", ge=1)
+    restarts: int = parameter(1, "restarts of k-means; the tightest result counts", ge=1)
 
     @model_validator(mode="after")
     def _whole_or_share(self) -> Self:

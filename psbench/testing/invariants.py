@@ -136,7 +136,7 @@ class Invariants:
 
     def _take(self, push: int, what: str) -> None:
         if push not in self._pending:
-            self._broken(f"push {push} was {what} although it was not pending: twice, perhaps")
+            self._broken(f"push {push} was {what} although it was not pending, perhaps twice")
         self._last = self._pending.pop(push)
         self._done.add(push)
 

@@ -85,7 +85,7 @@ class FlatModel:
         return self._buffers.flat.numel()
 
     def load(self, parameters: Tensor, buffers: Tensor) -> None:
-        """Take over parameters and buffers; both are copied."""
+        """Copy parameters and buffers into the module."""
         self.loaded = True
         self._flat.copy_(parameters)
         self._buffers.load(buffers)

@@ -89,9 +89,12 @@ def test_who_leaves_takes_its_estimate_along(back):
 
 def test_what_it_cannot_do_is_refused():
     for other, says in (
-        ({"codec": "top_k"}, "and so would the codec of gradient_differences; set error_feedback"),
-        ({"aggregation": "mean"}, "mean would take for gradients; use aggregation 'gradient_estimates'"),
-        ({"communication": "every_step", "codec": None}, "under every_step they are gradients"),
+        (
+            {"codec": "top_k"},
+            "the codec of gradient_differences would correct them again; set error_feedback",
+        ),
+        ({"aggregation": "mean"}, "mean would interpret as gradients; use aggregation 'gradient_estimates'"),
+        ({"communication": "every_step", "codec": None}, "pushes under every_step are gradients"),
         ({"consistency": "asp"}, "asp has no barrier"),
     ):
         given = {name: value for name, value in other.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Messages from worker to worker in virtual time, where there is no server."""
+"""Messages between workers in virtual time, without a server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from psbench.clusters.network import BYTES_PER_MBIT, Throttles, achieved, extra_
 
 
 class PeerLinks:
-    """The workers' own links: each sends one model after another, and receives one after another.
+    """Links of workers: each sends one model at a time and receives one at a time.
 
     A message leaves when its sender's link up is free, passes at the slower of the two rates, or at what its
     size achieves, and arrives the longer of both latencies later, as often as its window has it wait; a
@@ -44,7 +44,7 @@ class PeerLinks:
         self._arrivals: dict[tuple[int, int, int], float] = {}
 
     def send(self, sender: int, receiver: int, now: float) -> float:
-        """Return when a model that is sent now has arrived, seconds."""
+        """Return the arrival time in seconds of a model that is sent now."""
         if now >= self._throttles.next_s:
             parts = self._throttles.at(now)
             self._up_s, self._down_s = (
@@ -59,30 +59,30 @@ class PeerLinks:
         return passed + max(self._latency[sender], self._latency[receiver])
 
     def spread(self, sender: int, version: int, receivers: Iterable[int], now: float) -> None:
-        """Send the model of a version to all of these."""
+        """Send the model of a version to these workers."""
         for receiver in receivers:
             self._arrivals[sender, version, receiver] = self.send(sender, receiver, now)
 
     def arrival(self, sender: int, version: int, receiver: int, now: float) -> float:
-        """Return when that has arrived, which is asked once; it is sent now if it was not (to a newcomer)."""
+        """Return and forget a model's arrival time; a model not yet sent (to a newcomer) is sent now."""
         known = self._arrivals.pop((sender, version, receiver), None)
         return self.send(sender, receiver, now) if known is None else known
 
     def both_ways(self, worker: int, other: int, now: float) -> float:
-        """Return when a worker that sends its model to another has that of the other."""
+        """Return when a worker that sends its model to another has received the other's."""
         return self.send(other, worker, self.send(worker, other, now))
 
     def forget(self, worker: int, before: int) -> None:
-        """Forget what a worker sent before a version and was not asked for."""
+        """Remove the unused messages that a worker sent before a version."""
         for key in [key for key in self._arrivals if key[0] == worker and key[1] < before]:
             del self._arrivals[key]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return until when links are busy and what is under way: plain data."""
+        """Return the busy times of the links and the messages in transit, as plain data."""
         arrivals = [[*key, at_s] for key, at_s in sorted(self._arrivals.items())]
         return {"up_free_s": self._up_free, "down_free_s": self._down_free, "arrivals": arrivals}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state of `state_dict`."""
+        """Restore a state from `state_dict`."""
         self._up_free, self._down_free = list(state["up_free_s"]), list(state["down_free_s"])
         self._arrivals = {(s, version, r): at_s for s, version, r, at_s in state["arrivals"]}

@@ -293,11 +293,11 @@ class ServerCodecState:
         return self._held[worker][max(bases)][: self._size] + payload if bases else payload
 
     def encode_part(self, part: Floats) -> Packed:
-        """Encode some entries of the model, each by itself."""
+        """Encode the model in parts, each separately."""
         return self._down.encode(part, self._streams.generator("codec", *self._keys, 0))
 
     def decode_part(self, packed: Packed, size: int) -> Floats:
-        """Decode the payload of a fragment's push, of which this server holds `size` entries."""
+        """Decode the payload of a fragment's push; this server holds `size` of its entries."""
         return self._up.decode(packed, size) if size else np.zeros(0, np.float32)
 
     def forget(self, worker: int) -> None:

@@ -242,7 +242,7 @@ def test_a_client_that_is_cut_off_from_a_coordinator_gets_the_state_too() -> Non
     [
         ("osp", "compute while they wait"),
         ("selsync", "vote in the middle of a push"),
-        ("flex_rr", "counts of their own"),
+        ("flex_rr", "counters of their own"),
         ({"name": "k_bsp", "codec": "sign"}, "have residuals"),
         ("bounded_step", "measures in the middle of an answer"),
         ("map_reduce", "has no servers"),
@@ -256,7 +256,7 @@ def test_what_a_replica_cannot_hold_is_refused(strategy: Any, why: str) -> None:
 
 
 def test_a_simulated_run_has_no_replica() -> None:
-    with pytest.raises(ParameterError, match=r"recovery.replicas: only on dask"):
+    with pytest.raises(ParameterError, match=r"recovery.replicas: servers can be lost on dask only"):
         experiment("bsp", backend="simulated", **ONE)
 
 

@@ -103,7 +103,7 @@ def test_weights_are_those_of_the_distances_that_were_measured():
 
 
 def test_its_range_must_be_one():
-    with pytest.raises(ParameterError, match=r"bounded_step: least = 2.0 is above most = 1.0"):
+    with pytest.raises(ParameterError, match=r"bounded_step: least = 2.0 must not exceed most = 1.0"):
         BoundedStep(least=2)
 
 

@@ -109,7 +109,7 @@ def test_a_cancelled_worker_counts_its_steps_anew():
 
 
 def test_gradients_of_local_steps_would_be_lost():
-    with pytest.raises(ParameterError, match="keeps steps on the worker, and they would be lost"):
+    with pytest.raises(ParameterError, match="takes local steps, which would be lost"):
         pasgd(2, aggregation="mean")
     with pytest.raises(ParameterError, match="local_steps"):
         pasgd(0)

@@ -164,7 +164,7 @@ def test_a_push_weighs_as_its_workers_batch_however_many_steps_it_took():
         ({"aggregation": "accumulated"}, "under every_step it is a mean"),
         (
             {"communication": "osp", "aggregation": "accumulated", "placement": "all_reduce"},
-            "workers under osp have moved on",
+            "workers under osp change theirs",
         ),
         (
             {"communication": "osp", "aggregation": "accumulated", "consistency": "k_bsp"},

@@ -254,7 +254,7 @@ def test_all_are_told_to_push_so_a_barrier_must_wait_for_all(consistency):
 
 
 def test_its_exchange_of_gradients_needs_workers_that_step_by_themselves():
-    with pytest.raises(ParameterError, match="could not apply an aggregate"):
+    with pytest.raises(ParameterError, match="to apply an aggregate"):
         strategies.bsp(aggregation={"name": "exchange", "aggregate": "gradient"})
 
 

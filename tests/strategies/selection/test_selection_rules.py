@@ -343,9 +343,9 @@ RETURNED = [None]
 WRONG = {
     "of another shard": (
         lambda n: np.full(n, 10),
-        "returns 10, which is no sample .* from 0 to 9",
+        "returns 10, which is not a sample .* from 0 to 9",
     ),
-    "negative": (lambda n: np.full(n, -1), "returns -1, which is no sample"),
+    "negative": (lambda n: np.full(n, -1), "returns -1, which is not a sample"),
     "too few": (lambda n: np.arange(n - 1), "returns 3 samples for a mini-batch of 4"),
     "no numbers": (lambda n: np.full(n, 0.5), "return an array of whole numbers"),
     "weights of NaN": (lambda n: (np.arange(n), np.full(n, np.nan)), "returns the weight nan"),

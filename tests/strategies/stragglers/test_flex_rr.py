@@ -255,11 +255,11 @@ def test_a_barrier_opens_nearly_as_early_as_with_work_shared_by_speed():
     [
         (
             {"stragglers": "flex_rr"},
-            "flex_rr looks at the workers' progress within a batch, which every_step does not report",
+            "flex_rr uses the workers' progress within a batch, which every_step does not report",
         ),
         (
             {"stragglers": "flex_rr", "communication": "micro_steps", "consistency": "asp"},
-            "flex_rr cuts new batches at each barrier, and asp has none",
+            "flex_rr changes batch sizes at barriers, but asp has none",
         ),
     ],
 )

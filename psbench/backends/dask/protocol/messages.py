@@ -415,7 +415,7 @@ class SendState(Message, kind=60):
 
 
 class SendPayload(Message, kind=61):
-    """Asks for the payload of a push; a worker is asked for its payload for the next ring."""
+    """Request for the payload of a push; a worker is asked for its payload of the next ring."""
 
     tag: int
     key: PushKey
@@ -478,7 +478,7 @@ class StateReply(Message, kind=65):
 
 
 class NumberReply(Message, kind=66):
-    """A number that was asked for."""
+    """A requested number."""
 
     tag: int
     number: float
@@ -585,7 +585,7 @@ class MeasureLoss(Message, kind=82):
 
 
 class LossMeasured(Message, kind=83):
-    """The number that was asked for by that name."""
+    """The requested number with that name."""
 
     name: str
     number: float

@@ -56,7 +56,7 @@ class _Busy:
 
     @property
     def whole_s(self) -> float:
-        """The seconds from the beginning, whatever was taken."""
+        """Seconds since the beginning, including those already taken."""
         return self._before + self._total
 
 
@@ -302,7 +302,7 @@ class ParameterSlice:
         return found if residual is None else found | {"residual": torch.from_numpy(residual)}
 
     def hold_vectors(self, vectors: StateDict) -> None:
-        """Take over another partition with these vectors; each worker's next model is sent unencoded."""
+        """Switch to another partition with these vectors; each worker's next model is sent unencoded."""
         before, length = self.server, self._length
         server = Server(
             vectors["parameters"], before.buffers, before.spec, before.global_batch, before.aggregation

@@ -1,4 +1,4 @@
-"""What a live worker exchanges under a composition: pushes out, models and aggregates in.
+"""A live worker's exchange under a composition: pushes out, models and aggregates in.
 
 See `psbench.backends.exchange.Exchange`, which simulated exchanges are, too.
 """
@@ -40,7 +40,7 @@ from psbench.training.server import all_finite
 
 
 class WorkerExchange:
-    """What the exchanges share: a push, and the residual of an earlier composition that goes with it.
+    """Base class of exchanges: a push, and the residual of an earlier composition.
 
     Parameters
     ----------
@@ -289,7 +289,7 @@ class ServerExchange(WorkerExchange):
         return super().checkpoint(waits) if self._codecs is None else self._codecs.checkpoint(waits)
 
     def restore(self, tensors: StateDict, plain: dict[str, Any]) -> None:
-        """Restore what `checkpoint` returned."""
+        """Restore the state from `checkpoint`."""
         if self._codecs is None:
             super().restore(tensors, plain)
         else:
