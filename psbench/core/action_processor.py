@@ -130,6 +130,7 @@ class ActionProcessor:
         own_rate = type(now.communication).rate_epoch is not Communication.rate_epoch
         self._rate_epoch = now.communication.rate_epoch if own_rate else None
         self._order_hooks: list[Any] = defined("on_release", now.communication, now.stragglers, now.selection)
+        self._order_hooks += defined("on_release", now.communication.codec)
 
     def watch(self, rule: Switching | None) -> None:
         """Call this switch rule after every update, besides the composition's parts."""
@@ -228,6 +229,7 @@ class ActionProcessor:
         orders = release.orders
         if orders and "batch_size" in orders:
             worker.batch_size = orders["batch_size"]
+        worker.codec_setting = orders.get("codec", -1) if orders else -1
         release.ticket = worker.ticket = worker.ticket + 1
         worker.status = COMPUTING
         worker.overlapping = False

@@ -49,7 +49,9 @@ class DataSensitiveHashing(Neighbourhoods):
     bits: int | None = parameter(
         None, "hash functions of a bucket; none: buckets for twice the number of classes", ge=0, le=32
     )
-    family: int = parameter(16, "hash functions that are learned, from which those of a bucket are drawn", ge=1)
+    family: int = parameter(
+        16, "hash functions that are learned, from which those of a bucket are drawn", ge=1
+    )
     neighbours: int = parameter(
         10, "nearest samples that should share a sample's bucket", ge=1, source="Gao et al. 2014"
     )

@@ -66,7 +66,9 @@ class Family:
             thresholds.append(threshold)
             error = sum(float(w[bad].sum()) for w, bad in zip(weights, wrong, strict=True))
             error = min(max(error, 1e-6), 0.5)  # one that is no better than a coin changes no weight
-            weights = [np.where(bad, w * (1 - error) / error, w) for w, bad in zip(weights, wrong, strict=True)]
+            weights = [
+                np.where(bad, w * (1 - error) / error, w) for w, bad in zip(weights, wrong, strict=True)
+            ]
             total = sum(float(w.sum()) for w in weights)
             weights = [w / total for w in weights]
         self.directions, self.thresholds = np.array(directions), np.array(thresholds)

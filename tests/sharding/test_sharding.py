@@ -269,8 +269,10 @@ def test_learned_functions_keep_neighbours_together_where_random_ones_cut_throug
 
 
 def test_boosting_makes_functions_that_differ():
-    bits = Family("it", 4, 10, 6).fit(blobs([60, 60, 60, 60]), Streams(0).generator("s")).bits(
-        blobs([60, 60, 60, 60])
+    bits = (
+        Family("it", 4, 10, 6)
+        .fit(blobs([60, 60, 60, 60]), Streams(0).generator("s"))
+        .bits(blobs([60, 60, 60, 60]))
     )
     assert len(np.unique(bits, axis=1).T) > 1
     assert len(np.unique(buckets(bits))) == 4  # no function alone can tell four blobs apart
