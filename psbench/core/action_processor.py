@@ -168,12 +168,12 @@ class ActionProcessor:
             view.fragment_updates[apply.fragment] += 1
         self.out.append(apply)
         view.committed += count
-        if self.peer_to_peer:  # a worker's own version is what its push has made
-            version = view.workers[pushes[0].worker].version
         for push, weight in zip(pushes, apply.weights):  # noqa: B905  (checked above; strict costs as much)
             if pending.pop(push.id, None) is None:
                 raise ProtocolError(f"push {push.id} is committed twice, or was discarded before")
             view.samples += push.samples
+            if self.peer_to_peer:  # a worker's own version is what its push has made
+                version = view.workers[push.worker].version
             if log is not None:
                 # fmt: off
                 log.append(pack_apply(
@@ -196,8 +196,10 @@ class ActionProcessor:
             mix.versions[number] = worker.version
             worker.push_weight = mix.push_weights.get(number, worker.push_weight)
         self.out.append(mix)
+        # a ring of n workers sends 2 (n - 1) of its n-th parts from each of them
         received = sum(len(row.keys() - {number}) for number, row in mix.rows.items())
-        size = received * self._wire_size.of(now.communication.codec, now.placement)
+        models = 2 * (len(mix.rows) - 1) if mix.meet else received
+        size = models * self._wire_size.of(now.communication.codec, now.placement)
         text = {"sent": mix.sent, "steps_first": not sends_before_step(now.communication), "rows": mix.rows}
         first = next(iter(mix.rows))
         columns = {"id": mix.push, "version": mix.versions[first], "bytes": size, "text": plain_json(text)}

@@ -158,7 +158,8 @@ class Account:
         models = [other for number, row in mix.rows.items() for other in row if other != number]
         first = next(iter(mix.rows))
         text = {"sent": mix.sent, "steps_first": not sends_before_step(now.communication), "rows": mix.rows}
-        size = len(models) * self.size.of(now.communication.codec, now.placement)
+        count = 2 * (len(mix.rows) - 1) if mix.meet else len(models)
+        size = count * self.size.of(now.communication.codec, now.placement)
         self.log.add(Kind.MIX, first, text, id=mix.push, version=versions[first], bytes=size)
 
     def count_votes(self, release: act.Release) -> list[Action]:
