@@ -124,7 +124,7 @@ def test_a_group_adds_up_in_a_ring(member: Member) -> None:
     member.own(4.0)
     member.came(1, 5, 9.0)
     member.peers.came += [piece(8, 0, 7.0), piece(7, 0, 1.0, 1.0), piece(7, 1, 2.0)]
-    member.peers.came += [piece(7, 2, 6.0), piece(7, 3, 5.0)]
+    member.peers.came += [piece(7, 2, 6.0), piece(7, 3, 5.0, 5.0)]
     found = member.mixed_by(of_a_group(7))
     # 0 is at place 0: it sends its first piece, adds to the third and the second, and is sent the rest
     assert len(found) == 4

@@ -309,6 +309,8 @@ class ReplicaState:
     stream: LogStream | None = None
     #: rows and texts of the log before those that the replica was sent
     since: tuple[int, int] = (0, 0)
+    #: the version of the last state that the replica was sent
+    version: int = -1
     #: the tag of the state that the replica is to confirm; None if it has confirmed the last one
     awaited: int | None = None
 
