@@ -1,4 +1,4 @@
-"""The page of the founding documents is complete: no place that a part cites, and no exhibit, is without a row."""
+"""The page of the founding documents: no place that a part cites, and no exhibit, is without a row."""
 
 from __future__ import annotations
 
