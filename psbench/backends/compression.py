@@ -71,7 +71,7 @@ class WorkerCodecs:
         """Decode the aggregate that a release brings."""
         return self._decode(parts, WorkerCodecState.decode_aggregate, self._partitions)
 
-    def push(self, payload: Tensor, setting: int) -> list[Tensor]:
+    def push(self, payload: Tensor, setting: int = -1) -> list[Tensor]:
         """Encode the parts of a push, with that setting of the codec.
 
         Raises
