@@ -250,7 +250,7 @@ def test_dense_buckets_are_dealt_in_turn_and_sparse_ones_given_to_all():
     assert (np.ptp(counts, axis=0) <= 1).all()
 
 
-def test_learned_functions_keep_neighbours_together_where_random_ones_cut_through_them():
+def test_learned_functions_cut_through_no_neighbours():
     # the mean, through which the planes of plain hashing go, is in the middle of a blob
     rng = Streams(5).generator("x")
     x = blobs([60, 60, 60])

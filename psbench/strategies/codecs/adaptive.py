@@ -116,7 +116,7 @@ class Adaptive(Codec):
         return any(each.num_bytes(size) == num_bytes for each in self.settings)
 
     def _encode(self, vector: Floats, rng: np.random.Generator) -> Packed:
-        return self.settings[-1]._encode(vector, rng)
+        return self.settings[-1].encode(vector, rng)
 
     def decode(self, packed: Packed, size: int) -> Floats:
         """Return the vector of packed bits; their length tells the setting."""

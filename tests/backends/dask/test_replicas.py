@@ -163,7 +163,7 @@ def test_no_worker_hears_of_an_update_that_the_replica_lacks(strategy: Any) -> N
     [{"name": "asp", "placement": SERVERS}, "k_batch_asp", {"name": "bsp", "codec": "top_k"}],
     ids=json.dumps,
 )
-def test_a_replica_lags_by_a_bound_and_a_recovery_says_how_many_updates_it_loses(strategy: Any) -> None:
+def test_a_lagging_replica_bounds_and_counts_what_a_recovery_loses(strategy: Any) -> None:
     """No worker hears of an update that is three beyond the replica's."""
     heard: list[tuple[int, int]] = []
 
