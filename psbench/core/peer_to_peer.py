@@ -111,15 +111,6 @@ class GroupMixing(Mixing):
 class AnyPeers(PeerToPeer):
     """Any workers may exchange models: there is a link between every two of them."""
 
-    needs = (
-        Need(
-            "consistency",
-            lambda c: isinstance(c, FormsGroups),
-            "{part} has a link between every two workers and no graph, and {other} exchanges along one",
-            "use placement 'gossip'",
-        ),
-    )
-
     def receivers(self, worker: int, exchange: int, num_workers: int) -> list[int]:
         """Return all others."""
         return [other for other in range(num_workers) if other != worker]
