@@ -123,11 +123,11 @@ def test_a_group_adds_up_in_a_ring(member: Member) -> None:
     """Of four entries in three pieces; pieces of a later ring, and a model, may come before its own."""
     member.own(4.0)
     member.came(1, 5, 9.0)
-    member.peers.came += [piece(8, 0, 7.0), piece(7, 0, 1.0, 1.0), piece(7, 1, 2.0)]
-    member.peers.came += [piece(7, 2, 6.0), piece(7, 3, 5.0, 5.0)]
+    member.peers.came += [piece(8, 0, 7.0), piece(7, 0, 1.0), piece(7, 1, 2.0)]
+    member.peers.came += [piece(7, 2, 6.0, 6.0), piece(7, 3, 5.0)]
     found = member.mixed_by(of_a_group(7))
-    # 0 is at place 0: it sends its first piece, adds to the third and the second, and is sent the rest
-    assert len(found) == 4
+    # of its quarter of 4, 1 each, it adds the second piece up; it is sent the first and the third
+    assert found.tolist() == [6.0, 6.0, 3.0, 5.0]
     assert [worker for worker, _ in member.sent] == [1] * 4
     assert [message.ring for _, message in member.sent] == [7] * 4
     assert [*member._pieces] == [(8, 0)]
