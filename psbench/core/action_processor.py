@@ -168,12 +168,12 @@ class ActionProcessor:
             view.fragment_updates[apply.fragment] += 1
         self.out.append(apply)
         view.committed += count
+        if self.peer_to_peer:  # a worker's own version is what its push has made
+            version = view.workers[pushes[0].worker].version
         for push, weight in zip(pushes, apply.weights):  # noqa: B905  (checked above; strict costs as much)
             if pending.pop(push.id, None) is None:
                 raise ProtocolError(f"push {push.id} is committed twice, or was discarded before")
             view.samples += push.samples
-            if self.peer_to_peer:  # a worker's own version is what its push has made
-                version = view.workers[push.worker].version
             if log is not None:
                 # fmt: off
                 log.append(pack_apply(

@@ -148,8 +148,8 @@ class GroupAverage(GroupMixing):
         """Give all models of the group the same weight."""
         share = 1.0 / len(pushes)
         row = _ordered({push.worker: share for push in pushes})
-        rows = {worker: dict(row) for worker in row}
-        return [Mix(rows, meet=True, push=pushes[-1].id), Apply(pushes, [share] * len(pushes))]
+        mix = Mix({worker: dict(row) for worker in row}, meet=True, push=pushes[-1].id)
+        return [mix, *(Apply([push], [1.0]) for push in pushes)]
 
 
 def _ordered(row: dict[int, float]) -> dict[int, float]:

@@ -234,5 +234,5 @@ class _GroupAverage(Rule):
 
     def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
         row = {push.worker: 1 / len(pushes) for push in sorted(pushes, key=lambda push: push.worker)}
-        rows = {one: dict(row) for one in row}
-        return [Mix(rows, meet=True, push=pushes[-1].id), Apply(pushes, [1 / len(pushes)] * len(pushes))]
+        mixed = Mix({one: dict(row) for one in row}, meet=True, push=pushes[-1].id)
+        return [mixed, *(Apply([push], [1.0]) for push in pushes)]
