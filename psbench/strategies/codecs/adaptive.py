@@ -174,19 +174,16 @@ class SendShare(Adaptive):
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
         """Choose the worker's next setting by the times of this push."""
+        assert push.stats is not None  # the backend sends what `reads` declares
+        compute_s, send_s = push.stats["compute_s"], push.stats["send_s"]
         entries = sum(size for _, size in view.layout)
-        if not entries or push.send_s <= 0:
+        if not entries or send_s <= 0:
             return []
-        now = self.settings[self.setting_of(push.worker)].num_bytes(entries)
-        fits = [
-            number
-            for number, each in enumerate(self.settings)
-            if self._share(push, push.send_s * each.num_bytes(entries) / now) <= self.share
-        ]
+        sizes = [each.num_bytes(entries) for each in self.settings]
+        now = sizes[self.setting_of(push.worker)]
+        times = [send_s * (size / now) for size in sizes]
+        fits = [number for number, each in enumerate(times) if each <= self.share * (each + compute_s)]
         return self.choose(push.worker, max(fits, default=0))
-
-    def _share(self, push: Push, send_s: float) -> float:
-        return send_s / (send_s + push.compute_s)
 
 
 class MQGrad(Adaptive):

@@ -37,14 +37,15 @@ class _SendShare(_Adaptive):
         return self.settings.get(worker, self.last)
 
     def on_push(self, push: Push, c: ModelCluster) -> Decisions:
+        assert push.stats is not None
         entries = sum(size for _, size in c.layout)
-        if not entries or push.send_s <= 0:
+        if not entries or push.stats["send_s"] <= 0:
             return []
         sizes = [each.num_bytes(entries) for each in self.own.settings]
         before = chosen = self.setting(push.worker)
         for chosen in range(self.last, -1, -1):
-            send_s = push.send_s * sizes[chosen] / sizes[before]
-            if send_s / (send_s + push.compute_s) <= self.own.share:
+            send_s = push.stats["send_s"] * (sizes[chosen] / sizes[before])
+            if send_s <= self.own.share * (send_s + push.stats["compute_s"]):
                 break
         self.settings[push.worker] = chosen
         name = self.own.called(chosen)

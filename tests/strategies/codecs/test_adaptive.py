@@ -26,7 +26,7 @@ def view() -> ClusterView:
 
 
 def push(worker: int = 0, compute_s: float = 1.0, send_s: float = 0.0, loss: float = 1.0) -> Push:
-    return Push(0, worker, 0, 0, 10, compute_s=compute_s, send_s=send_s, stats={"loss": loss})
+    return Push(0, worker, 0, 0, 10, stats={"loss": loss, "compute_s": compute_s, "send_s": send_s})
 
 
 # ---------------------------------------------------------------- identities
