@@ -121,9 +121,10 @@ class Experiment(Specification):
         Where gradients are computed; "auto" is a GPU where there is one. Only on "cpu" do equal runs give
         equal bits for certain.
 
-    precision : "bf16" or None
-        With "bf16" forward and backward compute in bfloat16 where torch's autocast does. Parameters,
-        gradients, what is sent and what servers hold stay 32-bit floats.
+    precision : "bf16", "fp16" or None
+        With "bf16" or "fp16" forward and backward compute in 16 bits where torch's autocast does.
+        Parameters, gradients, what is sent and what servers hold stay 32-bit floats. Under "fp16" the loss is
+        scaled, so that small gradients do not become 0; see `psbench.training.loss_scaling`.
 
     Raises
     ------
@@ -164,7 +165,9 @@ class Experiment(Specification):
         default_factory=dict, description="metrics of the validation set besides loss and accuracy"
     )
     device: Literal["auto", "cpu", "cuda"] = parameter("cpu", "where gradients are computed")
-    precision: Literal["bf16"] | None = parameter(None, "precision of the forward pass, if not float32")
+    precision: Literal["bf16", "fp16"] | None = parameter(
+        None, "precision of the forward pass, if not float32"
+    )
     threads: int = parameter(1, "torch threads of each worker", ge=1, le=256)
     processes: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] = parameter(
         "auto", "processes that compute the steps of a simulated run"

@@ -22,6 +22,7 @@ from psbench.backends.partition import (
     within,
 )
 from psbench.core.collective import Collective
+from psbench.core.events import Push
 from psbench.core.migration import Ranges
 from psbench.core.strategy import Strategy
 from psbench.errors import CodecError
@@ -70,8 +71,8 @@ class WorkerCodecs:
         """Decode the aggregate in a release."""
         return self._decode(parts, WorkerCodecState.decode_aggregate, self._partitions)
 
-    def push(self, payload: Tensor) -> list[Tensor]:
-        """Encode the parts of a push.
+    def push(self, payload: Tensor, setting: int = -1) -> list[Tensor]:
+        """Encode the parts of a push, with that setting of the codec.
 
         Raises
         ------
@@ -79,18 +80,20 @@ class WorkerCodecs:
             If it has entries that are NaN or infinite, or too large for the codec.
         """
         parts = zip(self.states, self._pushed, strict=True)
-        return [torch.from_numpy(state.encode_push(own.of(payload).numpy())) for state, own in parts]
+        return [torch.from_numpy(state.encode_push(own.of(payload).numpy(), setting)) for state, own in parts]
 
     def pushed(self, parts: Sequence[Tensor]) -> Tensor:
         """Return the payload of a push as decoded by the servers."""
         return self._decode(parts, WorkerCodecState.decode_push, self._pushed)
 
-    def push_part(self, payload: Tensor, entries: Partition) -> list[Tensor]:
+    def push_part(self, payload: Tensor, entries: Partition, setting: int) -> list[Tensor]:
         """Encode the parts of a push with some of the entries; see `push`."""
         cuts = [within(own, entries) for own in self._partitions]
         parts = zip(self.states, cuts, strict=True)
         return [
-            torch.from_numpy(state.channel.send_part(cut.of(payload).numpy())) if cut.size else _NOTHING
+            torch.from_numpy(state.channel.send_part(cut.of(payload).numpy(), setting))
+            if cut.size
+            else _NOTHING
             for state, cut in parts
         ]
 
@@ -250,21 +253,23 @@ class Compression:
         codec = "none" if isinstance(self._composition.placement, Collective) else self._down
         return over_the_wire(self._fragments[fragment].of(parameters).clone(), codec)
 
-    def push(self, worker: int, ticket: int, payload: Tensor, fragment: int = -1) -> Tensor:
+    def push(self, push: Push, payload: Tensor) -> Tensor:
         """Return a push's payload as decoded by the servers; infinite if it cannot be encoded."""
+        worker, fragment = push.worker, push.fragment
         if fragment >= 0 and not self._entrywise:
-            return self._pushed_part(self._codecs_of(worker), payload, self._fragments[fragment])
+            codecs = self._codecs_of(worker)
+            return self._pushed_part(codecs, payload, self._fragments[fragment], push.setting)
         if self._entrywise:
             residual = self._pending_residuals.pop(worker, None)
             if residual is not None:
                 self._pushed_residuals[worker] = residual
             return over_the_wire(payload if residual is None else payload + residual, self._up)
         try:
-            parts = self._codecs_of(worker).push(payload)
+            parts = self._codecs_of(worker).push(payload, push.setting)
         except CodecError:
             return torch.full_like(payload, torch.inf)
         arrived = [
-            torch.from_numpy(server.decode_push(worker, ticket, part.numpy()))
+            torch.from_numpy(server.decode_push(worker, push.ticket, part.numpy()))
             for server, part in zip(self._servers, parts, strict=True)
         ]
         return gather(arrived, pushed_to(self._composition, self._partitions))
@@ -272,9 +277,9 @@ class Compression:
     def _hold(self, own: Sequence[Partition]) -> None:
         self._partitions, self._answered = own, answered_by(self._composition, own)
 
-    def _pushed_part(self, codecs: WorkerCodecs, payload: Tensor, entries: Partition) -> Tensor:
+    def _pushed_part(self, codecs: WorkerCodecs, payload: Tensor, entries: Partition, setting: int) -> Tensor:
         try:
-            parts = codecs.push_part(payload, entries)
+            parts = codecs.push_part(payload, entries, setting)
         except CodecError:
             return torch.full_like(payload, torch.inf)
         arrived = torch.empty_like(payload)

@@ -130,6 +130,7 @@ class ActionProcessor:
         own_rate = type(now.communication).rate_epoch is not Communication.rate_epoch
         self._rate_epoch = now.communication.rate_epoch if own_rate else None
         self._order_hooks: list[Any] = defined("on_release", now.communication, now.stragglers, now.selection)
+        self._order_hooks += defined("on_release", now.communication.codec)
 
     def watch(self, rule: Switching | None) -> None:
         """Call this switch rule after every update, besides the composition's parts."""
@@ -195,8 +196,10 @@ class ActionProcessor:
             mix.versions[number] = worker.version
             worker.push_weight = mix.push_weights.get(number, worker.push_weight)
         self.out.append(mix)
+        # a ring of n workers sends 2 (n - 1) of its n-th parts from each of them
         received = sum(len(row.keys() - {number}) for number, row in mix.rows.items())
-        size = received * self._wire_size.of(now.communication.codec, now.placement)
+        models = 2 * (len(mix.rows) - 1) if mix.meet else received
+        size = models * self._wire_size.of(now.communication.codec, now.placement)
         text = {"sent": mix.sent, "steps_first": not sends_before_step(now.communication), "rows": mix.rows}
         first = next(iter(mix.rows))
         columns = {"id": mix.push, "version": mix.versions[first], "bytes": size, "text": plain_json(text)}
@@ -228,6 +231,7 @@ class ActionProcessor:
         orders = release.orders
         if orders and "batch_size" in orders:
             worker.batch_size = orders["batch_size"]
+        worker.codec_setting = orders.get("codec", -1) if orders else -1
         release.ticket = worker.ticket = worker.ticket + 1
         worker.status = COMPUTING
         worker.overlapping = False

@@ -94,7 +94,7 @@ CALLED_IN_ALL: dict[str, tuple[str, ...]] = {
     "placement": ("ranges", "balance", "worker_bytes", "bytes_up", "bytes_down"),
     # a rule with a time alone is asked nothing else: see `never_asked`
     "switching": ("on_applied", "on_evaluated", "on_push", "on_timer", "on_switch_requested", "why_not"),
-    "codec": ("num_bits", "num_bytes", "encode", "decode"),
+    "codec": ("num_bits", "num_bytes", "encode", "decode", "at", "on_push", "on_release"),
 }
 
 
@@ -183,6 +183,13 @@ _RULES = (
             ("codec", lambda s: not s.communication.codec.entrywise),
             ("codec_down", lambda s: not s.communication.codec_down.entrywise),
         )
+    ),
+    _Rule(
+        "codec_down",
+        ("at", "on_push", "on_release"),
+        lambda s: False,
+        "answers are encoded, which no rule sets",
+        "set codec_down to the codec whose setting it chooses",
     ),
     _Rule(
         "placement",

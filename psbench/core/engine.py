@@ -433,7 +433,7 @@ class Engine:
         self.rule = rules.deciding if rules else None
         self.view.composition = rules.seen(self.view.in_force) if rules else 0
         self._processor.watch(self.rule)
-        parts = now.communication, now.stragglers, now.selection
+        parts = now.communication, now.communication.codec, now.stragglers, now.selection
         asked: list[Part] = [*parts, *([] if self.rule is None else [self.rule])]
         self._before_push: list[Hook] = defined("on_push", *asked)
 

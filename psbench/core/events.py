@@ -22,7 +22,7 @@ class Push:
     `compute_s` and `send_s` (seconds) and `loss` (mean over its samples) describe it for the log; a part may
     read only what it declares in `reads`, and finds that in `stats`. `overlapping`: the worker goes on
     computing while it waits for the answer. `fragment`: which entries it carries, of the `fragments` that the
-    communication part declares; -1 for all. The engine sets it.
+    communication part declares; -1 for all. The engine sets it. `setting`: that of the worker's codec.
     """
 
     id: int
@@ -38,6 +38,7 @@ class Push:
     stats: dict[str, float] | None = None
     overlapping: bool = False
     fragment: int = -1
+    setting: int = -1
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ A hook that a part does not define does nothing. Class attributes declare the pr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, SerializeAsAny, field_validator
 
@@ -87,6 +87,21 @@ class CodecPart(Part):
     def num_bytes(self, size: int) -> int:
         """Return the length of an encoded vector of `size` entries; it does not depend on their values."""
         raise NotImplementedError(f"{type(self).__name__} must define num_bytes")
+
+    def at(self, setting: int, size: int) -> CodecPart:
+        """Return the codec of a push of `size` entries with that setting; the part itself if it has one.
+
+        The setting is in the order `codec` of the worker's last release, and -1 without one.
+        """
+        return self
+
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        """React to a push before it is committed."""
+        return []
+
+    def on_release(self, worker: int, view: ClusterView) -> Orders:
+        """Return orders that go with a release, such as `codec`, the setting of the next push."""
+        return {}
 
     def shift_rate(self, size: int) -> float:
         """Return the rate at which a receiver adds decoded differences to the vector that it holds.
@@ -250,6 +265,22 @@ class Communication(Part):
     @classmethod
     def _codec(cls, value: Any) -> Part:
         return make_part("codec", value)
+
+    def fresh(self) -> Self:
+        """Return an equal part whose codec is in its initial state too."""
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return type(self)(**fields | {"codec": self.codec.fresh()})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the part and its codec as plain data."""
+        codec = self.codec.state_dict()
+        return super().state_dict() | ({"codec": codec} if codec else {})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load a state of `state_dict`."""
+        own = {**state}
+        self.codec.load_state_dict(own.pop("codec", {}))
+        super().load_state_dict(own)
 
     def fragments(self, layout: Layout) -> list[FragmentRanges]:
         """Return the entries of each fragment if a push carries one of several; empty if it carries all.

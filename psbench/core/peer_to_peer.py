@@ -96,6 +96,45 @@ class PairMixing(Mixing):
     )
 
 
+class GroupMixing(Mixing):
+    """The workers of a group wait for each other, and all go on from the same mixture of their models."""
+
+    needs = (
+        Need(
+            "consistency",
+            lambda c: isinstance(c, FormsGroups),
+            "{part} mixes the models of a group of waiting workers, and {other} forms no groups",
+        ),
+    )
+
+
+class AnyPeers(PeerToPeer):
+    """Any workers may exchange models: there is a link between every two of them."""
+
+    def receivers(self, worker: int, exchange: int, num_workers: int) -> list[int]:
+        """Return all others."""
+        return [other for other in range(num_workers) if other != worker]
+
+    senders = receivers
+
+
+class FormsGroups(Consistency):
+    """A commit takes the pushes of a group of workers, which are released together."""
+
+    needs = (
+        Need(
+            "aggregation",
+            lambda a: isinstance(a, GroupMixing),
+            "{part} commits the pushes of groups, and {other} does not mix the models of groups",
+        ),
+        Need(
+            "placement",
+            lambda p: isinstance(p, AnyPeers),
+            "{part} forms groups of any workers, and {other} has a graph or a server",
+        ),
+    )
+
+
 class WaitsForNeighbours(Consistency):
     """A worker waits only for its neighbours in a graph."""
 

@@ -126,7 +126,8 @@ class Strategy(Specification):
     @cached_property
     def reads(self) -> tuple[str, ...]:
         """The statistics of a push or report that some part reads, or the switch rule."""
-        return tuple(sorted({*self._rule_reads, *(name for part in self.parts for name in part.reads)}))
+        parts = *self.parts, self.communication.codec
+        return tuple(sorted({*self._rule_reads, *(name for part in parts for name in part.reads)}))
 
     def under_rule(self, rule: Switching) -> Strategy:
         """Return the composition as one of a switching strategy with that rule."""
@@ -212,7 +213,7 @@ class Strategy(Specification):
         """The part whose decisions depend on tensors; empty if none does, and `timing_only` is possible."""
         if self.selection.remembers:
             return self.selection.name
-        for part in self.parts:
+        for part in (*self.parts, self.communication.codec):
             if set(part.measures) - {"server_load"} or not set(part.reads) <= {"compute_s", "send_s"}:
                 return part.name
         return "" if set(self._rule_reads) <= {"compute_s", "send_s"} else "its switch rule"
@@ -269,12 +270,21 @@ class Strategy(Specification):
         return round(sum(of_all(each, num_workers)[way] if to_all else each for each, to_all in sums))
 
     def bytes_up(
-        self, size: WireSize, num_workers: int, fragment: FragmentRanges | None = None, version: int = 0
+        self,
+        size: WireSize,
+        num_workers: int,
+        fragment: FragmentRanges | None = None,
+        version: int = 0,
+        setting: int = -1,
     ) -> int:
-        """Return the bytes of a push of a fragment or of all entries, computed on that version."""
+        """Return the bytes of a push of a fragment or of all entries, computed on that version.
+
+        `setting`: that of the worker's codec.
+        """
         if self.aggregation.exchanges:
             return self.placement.bytes_up(self._exchanged_bytes(size, version, num_workers, 0), num_workers)
-        num_bytes = size.of(self.communication.codec, self.placement, fragment, self.vectors_of_a_push)
+        codec, vectors = self.communication.codec, self.vectors_of_a_push
+        num_bytes = size.of(codec, self.placement, fragment, vectors, setting)
         return self.placement.bytes_up(num_bytes, num_workers)
 
     def bytes_down(

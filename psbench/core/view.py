@@ -78,6 +78,8 @@ class WorkerView:
     allowance: int = -1
     #: the entries that its next push carries; -1: all
     fragment: int = -1
+    #: the setting of its codec for its next push; -1: the only one, or the first
+    codec_setting: int = -1
     #: how often each fragment had been updated when the worker was sent it
     fragment_updates: list[int] = field(default_factory=list)
     #: without a server: how often its model was mixed with others', and that number when it came

@@ -39,6 +39,8 @@ class WorkerLoop:
         Whether a push is under way while the worker computes (overlap).
     fragment : int
         The entries that the next push carries, by the last orders; -1: all.
+    setting : int
+        The codec's setting for the next push, by the last release; -1: the only one, or the first.
 
     Examples
     --------
@@ -58,7 +60,7 @@ class WorkerLoop:
         self.reads = composition.reads
         self.ticket = self.version = -1
         self.exchanging = False
-        self.fragment = -1
+        self.fragment = self.setting = -1
         self.chunk = 0
         self._chunk_orders: Orders = {}
         self.injection: Orders = {}
@@ -101,6 +103,7 @@ class WorkerLoop:
         self.ticket, self.version = ticket, version
         self._allowance = None if allowance < 0 else allowance
         self._push_ordered = False  # an order that came while it waited is obsolete: it has pushed
+        self.setting = orders.get("codec", -1)
         self.on_orders(orders)
         if then == "push":
             return "push"
@@ -202,6 +205,7 @@ class WorkerLoop:
             stats={**self._statistics(measured), **reported} or None,
             overlapping=overlapping,
             fragment=self.fragment,
+            setting=self.setting,
         )
         self.exchanging, self._push_ordered = overlapping, False
         self._epoch = self.epoch
@@ -256,6 +260,7 @@ _SAVED = (
     *(
         "injection",
         "fragment",
+        "setting",
         "_epoch",
         "_epochs_per_step",
         "_compute_s",

@@ -82,7 +82,7 @@ class TrialOptions(NamedTuple):
         Of the smallest batch: no more are taken, as some layers need several.
     seed : int
         Of what the forward draws.
-    precision : "bf16" or None
+    precision : "bf16", "fp16" or None
         See `FlatModel`.
     shrinks : str
         What may give a worker a batch of one sample; empty: nothing does.

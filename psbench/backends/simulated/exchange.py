@@ -250,7 +250,7 @@ class ServerExchange(WorkersExchange):
 
     def push(self, push: Push, payload: Tensor, buffers: Tensor) -> Callable[[], Tensor | None]:
         """Encode a payload and store it with the current running statistics."""
-        vector = self._compression.push(push.worker, push.ticket, payload, push.fragment)
+        vector = self._compression.push(push, payload)
         self._carried[push.worker] = vector, buffers.clone()
         return lambda: vector
 

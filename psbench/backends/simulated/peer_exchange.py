@@ -54,9 +54,11 @@ class PeerExchange(WorkersExchange):
     def mix(self, mix: act.Mix, now: float) -> None:
         """Mix models simultaneously, from their values before the exchange."""
         made = {worker: self._mixture(worker, row, mix) for worker, row in mix.rows.items()}
+        waiting = mix.rows if mix.meet else [next(iter(mix.rows))]
+        met_s = self._links.ring(list(mix.rows), now) if mix.meet else now
         for worker, row in mix.rows.items():
-            if worker == self._initiator(mix):
-                self._ready_s[worker] = self._arrived(mix, worker, row, now)
+            if worker in waiting:
+                self._ready_s[worker] = met_s if mix.meet else self._arrived(mix, worker, row, now)
                 if (model := made[worker]) is not None:
                     self._mixed[worker] = model
             elif (model := made[worker]) is not None:
@@ -64,10 +66,6 @@ class PeerExchange(WorkersExchange):
                 self._models[worker].parameters.copy_(model[0])
         self._versions |= mix.versions
         self._forget()
-
-    def _initiator(self, mix: act.Mix) -> int:
-        """Return the worker that is released with its new model: the first of a pair."""
-        return next(iter(mix.rows))
 
     def _mixture(self, worker: int, row: Mapping[int, float], mix: act.Mix) -> ModelVectors | None:
         """Return the mixture of a worker's current model and the received models, with running statistics."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from psbench.clusters import Profile
@@ -35,9 +35,9 @@ class PeerLinks:
         self._down_s = [num_bytes / (BYTES_PER_MBIT * mbit) for mbit in profile.down_mbit_s]
         self._unthrottled = self._up_s, self._down_s
         self._throttles = Throttles(profile)
+        self._num_bytes, self._profile = num_bytes, profile
         self._alone_s = num_bytes / achieved(profile.achieved_rates, num_bytes)
-        waits = 1 + 2 * extra_round_trips(num_bytes, profile.first_window_bytes)
-        self._latency = [waits * latency for latency in profile.latency_s]
+        self._latency = self._latencies(num_bytes)
         self._up_free = [0.0] * len(self._up_s)
         self._down_free = [0.0] * len(self._up_s)
         #: when what a worker sent at a version reaches whom: seconds by (sender, version, receiver)
@@ -45,18 +45,47 @@ class PeerLinks:
 
     def send(self, sender: int, receiver: int, now: float) -> float:
         """Return the arrival time in seconds of a model that is sent now."""
-        if now >= self._throttles.next_s:
-            parts = self._throttles.at(now)
-            self._up_s, self._down_s = (
-                [seconds / part for seconds, part in zip(all_, parts, strict=True)]
-                for all_ in self._unthrottled
-            )
+        self._advance(now)
         begins = max(now, self._up_free[sender])
         self._up_free[sender] = begins + self._up_s[sender]
         passed = begins + max(self._up_s[sender], self._down_s[receiver], self._alone_s)
         passed = max(passed, self._down_free[receiver] + self._down_s[receiver])
         self._down_free[receiver] = passed
         return passed + max(self._latency[sender], self._latency[receiver])
+
+    def ring(self, workers: Sequence[int], now: float) -> float:
+        """Return when workers have added up their models in a ring, seconds; see `Network.ring`.
+
+        It begins when the links of all are free, and takes them until its end.
+        """
+        size = len(workers)
+        if size == 1:
+            return now
+        self._advance(now)
+        begins = max(now, *(self._up_free[each] for each in workers))
+        begins = max(begins, *(self._down_free[each] for each in workers))
+        part = self._num_bytes / size
+        passes_s = max(max(self._up_s[each], self._down_s[each]) for each in workers) / size
+        passes_s = max(passes_s, part / achieved(self._profile.achieved_rates, part))
+        latencies = self._latencies(part)
+        ends = begins + 2 * (size - 1) * (passes_s + max(latencies[each] for each in workers))
+        for worker in workers:
+            self._up_free[worker] = self._down_free[worker] = ends
+        return ends
+
+    def _advance(self, now: float) -> None:
+        """Change the rates to what they are now."""
+        if now >= self._throttles.next_s:
+            parts = self._throttles.at(now)
+            self._up_s, self._down_s = (
+                [seconds / part for seconds, part in zip(all_, parts, strict=True)]
+                for all_ in self._unthrottled
+            )
+
+    def _latencies(self, num_bytes: float) -> list[float]:
+        """Return the latencies of messages of that size, which may wait for their window."""
+        waits = 1 + 2 * extra_round_trips(num_bytes, self._profile.first_window_bytes)
+        return [waits * latency for latency in self._profile.latency_s]
 
     def spread(self, sender: int, version: int, receivers: Iterable[int], now: float) -> None:
         """Send the model of a version to these workers."""

@@ -284,7 +284,7 @@ class Workers:
         compute_s = self._step_times.next(worker, samples, begins_s)
         if self._trainer is not None:
             self._compute_push(worker, version, samples, begins_s + compute_s)
-        num_bytes = self._transfers.bytes_of_push(-1, version)
+        num_bytes = self._transfers.bytes_of_push(-1, version, -1)
         return Push(-1, worker, ticket, version, samples, 1, num_bytes, compute_s)
 
     def _compute_push(self, worker: int, version: int, samples: int, ends_s: float) -> None:
@@ -422,7 +422,7 @@ class Workers:
 
     def _push(self, worker: Worker, overlapping: bool, now: float) -> None:
         loop = worker.loop
-        num_bytes = self._transfers.bytes_of_push(loop.fragment, loop.version)
+        num_bytes = self._transfers.bytes_of_push(loop.fragment, loop.version, loop.setting)
         if self._trainer is None:
             none = numbers_of(None, loop.reads)
             push = loop.push(-1, bytes=num_bytes, overlapping=overlapping, measured=none)

@@ -238,13 +238,22 @@ def lose_replica(run: RunState) -> None:
 
 
 def must_keep(run: RunState, actions: Sequence[Action]) -> bool:
-    """Return whether an answer releases a worker, so that the replica must store the state first."""
-    return run.replica.is_there and any(type(action) is Release for action in actions)
+    """Return whether the replica must store a state before an answer is sent.
+
+    That is if the answer releases a worker, and the replica lags by as many updates as it may.
+    """
+    replica = run.replica
+    if not (replica.is_there and any(type(action) is Release for action in actions)):
+        return False
+    every = run.workload.experiment.recovery.replica_every
+    # without a lag, answers that make no update count too
+    return every == 1 or replica.stream is None or run.view.version - replica.version >= every
 
 
 def keeps_evaluations(run: RunState) -> bool:
     """Return whether the replica stores each evaluation on arrival, between two steps of workers."""
-    return run.replica.is_there and not run.replica.asks
+    is_current = run.workload.experiment.recovery.replica_every == 1
+    return run.replica.is_there and is_current and not run.replica.asks
 
 
 def keep(run: RunState, rest: Sequence[Action] = ()) -> Script[None]:
@@ -266,6 +275,7 @@ def keep(run: RunState, rest: Sequence[Action] = ()) -> Script[None]:
         replica.stream.begin_where(run.log_stream)
         replica.since = replica.stream.sent
     replica.awaited = tag = next(run.numbers)
+    replica.version = run.view.version
     run.log_stream.held = True
     idle = idle_workers(run.view, released(rest)) if replica.asks else {}
     present = run.peers.workers()

@@ -34,8 +34,9 @@ def take(run: RunState, worker: int, message: PushMessage) -> None:
     send_s = max(0.0, run.clock_s - message.sent_s)
     # a void push may be of another composition, with other fragments and statistics
     is_current = _is_current(run, worker, message.ticket)
-    fragment = run.view.workers[worker].fragment if is_current else -1
-    num_bytes = state.bytes_up(fragment, message.version)
+    known = run.view.workers[worker]
+    fragment, setting = (known.fragment, known.codec_setting) if is_current else (-1, -1)
+    num_bytes = state.bytes_up(fragment, message.version, setting)
     # fmt: off
     push = ev.Push(
         state.next_number, worker, message.ticket, message.version, message.samples, message.steps,

@@ -204,8 +204,9 @@ class PushState:
     done: dict[int, tuple[int, int]] = field(default_factory=dict)
     #: numbers of pushes without a finite payload; the run diverges if one of them is handled and not void
     not_finite: set[int] = field(default_factory=set)
-    #: bytes of a push by its fragment and its version, and the statistics that parts read; of `composition`
-    bytes_up: Callable[[int, int], int] = lambda fragment, version: 0
+    #: bytes of a push by its fragment, its version and its codec's setting, and the statistics that parts
+    #: read; of `composition`
+    bytes_up: Callable[[int, int, int], int] = lambda fragment, version, setting: 0
     reads: Sequence[str] = ()
 
 
@@ -308,6 +309,8 @@ class ReplicaState:
     stream: LogStream | None = None
     #: rows and texts of the log before those that the replica was sent
     since: tuple[int, int] = (0, 0)
+    #: the version of the last state that the replica was sent
+    version: int = -1
     #: the tag of the state that the replica is to confirm; None if it has confirmed the last one
     awaited: int | None = None
 

@@ -352,6 +352,9 @@ class MixModels(Message, kind=57):
     `worker` is the one that is released with its new model; another, of a pair, goes on with its own step.
     The models are those that were sent at the version `key`, or, below 0, as they are when all are asked. For
     `lost` workers none waits, nor for those of which a `NeighbourLost` with a higher `number` has come.
+
+    If the workers of the row `meet`, each is sent its own order, and they add up their models in a ring. If
+    one of them is lost, those without the sum go on with their own models.
     """
 
     worker: int
@@ -359,6 +362,7 @@ class MixModels(Message, kind=57):
     row: dict[int, float]
     number: int
     lost: list[int] = []
+    meet: bool = False
 
 
 class GiveModel(Message, kind=58):

@@ -106,7 +106,6 @@ class ParameterSlice:
         self.is_shared = is_bare(composition)
         self._codec_of = composition, streams, number
         self._codec = None if self.is_shared else ServerCodecState(composition, self._length, streams, number)
-        self._num_bytes = composition.communication.codec.num_bytes
         self.payloads: dict[PushKey, Tensor] = {}
         self.busy = _Busy()  #: counts what is done `with` it as serving
         #: what takes note of seconds that codecs and updates take
@@ -187,7 +186,7 @@ class ParameterSlice:
 
     def _receive_encoded(self, key: PushKey, payload: Tensor, codec: ServerCodecState) -> None:
         part, buffers = split(payload, self._pushed, self._num_buffers)
-        if part.dtype != torch.uint8 or len(part) != self._num_bytes(self._pushed):
+        if part.dtype != torch.uint8 or not codec.takes(len(part)):
             self.replace_missing(key)
             return
         try:
