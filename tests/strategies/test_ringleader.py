@@ -143,7 +143,7 @@ def test_a_run_goes_on_with_its_table(tmp_path):
 
 def test_a_lost_worker_is_neither_waited_for_nor_remembered():
     cluster = {"workers": 3, "step_time": "constant", "failures": [{"worker": 2, "at_s": 0.3}]}
-    done = ps.run(unlike(cluster=cluster, lr=0.2, stop={"updates": 400}))
+    done = ps.run(unlike(cluster=cluster, stop={"updates": 900}))
     left = np.linalg.lstsq(least_squares.X[:2].reshape(-1, 2), least_squares.Y[:2].reshape(-1), rcond=None)
     np.testing.assert_allclose(done.parameters, left[0], atol=1e-4)
 
