@@ -127,7 +127,7 @@ class _Knowledge:
         first = mixing["steps_first"]
         before = dict(self.heard)
         # all of a group have stepped, and of a pair the one that asked for the exchange
-        pushers = set() if pusher is None else {pusher} | (self._waiting & mixing["rows"].keys())
+        pushers: set[int] = set() if pusher is None else {pusher, *(self._waiting & mixing["rows"].keys())}
         self._waiting -= pushers
         for each in pushers if first else ():
             before[each] = self._with_own(each, before[each])

@@ -143,7 +143,9 @@ def _threshold(
     if not len(between):  # nearly all samples coincide
         between = np.array([highest])
     ends = [np.sort(along[each], axis=1) for each in pairs]
-    near, distant = (_weight_split(between, *own.T, w) for own, w in zip(ends, weights, strict=True))
+    near, distant = (
+        _weight_split(between, own[:, 0], own[:, 1], w) for own, w in zip(ends, weights, strict=True)
+    )
     threshold = float(between[np.argmin(near - distant)])
     above = along > threshold
     split = [above[each[:, 0]] != above[each[:, 1]] for each in pairs]

@@ -94,7 +94,8 @@ class _MQGrad(_Adaptive):
         if judged <= self.last:
             return self.last - judged
         if judged % self.own.explore == 0:
-            return judged // self.own.explore % settings
+            turn: int = judged // self.own.explore % settings
+            return turn
         means: dict[int, float] = {}
         for setting, reward in self.judged:
             known = means.get(setting, reward)

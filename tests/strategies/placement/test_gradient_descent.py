@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from toybox import at_night
 from vectors import pushed
 
 from psbench.checkpoints.file import Checkpoint
@@ -169,7 +170,7 @@ def test_nothing_moves_where_only_time_passes():
 
 @pytest.mark.slow
 @pytest.mark.dask
-@pytest.mark.parametrize("strategy", ["map_reduce", "bsp"])
+@pytest.mark.parametrize("strategy", ["map_reduce", *at_night("bsp")])
 def test_a_live_run_ends_at_the_same_update(strategy, scheduler):
     settings = {"cluster": toy_cluster([1.0, 1.0]), "stop": {"tolerance": 0.03, "updates": 200}}
     live = run(descent(strategy, backend="dask", scheduler=scheduler, **settings))
