@@ -96,6 +96,16 @@ def test_every_message_is_decoded_as_it_was_encoded(kind: type[Message]) -> None
         assert same(getattr(message, name), getattr(found, name)), name
 
 
+@pytest.mark.parametrize(
+    ("kind", "problem"), [(0, "is that of Hello"), (256, "does not fit into a byte"), (-1, "does not fit")]
+)
+def test_a_kind_that_cannot_be_given_is_refused_with_one_that_is_free(kind: int, problem: str) -> None:
+    free = min({*range(256)} - {*_KINDS})
+    with pytest.raises(TypeError, match=rf"^Clash: kind {kind} {problem}.*; .* not used yet is {free}$"):
+        type(Message)("Clash", (Message,), {}, kind=kind)
+    assert free not in _KINDS
+
+
 @pytest.mark.parametrize("kind", _KINDS.values(), ids=lambda kind: kind.__name__)
 def test_fields_that_are_missing_unknown_or_mistyped_are_refused(kind: type[Message]) -> None:
     body, payload = example(kind).encode()
