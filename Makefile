@@ -125,9 +125,9 @@ nightly: test notebooks lowest prerelease  ## and the tests that are long and ra
 	@$(BIN)/python -m tests.chaos --minutes 20
 	@$(BIN)/python -m tests.chaos --minutes 10 --one
 
-pictures: $(VENV)/.dev  ## take the README's pictures anew, with the browser tests
-	@$(PYTEST) -n 0 -m browser tests/widgets/test_browser_student.py tests/widgets/test_browser_lab.py
-	@mkdir -p notebooks/pictures && cp build/screenshots/lab.webp build/screenshots/lab-compare-dark.png notebooks/pictures/
+pictures: $(VENV)/.dev  ## take the README's picture anew, with the browser tests
+	@$(PYTEST) -n 0 -m browser tests/widgets/test_browser_student.py
+	@cp build/screenshots/lab.webp notebooks/pictures/
 
 # two cores at most: notebooks run one after another; `make pictures notebooks-fresh` makes all stored output anew
 notebooks-fresh: $(VENV)/.dev  ## run the notebooks at full size, and store their outputs (an hour)

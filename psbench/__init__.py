@@ -19,6 +19,7 @@ defer_grammar()
 if TYPE_CHECKING:
     from psbench import strategies
     from psbench.backends.control import Control
+    from psbench.causes import why
     from psbench.core.log import EventLog
     from psbench.core.stop import Stop
     from psbench.core.strategy import Strategy
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 #: `import psbench` needs neither torch nor anything else that is large
 _NAMES = {
     "psbench.backends.control": ("Control",),
+    "psbench.causes": ("why",),
     "psbench.core.log": ("EventLog",),
     "psbench.core.stop": ("Stop",),
     "psbench.core.strategy": ("Strategy",),
@@ -84,6 +86,7 @@ __all__ = [
     "run",
     "strategies",
     "sweep",
+    "why",
     "write_report",
 ]
 

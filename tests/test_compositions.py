@@ -16,7 +16,6 @@ from draws import SHARDINGS, draw_experiment, draw_strategy, kinds
 from toybox import take_out
 
 from psbench import strategies
-from psbench.backends.replay import replay
 from psbench.core.compatibility import doubts
 from psbench.core.log import Kind
 from psbench.core.strategy import DOMAINS, Strategy
@@ -24,6 +23,7 @@ from psbench.errors import DoubtfulComposition
 from psbench.experiment import Experiment
 from psbench.metrics import conservation
 from psbench.runs.execution import run
+from psbench.runs.replaying import replay
 from psbench.strategies import CATALOGUE
 from psbench.strategies.catalogue.composition import Published
 from psbench.strategies.codecs import Plain

@@ -78,7 +78,9 @@ exact_csv = (
 
 
 @pytest.mark.parametrize(("suffix", "read"), [(".csv", exact_csv), (".parquet", pd.read_parquet)])
-@pytest.mark.parametrize("table", ["curves", "training", "events", "contributions", "trained", "utilisation"])
+@pytest.mark.parametrize(
+    "table", ["curves", "training", "events", "contributions", "trained", "utilisation", "neighbourhoods"]
+)
 def test_a_table_is_written_and_read_back(suffix, read, table, run, tmp_path):
     path = run.export(tmp_path / "new" / f"table{suffix}", table)
     found = read(path)

@@ -33,7 +33,7 @@ from psbench.clusters.connection import ConnectionSettings
 from psbench.clusters.scheduler import address_of
 from psbench.core.log import ROW, EventLog, Kind
 from psbench.errors import DamagedFile, DataError, ParameterError, ReplayMismatch, SpecError
-from psbench.metrics.recording import recording
+from psbench.metrics.recording_reader import recording
 from psbench.results.frames import TABLES
 from psbench.results.record_file import read_facts, read_summary
 from psbench.results.storage import write_log

@@ -24,7 +24,7 @@ from psbench import strategies
 from psbench.core.checked_log import check_log
 from psbench.core.log import FIELDS, Kind
 from psbench.errors import SpecError
-from psbench.metrics.recording import recording
+from psbench.metrics.recording_reader import recording
 from psbench.runs.execution import run
 from psbench.testing import toy_experiment
 

@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from psbench import strategies
-from psbench.backends.replay import replay
 from psbench.core.actions import Apply, Release
 from psbench.core.events import Join, Leave, SwitchRequested
 from psbench.core.log import FIELDS, ROW, EventLog, Kind
@@ -21,6 +20,7 @@ from psbench.metrics import clock_lead
 from psbench.metrics.rows import trained
 from psbench.results.storage import read_log, write_log
 from psbench.runs.execution import run
+from psbench.runs.replaying import replay
 from psbench.strategies import CATALOGUE, make_strategy
 from psbench.testing import ScriptedCluster, toy_experiment
 from psbench.testing.toys import toy_cluster

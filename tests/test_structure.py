@@ -1,7 +1,9 @@
 """How the package is built: no cycles, few arguments, privacy, and little in the package root."""
 
 import ast
+import json
 import re
+import sys
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -11,6 +13,11 @@ import numpy as np
 import pytest
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
+
+from psbench.cli import main
+from psbench.experiment import Experiment
+from psbench.training.build import Workload
+from psbench_widgets.check import as_values, check
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = (
@@ -28,6 +35,7 @@ IN_THE_ROOT = {
         "terminal.py",
         "progress.py",
         "progress_events.py",
+        "percents.py",
         "arrays.py",
         "backend.py",
     ),
@@ -42,6 +50,7 @@ HOMES = [
     ROOT,
     ROOT / "psbench",
     ROOT / "psbench/backends/dask",
+    ROOT / "psbench/causes",
     ROOT / "psbench/twin",
 ]
 #: documents of the site that name files
@@ -195,9 +204,7 @@ def test_names_of_tests_are_short():
 
 
 def test_the_drawing_of_the_packages_is_the_contract():
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    layers = [layer for each in contracts if each["type"] == "layers" for layer in each["layers"]]
-    named = [name.strip() for layer in layers for name in layer.split("|")]
+    named = [name.strip() for layer in layers() for name in layer.split("|")]
     page = (ROOT / "notebooks/site/architecture.md").read_text()
     drawing = re.search(r"```text\n(.*?)```", page, re.DOTALL)[1]
     assert re.findall(r"\bpsbench[.\w]+", drawing) == named
@@ -206,6 +213,32 @@ def test_the_drawing_of_the_packages_is_the_contract():
         for name in import_graph().modules
     }
     assert modules - {"psbench", "psbench.__main__"} == set(named)
+
+
+#: pydantic calls the validators of the class that it builds from here
+BUILDER = "psbench.core.specification"
+#: an experiment asks its backend, which is found by its name, whether it can run it
+ASKS_BACKEND = ("psbench.experiment", "psbench.backends.simulated")
+
+
+def test_an_experiment_is_handed_down_from_command_to_engine(capsys):
+    calls = handed_on(lambda: main(["run", "--set", "stop.updates=4", "--json"]))
+    assert json.loads(capsys.readouterr().out)["updates"] == 4
+    assert ("psbench.backends.simulated.simulation", "psbench.training.build") in calls  # to build the engine
+    check_upward(calls)
+
+
+def test_values_of_the_panel_are_handed_down_to_the_experiment():
+    found = []
+    calls = handed_on(lambda: found.append(check(as_values(Experiment())).experiment))
+    assert found == [Experiment()]
+    check_upward(calls)
+
+
+def check_upward(calls):
+    up = upward(calls)
+    assert {(caller, callee) for caller, callee in up if caller != BUILDER} == {ASKS_BACKEND}
+    assert len(up) <= 3
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -218,6 +251,57 @@ def test_paths_that_texts_name_exist(text):
 def test_links_of_texts_lead_to_files(text):
     """Links and pictures, except addresses on the internet."""
     assert broken_links(ROOT / text) == []
+
+
+def layers():
+    """Return the layers of packages from top to bottom, as the import contract lists them."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    return [layer for each in contracts if each["type"] == "layers" for layer in each["layers"]]
+
+
+def handed_on(work):
+    """Return the pairs of modules of which one hands an experiment, or values of one, to the other."""
+    names = {
+        str(path): ".".join(path.relative_to(p.parent).with_suffix("").parts)
+        for p in PACKAGES
+        for path in p.rglob("*.py")
+    }
+    pairs = set()
+
+    def look(frame, event, _):
+        if event != "call" or (callee := names.get(frame.f_code.co_filename)) is None:
+            return
+        code = frame.f_code
+        given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        if not any(is_of_an_experiment(frame.f_locals.get(name)) for name in given):
+            return
+        caller = frame.f_back
+        while caller is not None and caller.f_code.co_filename not in names:
+            caller = caller.f_back
+        if caller is not None:
+            pairs.add((names[caller.f_code.co_filename], callee))
+
+    sys.setprofile(look)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return {tuple(name.removesuffix(".__init__") for name in pair) for pair in pairs}
+
+
+def is_of_an_experiment(value):
+    is_specification = isinstance(value, dict) and bool({"strategy", "name"} & value.keys())
+    return is_specification or isinstance(value, (Experiment, Workload))
+
+
+def upward(calls):
+    """Return the calls from a module to one of a higher layer."""
+    levels = {name.strip(): -place for place, layer in enumerate(layers()) for name in layer.split("|")}
+
+    def level(module):
+        return next(levels[name] for name in levels if f"{module}.".startswith(f"{name}."))
+
+    return {(caller, callee) for caller, callee in calls if level(callee) > level(caller)}
 
 
 def broken_links(path):
@@ -233,6 +317,14 @@ def missing_paths(text):
 
 
 # -------------------------------------------------------------------- that the tests see what they should
+
+
+def test_a_call_to_a_higher_layer_is_found():
+    calls = {
+        ("psbench.runs.execution", "psbench.cli.monitor"),
+        ("psbench.runs.execution", "psbench.experiment"),
+    }
+    assert upward(calls) == {("psbench.runs.execution", "psbench.cli.monitor")}
 
 
 def test_cycles_are_found():

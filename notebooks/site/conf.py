@@ -7,6 +7,8 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 import catalogue_pages  # noqa: E402
+from docutils import nodes  # noqa: E402
+from latex2mathml.converter import convert  # noqa: E402
 
 import psbench  # noqa: E402
 
@@ -36,6 +38,7 @@ html_sidebars = {page: [] for page in _ALONE.split()}
 nb_execution_mode = "off"
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
+html_math_renderer = "mathml"
 autosummary_generate = True
 autodoc_typehints = "none"  # the sections of the docstrings name the types
 napoleon_google_docstring = False
@@ -57,8 +60,16 @@ def link_glossary(_app, _what, name, _object, _options, lines):
         lines += ["", ".. seealso:: The terms are defined in the :doc:`glossary </glossary>`.", ""]
 
 
+def write_mathml(page, formula):
+    """Write a formula as MathML, which browsers draw by themselves: no page loads a script for it."""
+    display = "block" if isinstance(formula, nodes.math_block) else "inline"
+    page.body.append(convert(formula.astext(), display=display))
+    raise nodes.SkipNode
+
+
 def setup(app):
-    """Write the generated pages before they are read, and link the glossary from docstrings."""
+    """Write the generated pages before they are read, draw formulas, and link the glossary from docstrings."""
+    app.add_html_math_renderer("mathml", (write_mathml, None), (write_mathml, None))
     app.connect("builder-inited", lambda app: catalogue_pages.write(Path(app.srcdir)))
     # after napoleon, which would take the lines for a part of the docstring's last section
     app.connect("autodoc-process-docstring", link_glossary, priority=900)

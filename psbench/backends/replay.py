@@ -7,23 +7,19 @@ is replayed on a laptop, without its data.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from psbench.core import events as ev
+from psbench.core.actions import Action
 from psbench.core.engine import Engine
 from psbench.core.log import EventLog, Kind
-from psbench.core.rounding import largest_remainder
 from psbench.core.view import ClusterView
-from psbench.core.wire_size import WireSize
 from psbench.errors import ProtocolError, ReplayMismatch
-from psbench.seeds import Streams
-
-if TYPE_CHECKING:
-    from psbench.results.run import Run
 
 _EVENTS = {
     *(Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.REPORT, Kind.TIMER, Kind.MEASURED),
@@ -34,26 +30,26 @@ _EVENTS = {
 _FAILING = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
 
-def replay(run: Run) -> int:
-    """Take every decision of a recorded run again.
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One answer of a recorded run's engine.
 
-    Parameters
+    Attributes
     ----------
-    run : Run
-        Simulated or live.
-
-    Returns
-    -------
-    int
-        The number of log rows that were compared, all of them equal.
-
-    Raises
-    ------
-    ReplayMismatch
-        With the first row that differs: its number, what was recorded and what was decided now.
+    rows : (int, int)
+        Its rows of the log: the first, and the one after the last.
+    event : Event or None
+        What it answers; None at the begin and after a resume, and of an evaluation that no rule sees.
+    actions : sequence of Action
+        What the engine decided, in order; complete, as a backend performs it.
+    view : ClusterView
+        As of the end of the answer: read it before the next decision is taken.
     """
-    again = EventLog()
-    return Replay(run.log, again, _engine(run, again)).play()
+
+    rows: tuple[int, int]
+    event: ev.Event | None
+    actions: Sequence[Action]
+    view: ClusterView
 
 
 class Replay:
@@ -75,48 +71,51 @@ class Replay:
         self._recorded, self._again, self._engine = recorded, again, engine
 
     def play(self) -> int:
-        """Repeat every decision; see `replay`."""
+        """Repeat every decision; return the number of rows, all of them equal.
+
+        Raises
+        ------
+        ReplayMismatch
+            With the first row that differs.
+        """
+        rows = 0
+        for decision in self.decisions():
+            rows = decision.rows[1]
+        return rows
+
+    def decisions(self) -> Iterator[Decision]:
+        """Yield every decision as it is repeated.
+
+        Raises
+        ------
+        ReplayMismatch
+            At the first row that differs.
+        """
         recorded, again, engine = self._recorded, self._again, self._engine
         rows = recorded.rows()
         engine.pause_for_evaluations(lambda: bool((rows["kind"][len(again) :][:1] == Kind.EVALUATED).any()))
         at = 0
         while at < len(rows):
             row = rows[at]
+            event: ev.Event | None = None
+            actions: Sequence[Action] = ()
             if row["kind"] == Kind.EVALUATED and row["id"] <= 0:  # no rule sees the first and the last
-                again.extend(rows[at : at + 1], [recorded.text(row["text"])])
+                evaluated = rows[at : at + 1].copy()
+                evaluated["text"] = again.number(recorded.text(row["text"]))
+                again.extend(evaluated, ())
             elif not engine.view.workers:
                 with _deciding(recorded, at):
-                    engine.begin(_starters(rows[at:]), float(row["time_s"]))
+                    actions = engine.begin(_starters(rows[at:]), float(row["time_s"]))
             elif row["kind"] in _EVENTS:
-                _feed(engine, row, recorded, at)
+                event, actions = _feed(engine, row, recorded, at)
             else:  # fewer rows were decided now than then
                 break
             before, at = at, _compare(recorded, again, at)
             if at == before:  # nothing was decided: the log begins with no worker
                 break
+            yield Decision((before, at), event, actions, engine.view)
         if at < len(rows):
             raise ReplayMismatch(f"row {at}: recorded {describe(recorded, at)}; decided now: nothing more")
-        return at
-
-
-def _engine(run: Run, log: EventLog) -> Engine:
-    experiment, meta = run.experiment, run.meta
-    changes = [json.loads(run.log.text(n))["epochs"] for n in run.log.of_kind(Kind.RESUME)["text"]]
-    epochs = changes[0][0] if changes else experiment.stop.epochs
-    view = ClusterView(
-        num_workers=meta["num_workers"],
-        dataset_size=meta["dataset_size"],
-        global_batch=experiment.batch_size,
-        epochs=epochs,
-        capacity=meta.get("capacity", ()),
-        rate=experiment.worker_optimizer.rate,
-        rng=Streams(experiment.seed).generator("strategy"),
-    )
-    batches = largest_remainder(experiment.batch_size, [1.0] * view.num_workers)
-    buffer_bytes = meta["model_bytes"] - 4 * meta["num_parameters"]
-    size = WireSize(meta["layout"], buffer_bytes, shapes=meta.get("shapes", ()))
-    strategy, plateau = experiment.strategy, experiment.plateau
-    return Engine(strategy, view, batch_sizes=batches, wire_size=size, log=log, plateau=plateau)
 
 
 def _starters(rows: np.ndarray[Any, Any]) -> list[int]:
@@ -125,13 +124,12 @@ def _starters(rows: np.ndarray[Any, Any]) -> list[int]:
     return [int(worker) for worker in rows["worker"][: others[0] if len(others) else len(rows)]]
 
 
-def _feed(engine: Engine, row: Any, recorded: EventLog, at: int) -> None:
+def _feed(engine: Engine, row: Any, recorded: EventLog, at: int) -> tuple[ev.Event | None, Sequence[Action]]:
     with _deciding(recorded, at):
         event = _event(engine, row, recorded.text(row["text"]))
         if isinstance(event, dict):
-            engine.resume(event["spared"], event["epochs"][1], event.get("again", ()))
-        else:
-            engine.handle(event, float(row["time_s"]))
+            return None, engine.resume(event["spared"], event["epochs"][1], event.get("again", ()))
+        return event, engine.handle(event, float(row["time_s"]))
 
 
 @contextmanager

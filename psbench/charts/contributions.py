@@ -9,7 +9,7 @@ import numpy as np
 
 from psbench.charts.colours import BLUE, ORANGE, VIOLET
 from psbench.charts.names import TITLES
-from psbench.charts.pieces import framed, layered, tooltips
+from psbench.charts.pieces import framed, label_height, label_rows, layered, tooltips
 from psbench.charts.source import Data, height_of, labels_in, source
 
 _STEP = 19
@@ -53,7 +53,7 @@ def contribution_chart(
     unused = [fate for fate in fates if fate not in AGES]
     colours = alt.Scale(domain=fates, range=[*_ages(fates), *_shades(VIOLET, "#D5CEFB", len(unused))])
     legend = alt.Legend(title="age, or why unused", symbolType="square")
-    y = alt.Y("worker:O", title="worker") if rows == "worker" else alt.Y("label:N", title=None, sort=None)
+    y = alt.Y("worker:O", title="worker") if rows == "worker" else label_rows()
     chart = (
         alt.Chart(source(data))
         .transform_calculate(order=f"indexof({fates}, datum.fate)")
@@ -66,7 +66,8 @@ def contribution_chart(
             tooltip=tooltips(f"{rows}:O", "fate:N", "gradients:Q", "share:Q .1%"),
         )
     )
-    return framed(chart, title, f"{title}: used by age, and unused by reason", height_of(data, rows, _STEP))
+    height = height_of(data, rows, _STEP) if rows == "worker" else label_height(data)
+    return framed(chart, title, f"{title}: used by age, and unused by reason", height)
 
 
 def _ages(fates: Sequence[str]) -> list[str]:
@@ -88,22 +89,24 @@ def _shades(first: str, last: str, count: int) -> list[str]:
     ]
 
 
-def trained_chart(data: Data, title: str = TITLES["trained"]) -> alt.LayerChart:
-    """Draw the share of each class in what the model was trained on, with its share of the data as a tick.
+def trained_chart(
+    data: Data, title: str = TITLES["trained"], groups: str = "class or range"
+) -> alt.LayerChart:
+    """Draw the share of each group in what the model was trained on, with its share of the data as a tick.
 
     Parameters
     ----------
     data : DataFrame or name of a streamed data set
         Columns `group`, `samples`, `share` (0 to 1), `whole` (0 to 1).
-    title : str
+    title, groups : str
     """
     axis = alt.Axis(labelAngle=0, labelLimit=70)
     base = alt.Chart().encode(
-        x=alt.X("group:N", title="class or range", sort=None, axis=axis),
+        x=alt.X("group:N", title=groups, sort=None, axis=axis),
         tooltip=tooltips("group:N", "samples:Q .4~r", "share:Q .1%", "whole:Q .1%"),
     )
     bars = base.mark_bar(color=BLUE).encode(
         y=alt.Y("share:Q", title="share of the samples", axis=alt.Axis(format="~%", tickCount=5))
     )
     ticks = base.mark_tick(color=ORANGE, opacity=1, thickness=4, size=26).encode(y=alt.Y("whole:Q"))
-    return layered([bars, ticks], data, title, f"{title}: share of each class, and its share of the data")
+    return layered([bars, ticks], data, title, f"{title}: share of each {groups}, and its share of the data")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -78,8 +79,9 @@ def curve(
     """
     labels = labels_in(data, labels)
     table = data if isinstance(data, str) else thin(data)
-    y_title, y_format = VALUES.get(y, (y, ""))
-    title = TITLES.get(y, y.replace("val_", "Validation ", 1).replace("_", " "))
+    words = _words(y)
+    y_title, y_format = VALUES.get(y, (words, ""))
+    title = TITLES.get(y, words[0].upper() + words[1:])
     all_looks = looks(labels)
     drawn = {label: all_looks[label] for label in (labels if shown is None else shown)}
     is_long = max(map(len, drawn), default=0) > LONGEST
@@ -88,10 +90,10 @@ def curve(
     colour = alt.Color("label:N", scale=look_scale(drawn), legend=legend)
     fill = alt.Fill("look:N", scale=look_scale(drawn, "colour", _LOOK), legend=None)
     base = alt.Chart().transform_calculate(look=f"'{_LOOK}' + datum.label").encode(x=_x(x, axes, table))
-    valid = base.transform_filter(f"isValid(datum['{y}'])")
+    valid = _without_late_start(base.transform_filter(f"isValid(datum['{y}'])"), x)
     layers: list[alt.Chart] = []
     if not isinstance(table, str) and f"{y}_low" in table and table[f"{y}_low"].notna().any():
-        known = base.transform_filter(f"isValid(datum['{y}_low'])").mark_area(fillOpacity=0.14, clip=True)
+        known = valid.transform_filter(f"isValid(datum['{y}_low'])").mark_area(fillOpacity=0.14, clip=True)
         layers.append(known.encode(y=alt.Y(f"{y}_low:Q"), y2=alt.Y2(f"{y}_high"), fill=fill))
     scale = alt.Scale(zero=y == "class_distance", padding=4)
     tooltip = tooltips("label:N", f"{x}:Q .5~r", f"{y}:Q .5~r")
@@ -101,7 +103,7 @@ def curve(
         strokeDash=alt.StrokeDash("label:N", scale=look_scale(drawn, "dash"), legend=legend),
         tooltip=tooltip,
     )
-    layers += _highlighted(line) if len(drawn) > ENDS else [line]
+    layers += _highlighted(line, f"pointed_{y}_{x}") if len(drawn) > ENDS else [line]
     if _few(table, len(drawn), y):
         shape = alt.Shape("look:N", scale=look_scale(drawn, "shape", _LOOK), legend=None)
         points = valid.mark_point(size=34, strokeWidth=0, fillOpacity=1, clip=True)
@@ -113,6 +115,16 @@ def curve(
     known_axes = {"x": x, "axes": dict(axes) if x in axes else {}}
     described = f"{title} against {axes.get(x, x)}"
     return layered(layers, table, title, described, height, usermeta=known_axes)
+
+
+def _words(column: str) -> str:
+    """Return the name of a column in words.
+
+    >>> _words("test_loss"), _words("compute_s"), _words("val_f1")
+    ('test loss', 'compute (s)', 'validation f1')
+    """
+    words = column.replace("val_", "validation ", 1) if column.startswith("val_") else column
+    return re.sub("_s$", " (s)", words).replace("_", " ")
 
 
 def axes_of(clocks: Sequence[str]) -> dict[str, str]:
@@ -145,11 +157,33 @@ def axis_of(name: str) -> str:
 
 def _x(x: str, axes: Mapping[str, str], table: Data) -> alt.X:
     title = axes.get(x, x)
+    from_zero = alt.Scale(zero=True)  # also where all lines begin late
     if x.endswith("_s"):
-        return alt.X(f"{x}:Q", title=title.removesuffix(" (s)"), axis=time_axis(table, x))
-    # of a curve that has one point, at 0, Vega would call the tick NaN
-    label = "isNaN(datum.value) ? '' : datum.label"
-    return alt.X(f"{x}:Q", title=title, axis=alt.Axis(grid=False, format="~s", tickCount=8, labelExpr=label))
+        axis, title = time_axis(table, x), title.removesuffix(" (s)")
+    else:
+        axis = value_axis("~s", grid=False, tickCount=8)
+    return alt.X(f"{x}:Q", title=title, axis=axis, scale=from_zero)
+
+
+#: a line begins late if its second point comes after so many times the usual pause between points
+_LATE = 5
+
+
+def _without_late_start(valid: alt.Chart, x: str) -> alt.Chart:
+    """Return the points of lines, but not the first of one that begins late.
+
+    The line to its second point would show a rise over a time in which the model stayed what it was.
+    """
+    return (
+        valid.transform_window(
+            following=f"lead({x})", number="row_number()", groupby=["label"], sort=[alt.SortField(x)]
+        )
+        .transform_calculate(pause=f"isValid(datum.following) ? datum.following - datum['{x}'] : null")
+        .transform_joinaggregate(usual="median(pause)", points="count()", groupby=["label"])
+        .transform_filter(
+            f"datum.number > 1 || datum.points < 5 || datum.pause <= {_LATE} * datum.usual || !datum.usual"
+        )
+    )
 
 
 def _few(table: Data, lines: int, y: str) -> bool:
@@ -157,9 +191,9 @@ def _few(table: Data, lines: int, y: str) -> bool:
     return not isinstance(table, str) and y in table and table[y].notna().sum() <= 60 * max(lines, 1)
 
 
-def _highlighted(line: alt.Chart) -> list[alt.Chart]:
+def _highlighted(line: alt.Chart, name: str) -> list[alt.Chart]:
     """Return lines of which the one under the pointer stands out, and what the pointer meets: wider ones."""
-    pointed = alt.selection_point(name="pointed", fields=["label"], on="pointerover", clear="pointerout")
+    pointed = alt.selection_point(name=name, fields=["label"], on="pointerover", clear="pointerout")
     faded = alt.when(pointed).then(alt.value(1)).otherwise(alt.value(0.2))
     wide = line.mark_line(clip=True, strokeWidth=14, opacity=0).encode(strokeDash=alt.value([1, 0]))
     return [line.encode(opacity=faded), wide.add_params(pointed)]
@@ -188,7 +222,7 @@ def _ends(
     dot = last.mark_circle(size=45, opacity=1).encode(y=f"{y}:Q", color=colour)
     # on the side on which there is room
     name = "datum.label + '  ' + " if has_names else ""
-    text = last.transform_calculate(ending=f"{name}replace({value}, '%', ' %')").mark_text(
+    text = last.transform_calculate(ending=f"{name}{value}").mark_text(
         align=alt.expr(f"scale('x', datum['{x}']) < {_ROOM} ? 'left' : 'right'"),
         dy=alt.expr(f"-11 - {raised}"),
         fontWeight=600,

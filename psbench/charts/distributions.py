@@ -15,12 +15,14 @@ from psbench.charts.pieces import (
     event_marks,
     framed,
     label_colour,
+    label_height,
+    label_rows,
     layered,
     look_scale,
     tooltips,
 )
-from psbench.charts.source import Data, height_of, labels_in, source
-from psbench.charts.ticks import time_axis
+from psbench.charts.source import Data, labels_in, source
+from psbench.charts.ticks import time_axis, value_axis
 
 #: what is counted: axis title, and what the shares are shares of
 _AXIS_TITLES = {
@@ -31,8 +33,6 @@ _AXIS_TITLES = {
 
 #: what an axis of whole numbers writes: nothing between two of them
 _WHOLE = "datum.value % 1 ? '' : format(datum.value, ',d')"
-#: a long name beside its bar goes on in another line: cut off, two could look the same
-_WRAPPED = r"split(trim(replace(datum.label, regexp('(.{1,26})( |$)', 'g'), '$1\n')), '\n')"
 
 
 def bars(counts: Integers, bins: int = 40) -> dict[str, Array]:
@@ -123,7 +123,7 @@ def spread_chart(
     (x_title, _), title = _AXIS_TITLES[quantity], TITLES[quantity]
     labels = labels_in(data, labels)
     base = alt.Chart().encode(
-        y=alt.Y("label:N", title=None, sort=labels),
+        y=label_rows(labels),
         color=alt.Color("label:N", scale=look_scale(looks(labels, among)), legend=None),
         tooltip=tooltips("label:N", *(f"{name}:Q .3~r" for name in ("low", "mean", "high", "max"))),
     )
@@ -137,7 +137,7 @@ def spread_chart(
         data,
         alt.Title(title, subtitle="bar: 5th to 95th percentile, tick: mean, point: largest"),
         f"{title}: 5th percentile, mean, 95th percentile and largest value",
-        height_of(data, "label", 28),
+        label_height(data),
     )
 
 
@@ -155,14 +155,14 @@ def traffic_chart(data: Data, title: str = TITLES["bytes"]) -> alt.Chart:
         alt.Chart(source(data))
         .mark_bar(size=13)
         .encode(
-            x=alt.X("bytes:Q", title="bytes", axis=alt.Axis(format="~s", tickCount=6)),
-            y=alt.Y("label:N", title=None, sort=None, axis=alt.Axis(labelExpr=_WRAPPED)),
+            x=alt.X("bytes:Q", title="bytes", axis=value_axis("~s")),
+            y=label_rows(),
             color=alt.Color("direction:N", scale=colours, legend=alt.Legend(title=None)),
             order=alt.Order("direction:N", sort="descending"),
             tooltip=tooltips("label:N", "direction:N", "bytes:Q .4~s"),
         )
     )
-    return framed(chart, title, "Bytes sent to and from workers", height_of(data, "label", 28))
+    return framed(chart, title, "Bytes sent to and from workers", label_height(data))
 
 
 def server_chart(

@@ -22,6 +22,7 @@ from psbench.core.log import Kind
 from psbench.core.switching_strategy import AnyStrategy
 from psbench.errors import UnknownName
 from psbench.metrics.record import RunRecord
+from psbench.percents import percent
 
 #: label -> runs that differ in their seed only
 RunsByLabel: TypeAlias = Mapping[str, Sequence[RunRecord]]
@@ -163,7 +164,7 @@ def _steps(run: RunRecord) -> list[Figure]:
     if not (table["part"].eq("reading") & table["ms"].gt(0)).any():
         return []
     cpu = table["cpu"].mean()
-    note = "" if pd.isna(cpu) else f"CPU use of a worker: {cpu:.0%} of a core on average."
+    note = "" if pd.isna(cpu) else f"CPU use of a worker: {percent(cpu)} of a core on average."
     return [Figure(workers.step_chart(table), table, note, "steps")]
 
 
@@ -192,23 +193,34 @@ def trained_figures(
     least: float = NOTICEABLE,
     among: Sequence[str] | None = None,
 ) -> list[Figure]:
-    """Return which classes a run was trained on, and how far they are from the data along runs.
+    """Return what a run was trained on, and how far its classes are from the data along runs.
 
-    There are none where classes are not known, or no run ends at least so far off.
+    Classes are not shown where they are not known, or no run ends at least so far off; neighbourhoods where
+    the selection of the run, which is the only one, has none.
     """
+    figures = neighbourhood_figure(runs[0]) if len(runs) == 1 else []
     known = [
         (run, label)
         for run, label in zip(runs, labels, strict=True)
         if (metrics.class_distance(run.log, run.meta) or -1.0) >= least
     ]
     if not known:
-        return []
-    figures = []
+        return figures
     if len(runs) == 1:
         table = metrics.trained_groups(runs[0].log, runs[0].meta)
         note = "Orange: its share of the data. A gradient counts as its worker's shard on average."
         figures.append(Figure(contributions.trained_chart(table), table, note, "trained"))
     return figures + distance_curve(runs, labels, x, among)
+
+
+def neighbourhood_figure(run: RunRecord) -> list[Figure]:
+    """Return which neighbourhoods of its selection a run was trained on, if it has some."""
+    table = metrics.trained_groups(run.log, run.meta, by="neighbourhood")
+    if not len(table):
+        return []
+    chart = contributions.trained_chart(table, TITLES["neighbourhoods"], "neighbourhood")
+    note = "Orange: its share of the data. Samples are counted as pushes report them."
+    return [Figure(chart, table, note, "neighbourhoods")]
 
 
 def _rule(grown: GrowingTables) -> list[Figure]:

@@ -117,6 +117,9 @@ class Curves:
         groups = groups_of(meta)
         #: of the classes, if the run's facts describe them
         self.trained = None if groups is None else TrainedGroups(groups)
+        own = groups_of(meta, "neighbourhood")
+        #: of the selection's neighbourhoods, if it has some
+        self.neighbourhoods = None if own is None else TrainedGroups(own)
         self.marks: list[dict[str, Any]] = []
 
     def read(self, log: EventLog, rows: Rows) -> None:
@@ -124,6 +127,8 @@ class Curves:
         at = self._axes.read(rows)
         training = self._training.read(rows, at)
         self._add("train_loss", training, training.pop("train_loss"))
+        if self.neighbourhoods is not None:
+            self.neighbourhoods.read(log, rows, None)
         if self.trained is not None:
             far = self.trained.read(log, rows, at)
             distances = far.pop("distance")
@@ -202,8 +207,10 @@ class GrowingTables:
         self._spans.count_from(earlier._spans)
         self._pushes.count_from(earlier._pushes)
         self._work.count_from(earlier._work)
-        if self.curves.trained is not None and earlier.curves.trained is not None:
-            self.curves.trained.count_from(earlier.curves.trained)
+        for name in ("trained", "neighbourhoods"):
+            own, before = getattr(self.curves, name), getattr(earlier.curves, name)
+            if own is not None and before is not None:
+                own.count_from(before)
 
     def totals(self, name: str) -> Columns:
         """Return a table of sums or counts as columns; empty if it has no content."""
@@ -238,10 +245,6 @@ class GrowingTables:
         counts, total = [found[key] for key in keys], max(sum(found.values()), 1)
         columns = {"worker": [key[0] for key in keys], "fate": [key[1] for key in keys]}
         return columns | {"gradients": counts, "share": [count / total for count in counts]} if keys else {}
-
-    def _trained(self) -> Columns:
-        trained = self.curves.trained
-        return {} if trained is None or trained.shares is None else trained.columns()
 
     def _over_time(self, *series: str) -> Columns:
         found = self._utilisation.columns(self._meta)
@@ -282,12 +285,17 @@ class GrowingTables:
         return {"label": [self._label] * len(columns["count"]), **columns}
 
 
+def _columns_of(trained: TrainedGroups | None) -> Columns:
+    return {} if trained is None or trained.shares is None else trained.columns()
+
+
 _TOTALS = {
     "time_use": GrowingTables._time_use,
     "idle": GrowingTables._idle,
     "share": GrowingTables._share,
     "contributions": GrowingTables._contributions,
-    "trained": GrowingTables._trained,
+    "trained": lambda own: _columns_of(own.curves.trained),
+    "neighbourhoods": lambda own: _columns_of(own.curves.neighbourhoods),
     "utilisation": lambda own: own._over_time(*WORK),
     "traffic": lambda own: own._over_time(*TRAFFIC),
     "staleness": lambda own: own._counts(own._pushes.staleness),

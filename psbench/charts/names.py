@@ -20,6 +20,7 @@ TITLES: dict[str, str] = {
     "share": "Whose pushes were applied",
     "contributions": "What became of each gradient",
     "trained": "Which classes the model was trained on",
+    "neighbourhoods": "Which neighbourhoods the model was trained on",
     "class_distance": "Distance of the classes trained on from the data",
     "staleness": "Staleness of the applied pushes",
     "trade": "What waiting buys, and what it costs",

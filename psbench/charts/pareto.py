@@ -18,6 +18,7 @@ from psbench.charts.names import TITLES
 from psbench.charts.pieces import layered, look_scale, tooltips
 from psbench.charts.source import labels_in
 from psbench.charts.tables import sent_bytes
+from psbench.charts.ticks import value_axis
 from psbench.core.target import Target
 from psbench.metrics.record import RunRecord
 
@@ -73,7 +74,9 @@ def pareto_chart(table: pd.DataFrame, cost: str, among: Sequence[str]) -> alt.La
     what = next(
         name for name in map(str, table) if name not in ("label", *_COSTS) and not name.startswith("front_")
     )
-    y = alt.Y(f"{what}:Q", title=f"{what.removeprefix('val_')} at the end", scale=alt.Scale(zero=False))
+    end = f"{what.removeprefix('val_')} at the end"
+    axis = value_axis("~%" if what.endswith("accuracy") else "~r")
+    y = alt.Y(f"{what}:Q", title=end, scale=alt.Scale(zero=False), axis=axis)
     base = alt.Chart().encode(x=x, y=y)
     line = (
         base.transform_filter(f"datum.front_{cost}")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 from typing import Any
 
 import altair as alt
 
 from psbench.charts.colours import CurveLook, looks
-from psbench.charts.source import Data, source
+from psbench.charts.source import Data, height_of, source
 
 
 def layered(
@@ -49,6 +50,25 @@ def look_scale(drawn: Mapping[str, CurveLook], channel: str = "colour", before: 
     """Return the scale of labels, each with a text before it, in one channel of their looks."""
     domain = [f"{before}{label}" for label in drawn]
     return alt.Scale(domain=domain, range=[getattr(look, channel) for look in drawn.values()])
+
+
+#: a long name beside its bar goes on in another line: cut off, two could look the same
+_LETTERS, _LINE = 26, 13
+_LINES = rf"split(trim(replace(datum.label, regexp('(.{{1,{_LETTERS}}})( |$)', 'g'), '$1\n')), '\n')"
+
+
+def label_rows(labels: Sequence[str] | None = None) -> alt.Y:
+    """Return the channel of a row for each label, in this order or in that of the data."""
+    # several lines stand around the middle of their row
+    middle = alt.ExprRef(f"{-_LINE / 2} * (length({_LINES}) - 1)")
+    return alt.Y("label:N", title=None, sort=labels, axis=alt.Axis(labelExpr=_LINES, labelOffset=middle))
+
+
+def label_height(data: Data) -> int | alt.Step:
+    """Return the height of a chart with a row for each label, in which the longest label fits."""
+    labels = [] if isinstance(data, str) else data["label"].unique()
+    lines = max((len(wrap(str(label), _LETTERS)) for label in labels), default=1)
+    return height_of(data, "label", max(28, _LINE * lines + 6))
 
 
 def label_colour(labels: Sequence[str], among: Sequence[str] | None) -> alt.Color:

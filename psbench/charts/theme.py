@@ -17,6 +17,17 @@ PAGE = {
     },
 }
 
+#: how every chart writes numbers: a space before the sign of percents, and nothing where there is no number,
+#: as on the axis of a chart that has no row yet
+NUMBERS: dict[str, Any] = {
+    "decimal": ".",
+    "thousands": ",",
+    "grouping": [3],
+    "currency": ["", ""],
+    "percent": "\u00a0%",
+    "nan": "",
+}
+
 
 def theme(dark: bool = False, background: str | None = "transparent") -> dict[str, Any]:
     """Return the configuration; without a background the page shows through."""
@@ -32,6 +43,7 @@ def page_theme() -> dict[str, Any]:
 def _config(ink: Mapping[str, str], background: str) -> dict[str, Any]:
     return {
         "background": background,
+        "locale": {"number": NUMBERS},
         "font": FONT,
         "view": {"stroke": None},
         "axis": {

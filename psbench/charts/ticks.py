@@ -44,11 +44,13 @@ def time_axis(data: Data, *columns: str) -> alt.Axis:
     return alt.Axis(grid=False, labelExpr=_LABEL.replace("SPAN", repr(high - low)), **given)
 
 
-def value_axis(number_format: str) -> alt.Axis:
-    """Return the axis of what a curve shows; percents have a space before their sign."""
-    if not number_format.endswith("%"):
-        return alt.Axis(format=number_format or "~r", tickCount=6)
-    return alt.Axis(format=number_format, tickCount=5, labelExpr="replace(datum.label, '%', ' %')")
+def value_axis(number_format: str, **more: Any) -> alt.Axis:
+    """Return the axis of what a curve shows; thousands and millions have letters, and 0 has none."""
+    given: dict[str, Any] = {"format": number_format or "~r"}
+    given["tickCount"] = 5 if number_format.endswith("%") else 6
+    if number_format == "~s":
+        given["labelExpr"] = "datum.value ? datum.label : '0'"
+    return alt.Axis(**given | more)
 
 
 def parameter_axis(values: pd.Series[Any], title: str) -> alt.X:

@@ -8,7 +8,7 @@ from psbench.charts.colours import BLUE, GREEN, ORANGE, PHASE_COLOURS
 from psbench.charts.names import TITLES
 from psbench.charts.pieces import framed, tooltips
 from psbench.charts.source import Data, source
-from psbench.charts.ticks import time_axis
+from psbench.charts.ticks import time_axis, value_axis
 
 #: series that count workers and cores, with their colours, and those that count bytes a second
 WORK = {"computing": BLUE, "sending": ORANGE, "cpu_workers": GREEN, "cpu_servers": "#C2418A"}
@@ -56,7 +56,7 @@ def _steps(data: Data, colours: dict[str, str], y: str, form: str, title: str) -
         .mark_line(interpolate="step", strokeWidth=1.5, clip=True)
         .encode(
             x=alt.X("time_s:Q", title="time", axis=time_axis(data, "time_s")),
-            y=alt.Y("value:Q", title=y, axis=alt.Axis(format=form, tickCount=5)),
+            y=alt.Y("value:Q", title=y, axis=value_axis(form, tickCount=5)),
             color=alt.Color("look:N", scale=scale, legend=alt.Legend(title=None)),
             tooltip=tooltips("look:N", "time_s:Q .5~r", "width_s:Q .3~r", "value:Q .4~r"),
         )

@@ -10,7 +10,15 @@ import pandas as pd
 
 from psbench.charts.colours import BLUE, GREY, ORANGE, PHASE_COLOURS, WAIT
 from psbench.charts.names import TITLES
-from psbench.charts.pieces import equal_share, framed, label_colour, layered, tooltips
+from psbench.charts.pieces import (
+    equal_share,
+    framed,
+    label_colour,
+    label_height,
+    label_rows,
+    layered,
+    tooltips,
+)
 from psbench.charts.source import Data, height_of, labels_in, source, thin
 from psbench.charts.ticks import time_axis, value_axis
 
@@ -168,6 +176,7 @@ def idle_chart(
 
 
 def _stacked(data: Data, rows: str, by: str, names: Sequence[str], title: str, x_title: str) -> alt.Chart:
+    height = height_of(data, rows, _STEP + 2) if rows == "worker" else label_height(data)
     chart = (
         alt.Chart(source(data))
         .transform_calculate(order=f"indexof({list(names)}, datum['{by}'])")
@@ -184,12 +193,12 @@ def _stacked(data: Data, rows: str, by: str, names: Sequence[str], title: str, x
             tooltip=tooltips(f"{rows}:O", f"{by}:N", "fraction:Q .1%"),
         )
     )
-    return framed(chart, title, f"{title}: {x_title}", height_of(data, rows, _STEP + 2))
+    return framed(chart, title, f"{title}: {x_title}", height)
 
 
 def _rows(rows: str) -> alt.Y:
     """Return the axis of the bars; workers by number, as in a live run they first wait in any order."""
-    return alt.Y("worker:O", title="worker") if rows == "worker" else alt.Y("label:N", title=None, sort=None)
+    return alt.Y("worker:O", title="worker") if rows == "worker" else label_rows()
 
 
 def share_chart(
@@ -274,7 +283,9 @@ def batch_size_chart(data: Data, title: str = TITLES["batch_size"]) -> alt.Chart
         .mark_line(interpolate="step-after", strokeWidth=1.5)
         .encode(
             x=alt.X("time_s:Q", title="time", axis=time_axis(table, "time_s")),
-            y=alt.Y("batch_size:Q", title="samples a step", scale=alt.Scale(zero=False)),
+            y=alt.Y(
+                "batch_size:Q", title="samples a step", scale=alt.Scale(zero=False), axis=value_axis("~r")
+            ),
             color=alt.Color("worker:O", scale=alt.Scale(scheme="viridis"), legend=alt.Legend(title="worker")),
             detail=alt.Detail("worker:O"),
             tooltip=tooltips("worker:O", "time_s:Q .5~r", "batch_size:Q"),

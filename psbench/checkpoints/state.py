@@ -56,6 +56,8 @@ class WorkerViewState(_Declared):
     base_version: Count
     ticket: Count
     batch_size: Count
+    fragment: Annotated[int, Field(ge=-1)] = -1
+    fragment_updates: list[Count] = Field(default_factory=list)
 
 
 class PushState(_Declared):
@@ -89,6 +91,7 @@ class ViewState(_Declared):
     clock_counts: list[CountPair]
     ranges: list[list[CountPair]]
     rng: dict[str, Any]
+    fragment_updates: list[Count] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _consistent(self) -> ViewState:
@@ -108,6 +111,10 @@ class ViewState(_Declared):
             )
         if late := [worker.id for worker in self.workers if worker.base_version > self.version]:
             raise ValueError(f"worker {late[0]} has a newer version of the model than the server")
+        fragments = len(self.fragment_updates)
+        for worker in self.workers:
+            if worker.fragment >= 0 and not worker.fragment < fragments == len(worker.fragment_updates):
+                raise ValueError(f"worker {worker.id} has a fragment that the server does not have")
         if unknown := {push.worker for push in self.pending} - {*ids}:
             raise ValueError(f"a push of worker {min(unknown)} is pending, who is not there")
         return self

@@ -18,6 +18,7 @@ from psbench.system.files import why_missing
 from psbench.terminal import shown
 
 if TYPE_CHECKING:
+    from psbench.causes import Answer
     from psbench.experiment import Experiment
     from psbench.results.comparison import Comparison
     from psbench.runs.sweeps.search import Search
@@ -119,8 +120,8 @@ def as_json_text(content: Any) -> str:
     return json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False)
 
 
-def show(found: Comparison | Search | Sweep, as_json: bool) -> None:
-    """Print a comparison, search or sweep as JSON, or as a table."""
+def show(found: Answer | Comparison | Search | Sweep, as_json: bool) -> None:
+    """Print a comparison, search, sweep or attribution as JSON, or as a table."""
     text = as_json_text(found.to_dict()) + "\n" if as_json else found.text(table_width())
     put(text, end="")
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from psbench.percents import percent
 from psbench.progress_events import listening
 from psbench.terminal import shown
 
@@ -70,7 +71,7 @@ class _Lines:
     def __call__(self, what: str, done: float) -> None:
         if done < 1 and time.monotonic() >= self._next:
             self._next = time.monotonic() + LINE_EVERY_S
-            print(shown(f"{what}: {done:.0%}"), file=sys.stderr, flush=True)
+            print(shown(f"{what}: {percent(done)}"), file=sys.stderr, flush=True)
 
     def stop(self) -> None:
         """Do nothing: printed lines remain."""

@@ -17,6 +17,7 @@ from psbench.backends.control import Control
 from psbench.cli.app import say
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
+from psbench.percents import percent
 from psbench.progress import RunProgress, time_left
 from psbench.system.start_progress import StartProgress, watching_start
 from psbench.terminal import shown
@@ -102,7 +103,7 @@ class Monitor:
         if self._bar:
             self._bar.show(fraction, state, left)
             return
-        share = "" if fraction is None else f"{fraction:4.0%}, "
+        share = "" if fraction is None else f"{percent(fraction):>5}, "
         say(f"{self._label}: {share}{state}" + (f", {left}" if left else ""))
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from psbench.percents import spaced
+
 
 def summary_text(summary: Mapping[str, Any]) -> str:
     """Return the summary as text, one line per measurement; omit missing ones."""
     lines = [(label, text) for label, text in _lines(summary) if text]
     width = max(len(label) for label, _ in lines)
-    return "\n".join(f"{label:<{width}}  {text}" for label, text in lines)
+    return spaced("\n".join(f"{label:<{width}}  {text}" for label, text in lines))
 
 
 def _lines(s: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -114,8 +114,9 @@ class Network:
         self._fixed = not self._window and times is None
         self.is_shared = profile.link_sharing == "equal"
         self._links = [SharedLink(1.0 / self._slot) for _ in range(2)]
-        #: of each worker, up or back: when its last message arrives, as was said, and its latency
-        self._said: dict[tuple[int, int], tuple[float, float]] = {}
+        #: of each worker, up or back: when its last message arrives as was last known, its latency, and the
+        #: time for which its arrival is scheduled
+        self._last: dict[tuple[int, int], tuple[float, float, float]] = {}
         self._flows = count()
         self._flow_of: dict[tuple[int, int], int] = {}
 
@@ -207,7 +208,7 @@ class Network:
         self._carried += num_bytes
         flow = self._flow_of[worker, back] = next(self._flows)
         arrives = self._links[back].begin(flow, num_bytes, rate, now) + latency
-        self._said[worker, back] = arrives, latency
+        self._last[worker, back] = arrives, latency, arrives
         return arrives
 
     def contention_delay(self, worker: int, back: int) -> float:
@@ -216,16 +217,21 @@ class Network:
         Call it at the time for which the message, up (0) or back (1), was scheduled; the message is then
         scheduled anew, so a second call returns 0 unless further transfers have started.
         """
-        if (worker, back) not in self._said:
+        if (worker, back) not in self._last:
             return 0.0
-        said, latency = self._said[worker, back]
+        before, latency, scheduled = self._last[worker, back]
         arrives = self._links[back].ends(self._flow_of[worker, back]) + latency
-        self._said[worker, back] = arrives, latency
-        return max(0.0, arrives - said)
+        delay = max(0.0, arrives - before)
+        self._last[worker, back] = arrives, latency, scheduled + delay
+        return delay
 
-    def said(self, worker: int) -> float:
-        """Return the scheduled arrival of the last message to a worker; seconds."""
-        return self._said.get((worker, 1), (0.0, 0.0))[0]
+    def scheduled_arrival(self, worker: int) -> float:
+        """Return the time for which the arrival of the last message to a worker is scheduled; seconds.
+
+        It is the sum of the same numbers as the times of events that wait for the message, so that the two
+        can be compared without a tolerance.
+        """
+        return self._last.get((worker, 1), (0.0, 0.0, 0.0))[2]
 
     def message(self, worker: int, now: float) -> float:
         """Return when a small control message, to or from a worker, has arrived: latency only."""

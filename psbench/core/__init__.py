@@ -47,6 +47,7 @@ from psbench.core.selection import Neighbourhoods as Neighbourhoods
 from psbench.core.selection import SampleGroups as SampleGroups
 from psbench.core.selection import of_groups as of_groups
 from psbench.core.selection import reported as reported
+from psbench.core.selection import reported_of_groups as reported_of_groups
 from psbench.core.specification import Specification as Specification
 from psbench.core.specification import parameter as parameter
 from psbench.core.strategy import Strategy as Strategy

@@ -217,9 +217,8 @@ class Engine:
         self._install(self.view.in_force)
         self.view.fragment_updates = updates
         self._processor.set_ranges(ranges)
-        parts = {"selection": {}} | state["parts"]  # older states have no selection
         for part in self.composition.parts:
-            part.load_state_dict(parts[part.domain])
+            part.load_state_dict(state["parts"][part.domain])
         if self._rules is not None:
             self._rules.load_state_dict(state["rule"], self.view.in_force)
             self._use_rule()

@@ -28,6 +28,9 @@ FINDINGS: Mapping[str, float] = {"loss": np.nan, "predicted": -1, "norm": np.nan
 REPORTED = "selection."
 #: names of what an evaluation finds of a neighbourhood, before its number
 GROUP_LOSS, GROUP_ERROR = "neighbourhood_loss:", "neighbourhood_error:"
+#: what a push reports of the samples that it was computed from, by neighbourhood: how many; and, where the
+#: selection remembers what is needed, their summed loss and how many were predicted wrong
+SUMS = ("samples", "loss", "errors")
 
 Rng: TypeAlias = np.random.Generator
 #: positions in the shard; with weights, in whose weighted mean the samples' losses enter the step
@@ -241,7 +244,11 @@ class Selection(Part):
         """Take note of a mini-batch that was computed, whose numbers are in the memory by now."""
 
     def report(self, memory: Memory) -> dict[str, float]:
-        """Return numbers that go with a push to the deciding half; by default none."""
+        """Return numbers that go with a push to the deciding half; by default none.
+
+        A selection with neighbourhoods reports besides what the push was computed from
+        (`reported_of_groups`).
+        """
         return {}
 
     # ---------------------------------------------------------------- the deciding half
@@ -335,6 +342,18 @@ def reported(push: Push) -> dict[str, float]:
     """
     stats = (push.stats or {}).items()
     return {name.removeprefix(REPORTED): value for name, value in stats if name.startswith(REPORTED)}
+
+
+def reported_of_groups(push: Push, name: str = "samples") -> dict[int, float]:
+    """Return what a push says of the samples of each neighbourhood: `SUMS`; of those without samples nothing.
+
+    >>> push = Push(0, 0, 0, 0, 8, stats={"selection.samples:2": 8.0, "selection.loss:2": 4.0})
+    >>> reported_of_groups(push), reported_of_groups(push, "loss")
+    ({2: 8.0}, {2: 4.0})
+    """
+    prefix = f"{name}:"
+    values = reported(push).items()
+    return {int(key.removeprefix(prefix)): value for key, value in values if key.startswith(prefix)}
 
 
 def of_groups(event: Evaluated, prefix: str = GROUP_LOSS) -> dict[int, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeGuard
 
 from pydantic import PrivateAttr
@@ -44,6 +45,22 @@ class Own(Part):
         part = cls(type=kind, fingerprint=fingerprint, **fields)
         part._object = value
         return part
+
+    @classmethod
+    def described(cls, fields: Mapping[str, Any]) -> Self:
+        """Return the part that a specification describes, without the object."""
+        return cls(**{name: value for name, value in fields.items() if name != "name"})
+
+    def bare(self) -> Self:
+        """Return the part without the object, as it is read from a specification."""
+        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields})
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the descriptions are equal, and the objects thus interchangeable."""
+        return isinstance(other, type(self)) and self.model_dump() == other.model_dump()
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
 
     def fresh(self) -> Self:
         """Return itself: it has no state."""

@@ -43,7 +43,8 @@ def evaluated(log: EventLog, rows: Rows, at: AxisValues) -> list[dict[str, Any]]
     for row, sent in zip(evaluations, at.evaluated_bytes.tolist(), strict=True):
         facts = int(row["id"]), float(row["time_s"]), int(row["version"]), sent
         axes = dict(zip(_EVALUATED_AT, facts, strict=True))
-        found.append(axes | json.loads(log.text(int(row["text"]))))
+        # a whole number of a file may be larger than any integer of numpy
+        found.append(axes | json.loads(log.text(int(row["text"])), parse_int=float))
     return found
 
 

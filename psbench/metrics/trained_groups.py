@@ -2,6 +2,8 @@
 
 A log says how much of each worker's shard was used, and a run's facts how the samples of a shard divide into
 groups. A mini-batch counts as its worker's shard on average; `psbench.recount` counts the samples themselves.
+With a selection by neighbourhood each push reports how many samples of each it was computed from, so that
+shares by neighbourhood are exact.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import numpy as np
 
 from psbench.arrays import Array, Doubles
 from psbench.core.log import EventLog, Kind
+from psbench.core.selection import REPORTED, SUMS
 from psbench.errors import DataError, UnknownName
 from psbench.metrics.axes import Axes, AxisValues
 from psbench.metrics.contributions import is_used
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
 #: rows whose samples are looked at together; bounds memory
 _PIECE = 4096
+#: what a push reports of a neighbourhood, before its number
+_SAMPLES = f"{REPORTED}{SUMS[0]}:"
 
 
 class Groups(NamedTuple):
@@ -37,28 +42,44 @@ class Groups(NamedTuple):
         The share of each group in each worker's shard; rows sum to 1.
     whole : float64 array, (num_groups,)
         The share of each group in the data.
+    are_reported : bool
+        Whether pushes report the samples of each group.
     """
 
     names: list[str]
     of_shards: Doubles
     whole: Doubles
+    are_reported: bool = False
 
     @classmethod
-    def of_counts(cls, names: list[str], shards: Any, whole: Any) -> Groups:
+    def of_counts(cls, names: list[str], shards: Any, whole: Any, are_reported: bool = False) -> Groups:
         """Return the groups of which each shard and the whole data have so many samples."""
         counts, total = np.asarray(shards, dtype=float), np.asarray(whole, dtype=float)
         of_each = np.maximum(counts.sum(axis=1, keepdims=True), 1.0)  # an empty shard has no shares
-        return cls(list(names), counts / of_each, total / max(total.sum(), 1.0))
+        return cls(list(names), counts / of_each, total / max(total.sum(), 1.0), are_reported)
 
 
 def _classes(meta: Mapping[str, Any]) -> Groups | None:
     """Return the classes, if a run's facts have their counts (timing-only runs read no data)."""
     counts, whole = meta.get("label_counts"), meta.get("class_counts")
-    return Groups.of_counts(meta["classes"], counts, whole) if counts and whole else None
+    if not (counts and whole):
+        return None
+    own = meta.get("neighbourhoods") or {}
+    are_reported = (own.get("names"), own.get("shards")) == (meta["classes"], counts)
+    return Groups.of_counts(meta["classes"], counts, whole, are_reported)
+
+
+def _neighbourhoods(meta: Mapping[str, Any]) -> Groups | None:
+    """Return the neighbourhoods of the run's selection, if it has some."""
+    found = meta.get("neighbourhoods")
+    return Groups.of_counts(found["names"], found["shards"], found["whole"], True) if found else None
 
 
 #: the partitions that a run's facts may describe, by name
-GROUPINGS: dict[str, Callable[[Mapping[str, Any]], Groups | None]] = {"class": _classes}
+GROUPINGS: dict[str, Callable[[Mapping[str, Any]], Groups | None]] = {
+    "class": _classes,
+    "neighbourhood": _neighbourhoods,
+}
 
 
 def groups_of(meta: Mapping[str, Any], by: str = "class") -> Groups | None:
@@ -92,7 +113,8 @@ def trained_groups(log: EventLog, meta: Mapping[str, Any], by: str = "class") ->
     log : EventLog
     meta : mapping
         The run's facts.
-    by : "class"
+    by : "class" or "neighbourhood"
+        The latter are those of the run's selection.
 
     Returns
     -------
@@ -144,7 +166,9 @@ class TrainedGroups:
     def __init__(self, groups: Groups) -> None:
         self.groups, self._workers = groups, len(groups.of_shards)
         self._samples = np.zeros(self._workers)  # used, by the shard that they are of
+        self._reported = np.zeros(len(groups.names))  # used, of pushes that report the groups
         self._count = 0  # gradients used
+        self._texts: dict[int, int] = {}  # of each push, where they report groups
         self._shared: dict[int, Mapping[str, Any]] = {}  # what others share with a worker for its steps
 
     def read(self, log: EventLog, rows: Rows, at: AxisValues | None) -> dict[str, Array]:
@@ -157,8 +181,9 @@ class TrainedGroups:
         place = place[(used["samples"] > 0) & ((used["kind"] == Kind.RELEASE) | is_used(used))]
         parts: list[tuple[Array, Array]] = [(place[:0], np.zeros(0))]
         by_shard = self._shards(log, rows)
+        self._note(rows)
         for begin in range(0, len(place) if self._workers else 0, _PIECE):
-            parts.append(self._read_piece(place[begin : begin + _PIECE], rows, by_shard))
+            parts.append(self._read_piece(log, place[begin : begin + _PIECE], rows, by_shard))
         shown, distances = (np.concatenate(each) for each in zip(*parts, strict=True))
         if at is None:
             return {}
@@ -166,7 +191,7 @@ class TrainedGroups:
         return axes | {"updates": at.version[shown], "bytes": at.bytes[shown], "distance": distances}
 
     def _read_piece(
-        self, place: Array, rows: Rows, by_shard: Mapping[int, Mapping[int, int]]
+        self, log: EventLog, place: Array, rows: Rows, by_shard: Mapping[int, Mapping[int, int]]
     ) -> tuple[Array, Array]:
         own = np.zeros((len(place), self._workers))
         own[np.arange(len(place)), rows["worker"][place]] = rows["samples"][place]
@@ -174,12 +199,33 @@ class TrainedGroups:
             for shard, samples in by_shard.get(row, {}).items():
                 own[number, rows["worker"][row]] -= samples
                 own[number, shard] += samples
+        reported = self._reports(log, rows[place])
+        own[reported.any(axis=1)] = 0
         until = self._samples + np.cumsum(own, axis=0)
+        until_reported = self._reported + np.cumsum(reported, axis=0)
         shown = np.flatnonzero((self._count + 1 + np.arange(len(place))) % self._workers == 0)
-        self._samples, self._count = until[-1], self._count + len(place)
-        of_groups = until[shown] @ self.groups.of_shards
+        self._samples, self._reported = until[-1], until_reported[-1]
+        self._count += len(place)
+        of_groups = until[shown] @ self.groups.of_shards + until_reported[shown]
         shares = of_groups / np.maximum(of_groups.sum(axis=1, keepdims=True), 1e-300)
         return place[shown], distance(shares, self.groups.whole)
+
+    def _note(self, rows: Rows) -> None:
+        """Take note of the reports of new pushes."""
+        if self.groups.are_reported:
+            pushes = rows[positions(rows, Kind.PUSH)]
+            self._texts.update(zip(pushes["id"].tolist(), pushes["text"].tolist(), strict=True))
+
+    def _reports(self, log: EventLog, used: Rows) -> Doubles:
+        """Return how many samples of each group used pushes were computed from; 0 where they do not say."""
+        found = np.zeros((len(used), len(self.groups.names)))
+        for place, row in enumerate(used) if self.groups.are_reported else ():
+            if row["kind"] != Kind.APPLY:
+                continue
+            for name, samples in json.loads(log.text(self._texts[int(row["id"])]) or "{}").items():
+                if name.startswith(_SAMPLES):
+                    found[place, int(name.removeprefix(_SAMPLES))] = samples
+        return found
 
     def _shards(self, log: EventLog, rows: Rows) -> dict[int, dict[int, int]]:
         """Return, for each row of steps with which others shared samples (data injection), how many each."""
@@ -207,11 +253,17 @@ class TrainedGroups:
     def count_from(self, earlier: TrainedGroups) -> None:
         """Leave out what an earlier state of the same log had counted."""
         self._samples = self._samples - earlier._samples
+        self._reported = self._reported - earlier._reported
+
+    @property
+    def _of_groups(self) -> Doubles:
+        found: Doubles = self._samples @ self.groups.of_shards + self._reported
+        return found
 
     @property
     def shares(self) -> Doubles | None:
         """The share of each group in what was trained on; None if nothing was."""
-        of_groups = self._samples @ self.groups.of_shards
+        of_groups = self._of_groups
         return of_groups / of_groups.sum() if of_groups.sum() > 0 else None
 
     @property
@@ -225,5 +277,5 @@ class TrainedGroups:
         shares = self.shares
         if shares is None:
             return {name: [] for name in ("group", "samples", "share", "whole")}
-        samples, whole = self._samples @ self.groups.of_shards, self.groups.whole
+        samples, whole = self._of_groups, self.groups.whole
         return {"group": self.groups.names, "samples": samples, "share": shares, "whole": whole}

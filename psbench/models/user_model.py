@@ -64,7 +64,7 @@ def as_model(value: Any) -> Model:
     if isinstance(value, type) and issubclass(value, Model):
         value = value()
     if isinstance(value, Mapping) and value.get("name") == OwnModel.name:
-        return OwnModel(**{key: each for key, each in value.items() if key != "name"})
+        return OwnModel.described(value)
     if is_module(value):
         return OwnModel.around(_copied(value), qualified_name(value), _fingerprint_of_module(value))
     if callable(value) and not isinstance(value, Part):

@@ -197,7 +197,7 @@ def _as_part(value: Any, own: type[OwnLoss | OwnMetric]) -> Part:
     if isinstance(value, type) and issubclass(value, Part):
         value = value()
     if isinstance(value, Mapping) and value.get("name") == Own.name:
-        return own(**{key: each for key, each in value.items() if key != "name"})
+        return own.described(value)
     if callable(value) and not isinstance(value, Part):
         return own.around(value, qualified_name(value), code_digest(value, _settings(value)))
     return make_part(own.domain, value)

@@ -176,7 +176,7 @@ def as_schedule(value: Any) -> RateSchedule | None:
     if value is None or isinstance(value, RateSchedule):
         return value
     if isinstance(value, Mapping) and value.get("name") == Own.name:
-        return OwnSchedule(**{key: each for key, each in value.items() if key != "name"})
+        return OwnSchedule.described(value)
     if callable(value) and not isinstance(value, type):
         return OwnSchedule.around(value, qualified_name(value), code_digest(value))
     schedule = make_part(RateSchedule.domain, value)

@@ -178,7 +178,7 @@ def own_metrics(frame: pd.DataFrame) -> list[str]:
 
 
 def as_text(record: Mapping[Any, Any], name: str, *, deviation: bool = True) -> str:
-    """Return a result of a table's row as text, with its interval over seeds.
+    """Return a result of a table's row as text, with its interval over seeds, whose digits the mean has.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ def as_text(record: Mapping[Any, Any], name: str, *, deviation: bool = True) -> 
     Examples
     --------
     >>> as_text({"time_s": 2.5, "time_s_ci": 0.5, "time_s_sd": 0.2}, "time_s")
-    '2.5 ± 0.5 (0.2)'
+    '2.50 ± 0.50 (0.20)'
     >>> as_text({"n": 3, "time_to_target_reached": 1, "time_to_target_at_least_s": 9.0}, "time_to_target_s")
     '1 of 3, ≥ 9'
     """
@@ -208,10 +208,13 @@ def as_text(record: Mapping[Any, Any], name: str, *, deviation: bool = True) -> 
     text = format(value * factor, form)
     half, spread = record.get(f"{name}_ci"), record.get(f"{name}_sd")
     own = name.startswith("val_") and name not in SHOWN
-    if deviation and (own or name in _WITH_INTERVAL) and _is_known(half) and _is_known(spread):
-        text += f" ± {_spread(half, value, factor)} ({_spread(spread, value, factor)})"
-    elif not deviation and _is_known(half) and (shown := _spread(half, value, factor)) != "0":
-        text += f" ± {shown}"
+    if not _is_known(half) or (deviation and not _is_known(spread)):
+        return text + unit
+    shown = _spread(half, value, factor)
+    if deviation and (own or name in _WITH_INTERVAL):
+        text = f"{_to_digits_of(shown, text, value * factor)} ± {shown} ({_spread(spread, value, factor)})"
+    elif not deviation and shown != "0":
+        text = f"{_to_digits_of(shown, text, value * factor)} ± {shown}"
     return text + unit
 
 
@@ -223,6 +226,13 @@ _NOISE = 1e-12
 
 def _is_known(value: Any) -> bool:
     return value is not None and value == value and value != float("inf")
+
+
+def _to_digits_of(half: str, text: str, mean: float) -> str:
+    """Return a mean with the digits of its interval: further ones are not known."""
+    if half == "0" or "e" in half:
+        return text
+    return f"{mean:.{len(half.partition('.')[2])}f}"
 
 
 def _spread(spread: Any, value: Any, factor: float) -> str:

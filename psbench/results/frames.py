@@ -67,4 +67,5 @@ TABLES: dict[str, Callable[[RunRecord], pd.DataFrame]] = {
     "contributions": lambda run: metrics.contributions(run.log),
     "utilisation": lambda run: metrics.utilisation(run.log, run.meta),
     "trained": lambda run: metrics.trained_groups(run.log, run.meta),
+    "neighbourhoods": lambda run: metrics.trained_groups(run.log, run.meta, by="neighbourhood"),
 }

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from psbench import charts
 from psbench.errors import SpecError
 from psbench.metrics import repeatability
+from psbench.percents import spaced
 from psbench.results.compared import Compared
 from psbench.results.comparison_table import COLUMNS, FOLDED, as_text
 from psbench.results.html import page, swatch
@@ -100,13 +101,19 @@ def _joined(values: Iterable[Any]) -> str:
     return ", ".join(dict.fromkeys(str(value) for value in values))
 
 
+#: after an interval, in brackets; the unit of both may follow
+_DEVIATION = re.compile(r"(?<=\d) \([^)]*\)(?=$|\s)")
+
+
 def _without_folded(
     headings: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> tuple[list[str], list[list[str]]]:
-    """Return the columns that matter most."""
+    """Return the columns that matter most, with their intervals but without standard deviations."""
     folded = {COLUMNS[name][0] for name in FOLDED}
     kept = [place for place, heading in enumerate(headings) if heading not in folded]
-    return [headings[i] for i in kept], [[row[i] for i in kept] for row in rows]
+    return [headings[i] for i in kept], [
+        [row[i] if i == 0 else _DEVIATION.sub("", row[i]) for i in kept] for row in rows
+    ]
 
 
 def _findings(comparison: Compared) -> list[Markup]:
@@ -151,14 +158,14 @@ def _seconds(record: dict[Any, Any]) -> str:
     for name, clock in (("time_s", ""), ("virtual_time_s", "virtual "), ("wall_time_s", "wall-clock ")):
         value = record.get(name)
         if value is not None and value == value:
-            return f"{value:.4g} {clock}s" if not clock else f"{value:.4g} {clock}seconds"
+            return f"{as_text(record, name, deviation=False)} {f'{clock}seconds' if clock else 's'}"
     raise ValueError("a row of a comparison has no time")
 
 
 def _switch_sentence(label: str, summary: dict[str, Any]) -> Markup:
     switch = summary["switches"][0]
     what = f"switched from {switch['from']} to {switch['to']} at epoch {switch['epoch']:.1f}"
-    said = f"{what} ({switch['time_s']:.4g} s), because {switch['reason']}."
+    said = f"{what} ({switch['time_s']:.4g} s), because {spaced(switch['reason'])}."
     return Markup("<b>{}</b>, seed {}: {}").format(label, summary["seed"], said)
 
 

@@ -68,6 +68,14 @@ class _ServerUsage(_Declared):
     samples: _Samples = []
 
 
+class _Neighbourhoods(_Declared):
+    """Samples of each neighbourhood, in each shard and in the whole training set."""
+
+    names: list[Line]
+    shards: list[list[Count]]
+    whole: list[Count]
+
+
 class _Servers(_Declared):
     """Contents of the servers: lists of counts, and the imbalance of each by name."""
 
@@ -128,6 +136,7 @@ class Facts(_Declared):
     classes: list[str] = []
     label_counts: list[list[Count]] | None = None
     class_counts: list[Count] = []
+    neighbourhoods: _Neighbourhoods | None = None
     speeds: list[NonNegativeFloat] = []
     checkpoints: list[str] = []
     lost_workers: list[Count] = []
@@ -154,6 +163,11 @@ class Facts(_Declared):
             raise ValueError(f"label_counts: has not a number for each of {len(self.classes)} classes")
         if self.class_counts and len(self.class_counts) != len(self.classes):
             raise ValueError(f"class_counts: has not a number for each of {len(self.classes)} classes")
+        if (found := self.neighbourhoods) and (
+            len(found.shards) != self.num_workers
+            or any(len(row) != len(found.names) for row in (*found.shards, found.whole))
+        ):
+            raise ValueError("neighbourhoods: have not a number for each name and worker")
         if late := [each.worker for each in self.usage if each.worker >= self.num_workers]:
             raise ValueError(f"usage: has worker {late[0]} of {self.num_workers}")
         try:

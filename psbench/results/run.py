@@ -73,12 +73,13 @@ class Run:
 
         Parameters
         ----------
-        table : "curves", "training", "events", "contributions", "trained" or "utilisation"
+        table : "curves", "training", "events", "contributions", "trained", "neighbourhoods" or "utilisation"
             The evaluations (`metrics.evaluations`: a row each, with `epoch`, `time_s`, `updates`, `bytes` and
             the values); the smoothed loss of the training steps (`metrics.training_loss`); every row of the
             event log, with the names of its kinds (`core.log.Kind`) and its texts; what became of each
-            worker's gradients (`metrics.contributions`); which classes the model was trained on
-            (`metrics.trained_groups`); what workers, servers and links did over time (`metrics.utilisation`).
+            worker's gradients (`metrics.contributions`); which classes, and which of the selection's
+            neighbourhoods, the model was trained on (`metrics.trained_groups`); what workers, servers and
+            links did over time (`metrics.utilisation`).
         """
         from psbench.results.frames import frame_of
 

@@ -76,4 +76,4 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 def two_digits(number: float) -> str:
     """Return a number with two significant digits, without an exponent unless it is tiny."""
-    return f"{number:.2g}" if number < 99.5 else f"{number:.0f}"
+    return f"{number:#.2g}".rstrip(".") if number < 99.5 else f"{number:.0f}"

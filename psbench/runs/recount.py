@@ -62,8 +62,8 @@ def recount(run: Run, by: npt.ArrayLike | None = None) -> pd.DataFrame:
     Raises
     ------
     SpecError
-        If the run does not say which samples it drew: without data (timing only), from chunks, with data
-        injection, or if it lost work of which the log does not know how much was drawn.
+        If the run does not say which samples it drew: without data (timing only), by a selection, from
+        chunks, with data injection, or if it lost work of which the log does not know how much was drawn.
     DataError
         If the data cannot be had.
     """
@@ -130,6 +130,8 @@ class _Draws:
     def __init__(self, run: Run) -> None:
         experiment = run.experiment
         self._compositions = experiment.strategy.compositions
+        if chosen := [each.selection.name for each in self._compositions if each.selection.chooses]:
+            raise SpecError(f"recount: selection {chosen[0]!r} chose samples, which the log does not name")
         self._now = self._compositions[0]
         self._is_live = experiment.backend != "simulated"
         workers = experiment.num_workers

@@ -67,16 +67,6 @@ class OwnSharding(Own, _ByFunction):
     source = "your own code"
     partition = False
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, OwnSharding) and self.model_dump() == other.model_dump()
-
-    def __hash__(self) -> int:
-        return hash(self.fingerprint)
-
-    def bare(self) -> Sharding:
-        """Return the part that a specification read from a file would contain."""
-        return OwnSharding(**{name: getattr(self, name) for name in type(self).model_fields})
-
     def divider(self) -> Divider:
         """Return the function.
 
@@ -115,9 +105,10 @@ def as_sharding(value: Any) -> Sharding:
         if value == Given.name:
             return Given()
         name = value.get("name") if isinstance(value, dict) else None
-        if name in (Given.name, OwnSharding.name) and isinstance(value, dict):
-            rest = {key: each for key, each in value.items() if key != "name"}
-            return Given(**rest) if name == Given.name else OwnSharding(**rest)
+        if name == OwnSharding.name and isinstance(value, dict):
+            return OwnSharding.described(value)
+        if name == Given.name and isinstance(value, dict):
+            return Given(**{key: each for key, each in value.items() if key != "name"})
         return cast(Sharding, make_part("sharding", value))
     if callable(value) and not isinstance(value, type):
         return _of_function(value)

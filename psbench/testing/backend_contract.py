@@ -30,6 +30,10 @@ def check_backend(
     that its `Apply` names, and of no other, before the next event; a hand-over is performed once; timers and
     measured numbers come when they were asked for; and no push counts of a worker that has left.
 
+    No scene has a `Reassign`. Which server holds an entry changes no version and no event, only times, bytes
+    and where a vector is cut, and each backend cuts vectors in its own way: compare the entries of your
+    servers before and after, as psbench's tests do for its own.
+
     Parameters
     ----------
     run : callable

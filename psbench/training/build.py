@@ -104,7 +104,6 @@ class Workload:
             rng = streams.generator("sharding")
             division, report = measure_data(experiment.sharding, data, profile.num_workers, rng)
             shards = division.shards
-        batch_sizes = largest_remainder(experiment.batch_size, [1.0] * profile.num_workers)
         model = network.model
         for composition in experiment.strategy.compositions:
             composition.placement.ranges(model.layout)  # refuses servers that would hold nothing
@@ -118,7 +117,7 @@ class Workload:
             loss=network.loss,
             buffers=for_device(experiment.device, model.buffers),
             shards=shards,
-            batch_sizes=batch_sizes,
+            batch_sizes=largest_remainder(experiment.batch_size, [1.0] * profile.num_workers),
             sharding_report=report,
             groups={} if sent is None else dict(sent.groups),
         )
@@ -288,6 +287,20 @@ class Workload:
             found[repr(kind)] = checked_groups(kind.name, made)
         return found[repr(kind)]
 
+    def _neighbourhoods(self) -> dict[str, Any] | None:
+        """Return how the samples of each shard divide into the selection's neighbourhoods, as plain data.
+
+        None without neighbourhoods, and where compositions have different ones.
+        """
+        asked = [each.selection for each in self.experiment.strategy.compositions]
+        kinds = {repr(each.neighbourhoods): each for each in asked if isinstance(each, ByNeighbourhood)}
+        if len(kinds) != 1 or not self.shards:
+            return None
+        groups = self.groups_of(next(iter(kinds.values())))
+        assert groups is not None
+        counts = label_counts(self.shards, groups.train, len(groups.names))
+        return {"names": list(groups.names), "shards": counts.tolist(), "whole": groups.counts.tolist()}
+
     def evaluator(self) -> Evaluator:
         model, metrics = self.computing, self.experiment.metrics
         loss = self.loss.on(model.device)
@@ -330,6 +343,7 @@ class Workload:
             "sharding": None if self.sharding_report is None else asdict(self.sharding_report),
             "label_counts": None if counts is None else counts.tolist(),
             "class_counts": np.bincount(strata, minlength=len(names)).tolist() if self.shards else [],
+            **({"neighbourhoods": found} if (found := self._neighbourhoods()) else {}),
             "speeds": [float(speed) for speed in self.profile.speed],
         }
 

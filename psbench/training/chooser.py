@@ -12,7 +12,7 @@ from torch import Tensor
 
 from psbench.arrays import Array, Doubles, Integers
 from psbench.core.actions import Orders
-from psbench.core.selection import REPORTED, Evaluate, KnownOfData, Memory, SampleGroups, Selection
+from psbench.core.selection import REPORTED, SUMS, Evaluate, KnownOfData, Memory, SampleGroups, Selection
 from psbench.errors import DoubtfulComposition, ParameterError, ProtocolError, PsbenchError
 from psbench.models.construction import one_line
 from psbench.seeds import Streams
@@ -55,6 +55,10 @@ class Chooser:
         self._selection, self._streams, self._worker = selection, streams, worker
         self._passes = Batches(np.arange(len(shard)), streams, worker)
         self.memory = Memory(shard, known, self._passes)
+        #: since the last report, by neighbourhood; none without neighbourhoods
+        self._sums: dict[str, Doubles] = {}
+        if known.groups is not None:
+            self._sums = {name: np.zeros(len(known.groups.names)) for name in _sums_of(selection)}
 
     def choose(self, size: int, orders: Orders, evaluate: Evaluate) -> Chosen:
         """Choose the next mini-batch.
@@ -88,11 +92,26 @@ class Chooser:
     def learn(self, positions: Integers, found: Mapping[str, Array]) -> None:
         """Take what a step has found of its samples; of one that was in the mini-batch twice, the last."""
         self._note(positions, found)
+        for name, sums in self._sums.items():
+            sums += np.bincount(
+                self.memory.neighbourhood[positions], self._numbers(name, positions, found), len(sums)
+            )
         self._selection.learn(positions, self.memory)
 
+    def _numbers(self, name: str, positions: Integers, found: Mapping[str, Array]) -> Array:
+        """Return the number of each sample that is summed by neighbourhood."""
+        if name == "samples":
+            return np.ones(len(positions))
+        return found["loss"] if name == "loss" else found["predicted"] != self.memory.right[positions]
+
     def report(self) -> dict[str, float]:
-        """Return what goes with a push to the deciding half."""
+        """Return what goes with a push to the deciding half; the next report begins anew."""
         report = self._selection.report(self.memory)
+        if self._sums:
+            seen = np.flatnonzero(self._sums["samples"])
+            report |= {f"{name}:{h}": sums[h] for name, sums in self._sums.items() for h in seen}
+            for sums in self._sums.values():
+                sums[:] = 0
         return {REPORTED + name: float(value) for name, value in report.items()}
 
     def _note(self, positions: Integers, found: Mapping[str, Array]) -> None:
@@ -139,6 +158,7 @@ class Chooser:
         found |= {name: getattr(memory, name) for name in self._selection.remembers}
         found |= {f"passes/{name}": value for name, value in self._passes.state().items()}
         found |= {f"state/{name}": np.asarray(value) for name, value in memory.state.items()}
+        found |= {f"sums/{name}": sums for name, sums in self._sums.items()}
         return {name: torch.from_numpy(np.array(value)) for name, value in found.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
@@ -153,6 +173,12 @@ class Chooser:
         self._passes.load({n.removeprefix(prefix): v for n, v in kept.items() if n.startswith(prefix)})
         state = {n.removeprefix("state/"): v for n, v in kept.items() if n.startswith("state/")}
         memory.state = {name: value if value.ndim else value.item() for name, value in state.items()}
+        self._sums = {name: kept[f"sums/{name}"] for name in self._sums}
+
+
+def _sums_of(selection: Selection) -> list[str]:
+    needs = dict(zip(SUMS, (None, "loss", "predicted"), strict=True))
+    return [name for name, need in needs.items() if need is None or need in selection.remembers]
 
 
 def checked_groups(name: str, groups: SampleGroups) -> SampleGroups:

@@ -10,6 +10,7 @@ import numpy as np
 
 from psbench.arrays import Booleans, Doubles
 from psbench.errors import DataError
+from psbench.percents import percent
 from psbench.seeds import Streams
 
 #: draws of the test, the false alarms that it allows, and the share of all time below which nothing is said
@@ -95,8 +96,9 @@ class Blame:
     def __str__(self) -> str:
         """Return it in words."""
         lines = [
-            f"{each.worker} makes the others wait: {each.lost_s:.3g} s ({each.share:.1%} of the time), "
-            f"the last in {each.last:.0%} of the steps (p = {each.p_value:.2g}); {each.why}"
+            f"{each.worker} makes the others wait: {each.lost_s:.3g} s "
+            f"({percent(each.share, 1)} of the time), "
+            f"the last in {percent(each.last)} of the steps (p = {each.p_value:.2g}); {each.why}"
             for each in self.culprits
         ] or ["no worker makes the others wait for more than chance explains"]
         for i, worker in enumerate(self.workers):

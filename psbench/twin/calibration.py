@@ -15,8 +15,9 @@ from psbench.clusters import make_cluster
 from psbench.core.collective import Jobs
 from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.typed_data import FileData, typed
-from psbench.errors import DataError, ParameterError, SpecError
+from psbench.errors import DataError, ParameterError, naming
 from psbench.experiment import Experiment
+from psbench.percents import percent
 from psbench.results.run import Run
 from psbench.seeds import Streams
 from psbench.specfile import dump_yaml, read_yaml
@@ -194,7 +195,8 @@ class Calibration:
         remarks, unknown = list(self.remarks), list(self.unknown)
         if free:
             remarks.append(
-                f"between runs: they deviate from their twins by {deviation:.1%}, beside seeds ({free} free)"
+                f"between runs: they deviate from their twins by {percent(deviation, 1)}, "
+                f"beside seeds ({free} free)"
             )
         else:
             unknown.append(
@@ -272,11 +274,9 @@ class Calibration:
             between_runs=found.between_runs,
             between_sizes=found.between_sizes,
         )
-        try:
+        with naming(str(path)):
             make_cluster(plain["cluster"])
             measured._experiment("bsp", measured.cluster)
-        except SpecError as error:
-            raise SpecError(f"{path}: {error}") from None
         return measured
 
     def experiment_of(self, strategy: Any, settings: Mapping[str, Any] | None = None) -> Experiment:

@@ -16,6 +16,7 @@ from psbench.charts import Figure, timeline_chart, window
 from psbench.core.log import Kind
 from psbench.errors import DataError
 from psbench.metrics import timeline
+from psbench.percents import percent
 from psbench.results.html import page
 from psbench.results.run import Run
 from psbench.system.files import write_text
@@ -41,7 +42,10 @@ def write_report(found: Validation, path: Path) -> Path:
         ],
         cells=(list(_HEADINGS), [_cells(cell, found) for cell in found.cells]),
         verdicts=[*found.verdicts(), *(f"not obtained: {n}: {why}" for n, why in found.failed.items())],
-        replays=(["strategy", "error"], [[n, f"{error:+.3%}"] for n, error in found.replays.items()]),
+        replays=(
+            ["strategy", "error"],
+            [[n, percent(error, 3, "+")] for n, error in found.replays.items()],
+        ),
         reasons=(
             ["strategy", *reasons],
             [
@@ -61,12 +65,23 @@ _HEADINGS = (
 
 
 def _cells(cell: LiveAndTwin, found: Validation) -> list[str]:
-    target = "" if cell.target_error is None else f"{cell.target_error:+.1%}"
+    target = "" if cell.target_error is None else percent(cell.target_error, 1, "+")
     return [
-        *(cell.name, cell.part, f"{cell.live_s:.4g}", f"{cell.predicted_s:.4g}", f"{cell.error:+.1%}"),
-        *(f"{found.allowed(cell):.1%}", f"{cell.noise:.1%}", target, f"{cell.idle_points:+.1f}"),
+        *(
+            cell.name,
+            cell.part,
+            f"{cell.live_s:.4g}",
+            f"{cell.predicted_s:.4g}",
+            percent(cell.error, 1, "+"),
+        ),
+        *(
+            percent(found.allowed(cell), 1),
+            percent(cell.noise, 1),
+            target,
+            f"{cell.idle_points:+.1f}",
+        ),
         *(f"{cell.staleness_distance:.2f}", f"{cell.staleness_max:+d}"),
-        *("exact" if cell.bytes_equal else "differ", f"{cell.covered:.0%}"),
+        *("exact" if cell.bytes_equal else "differ", percent(cell.covered)),
     ]
 
 

@@ -12,6 +12,7 @@ from psbench.charts.colours import looks
 from psbench.charts.pieces import look_scale
 from psbench.charts.ticks import parameter_axis
 from psbench.errors import ParameterError
+from psbench.percents import percent
 from psbench.results.html import page
 from psbench.system.files import check_writable, write_text
 from psbench.twin.predictions import Predictions
@@ -130,8 +131,8 @@ def write_prediction(found: Predictions, path: Path) -> Path:
     rows = [
         [
             *(row.title, str(row.update_s), str(row.epoch_s)),
-            f"{row.idle:.1%}",
-            f"{row.unused:.1%}",
+            percent(row.idle, 1),
+            percent(row.unused, 1),
             *(["not reached" if row.target_s is None else str(row.target_s)] if asked else []),
         ]
         for row in found.rows

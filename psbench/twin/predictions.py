@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from psbench.percents import percent
 from psbench.twin.measures import Band, Measures
 
 
@@ -113,7 +114,7 @@ class Predictions:
         for row in self.rows:
             cells = [row.update_s, row.epoch_s]
             line = f"{row.title:<34}" + "".join(f"{cell!s:>26}" for cell in cells)
-            line += f"{row.idle:>8.1%}{row.unused:>8.1%}"
+            line += f"{percent(row.idle, 1):>8}{percent(row.unused, 1):>8}"
             lines.append(line + (f"{_shown(row.target_s):>26}" if asked else ""))
         lines += [f"{row.title}: {text}" for row in self.rows for text in row.starved]
         lines.append(f"in brackets: 90 % interval for another run, over {self.seeds} seeds")

@@ -11,6 +11,7 @@ import numpy as np
 from psbench.arrays import Doubles
 from psbench.backends.stamps import SAID_COLUMNS, WORKER_SAID_COLUMNS, rows_of
 from psbench.errors import DataError
+from psbench.percents import percent
 from psbench.results.run import Run
 from psbench.seeds import Streams
 from psbench.twin.exchanges import Exchanges
@@ -160,7 +161,7 @@ def cores_of(runs: Sequence[Stamps]) -> Cores:
         return _none("too few steps have stamps")
     if np.median(cpu / (wall + paced)) < _COMPUTES:
         return _none(
-            f"of a step {np.median(cpu / (wall + paced)):.0%} is CPU time: workers leave cores to others"
+            f"of a step {percent(np.median(cpu / (wall + paced)))} is CPU time: workers leave cores to others"
         )
     most = max(int(_under_way(begin, end).max()) for begin, end, _, _ in tables)
     tried = np.arange(0.5, most + _GRID / 2, _GRID)
@@ -253,7 +254,8 @@ def in_words(stamps: Sequence[Stamps], cost_s: float) -> list[str]:
     share = cost_s / steps.mean() / every
     above = _WITHIN * share > _TOO_MUCH
     lines = [
-        f"stamps: {cost_s * 1e6:.2g} us of CPU an exchange, taken, carried and kept, {share:.2%} of a step"
+        f"stamps: {cost_s * 1e6:.2g} us of CPU an exchange, taken, carried and kept, "
+        f"{percent(share, 2)} of a step"
         + (f"; steps are short, so one in {every} stretches of exchanges has them" if every > 1 else "")
         + (f"; within a run they may take {_WITHIN} times that: over 2 %" if above else ""),
         f"clocks: before and after a run at most {apart * 1e6:.3g} us apart",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from psbench.core.typed_data import numbers_of, read_json, typed
-from psbench.errors import DataError
+from psbench.errors import DataError, naming
 from psbench.results.run import Run
 from psbench.specfile import dump_yaml
 from psbench.system.files import write_text
@@ -246,7 +246,8 @@ def _whole(spans: StepSpans, where: str) -> Meetings:
         if missing := sorted(known - set(spans[worker])):
             raise DataError(f"{where}: worker {worker} has no step {missing[0]}: the trace has a gap")
     times = np.array([[spans[worker][step] for step in sorted(common)] for worker in workers])
-    return Meetings(workers, times[:, :, 0] - times[:, :, 0].min(), times[:, :, 1] - times[:, :, 0].min())
+    with naming(where):
+        return Meetings(workers, times[:, :, 0] - times[:, :, 0].min(), times[:, :, 1] - times[:, :, 0].min())
 
 
 def cluster_of(meetings: Meetings, path: str | Path) -> None:

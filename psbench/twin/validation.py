@@ -14,6 +14,7 @@ from scipy import stats
 from psbench.errors import DataError
 from psbench.experiment import Experiment
 from psbench.metrics import idle
+from psbench.percents import percent
 from psbench.results.run import Run
 from psbench.runs.execution import run as run_experiment
 from psbench.twin.calibration import Calibration
@@ -106,7 +107,9 @@ class Validation:
     def __str__(self) -> str:
         """Return the table in words and numbers, errors as they were obtained."""
         lines = [f"load before: {self.load:.2f} a core; it took {self.seconds:.0f} s", ""]
-        lines += [f"(a) {name}: with its own times {error:+.3%}" for name, error in self.replays.items()]
+        lines += [
+            f"(a) {name}: with its own times {percent(error, 3, '+')}" for name, error in self.replays.items()
+        ]
         lines += ["", _HEAD, *(self._line(cell) for cell in self.cells), ""]
         lines += [f"not obtained: {name}: {why}" for name, why in self.failed.items()]
         return "\n".join([*lines, *self.verdicts()])
@@ -153,9 +156,10 @@ class Validation:
 
     def verdicts(self) -> Iterator[str]:
         """Yield the conclusions."""
-        yield f"noise floor: seconds an update of one live run deviate by {self.noise_floor:.1%}, over all"
+        noise = percent(self.noise_floor, 1)
+        yield f"noise floor: seconds an update of one live run deviate by {noise}, over all"
         if worst := max(map(abs, self.replays.values()), default=0.0):
-            yield f"(a) {'is' if worst < 0.01 else 'IS NOT'} within 1 % (worst {worst:.3%})"
+            yield f"(a) {'is' if worst < 0.01 else 'IS NOT'} within 1 % (worst {percent(worst, 3)})"
         for part, what in _PARTS.items():
             rows = [each for each in self.cells if each.part == part]
             if rows:
@@ -163,37 +167,39 @@ class Validation:
                 covered = statistics.fmean(c.covered for c in rows)
                 within = f"{len(rows) - len(wrong)} of {len(rows)} within 5 % or twice the noise"
                 beyond = f" (not {', '.join(wrong)})" if wrong else ""
-                yield f"({part}) {what}: {within}{beyond}; {covered:.0%} of live runs in bands"
+                yield f"({part}) {what}: {within}{beyond}; {percent(covered)} of live runs in bands"
                 counted = sum(each.repeats for each in rows)
                 if counted >= _TO_TELL and not _COVERED[0] <= covered <= _COVERED[1]:
-                    yield f"not reached: {covered:.0%} in 90 % bands, not 85 to 95 %: {_widths(rows)}"
+                    yield f"not reached: {percent(covered)} in 90 % bands, not 85 to 95 %: {_widths(rows)}"
         for cell in self.cells:
             if abs(cell.error) > self.allowed(cell):
-                yield f"not reached: {cell.name}, {cell.error:+.1%}: {self._cause(cell)}"
+                yield f"not reached: {cell.name}, {percent(cell.error, 1, '+')}: {self._cause(cell)}"
         if found := self.winners():
-            told = f", which is {found['behind']:.1%} behind live: {'right' if found['right'] else 'WRONG'}"
+            verdict = "right" if found["right"] else "WRONG"
+            told = f", which is {percent(found['behind'], 1)} behind live: {verdict}"
             yield f"(c) quickest an epoch: {found['live']} live, {found['predicted']} predicted{told}"
 
     def _cause(self, cell: LiveAndTwin) -> str:
         """Return the likely cause of a cell's deviation from its twin."""
         replay = self.replays.get(cell.name)
-        said = "" if replay is None else f"with its own times {replay:+.2%}, so "
+        said = "" if replay is None else f"with its own times {percent(replay, 2, '+')}, so "
         if cell.step_error is None or cell.message_error is None:
             return f"{said}its workers compute while they send, and what took longer is not told"
         return (
-            f"{said}the twin's steps are {cell.step_error:+.1%} and its messages {cell.message_error:+.1%} "
-            "off those of the live runs"
+            f"{said}the twin's steps are {percent(cell.step_error, 1, '+')} and its messages "
+            f"{percent(cell.message_error, 1, '+')} off those of the live runs"
         )
 
     def _line(self, cell: LiveAndTwin) -> str:
         mark = " " if abs(cell.error) <= self.allowed(cell) else "!"
-        times = f"{cell.live_s:>9.4f}{cell.predicted_s:>9.4f}{cell.error:>+8.1%}{mark}{cell.noise:>6.1%}"
-        target = f"{'':>8}" if cell.target_error is None else f"{cell.target_error:>+8.1%}"
+        error, noise = percent(cell.error, 1, "+"), percent(cell.noise, 1)
+        times = f"{cell.live_s:>9.4f}{cell.predicted_s:>9.4f}{error:>8}{mark}{noise:>6}"
+        target = f"{'':>8}" if cell.target_error is None else f"{percent(cell.target_error, 1, '+'):>8}"
         stale = f"{cell.staleness_distance:>7.2f}{cell.staleness_max:>+5d}"
         same = "exact" if cell.bytes_equal else "DIFFER"
         return (
             f"({cell.part}) {cell.name:<21}{times}{target}{cell.idle_points:>+7.1f}{stale}{same:>7}"
-            f"{cell.covered:>8.0%}"
+            f"{percent(cell.covered):>8}"
         )
 
 
@@ -203,8 +209,8 @@ def _widths(cells: Sequence[LiveAndTwin]) -> str:
         statistics.median(getattr(c, f"{which}_width") for c in cells) for which in ("band", "live")
     )
     return (
-        f"bands (seeds, and the doubt of the fit that a cell's live runs share) are {band:.1%} wide, and the "
-        f"live runs of a cell {live:.1%} (medians)"
+        f"bands (seeds, and the doubt of the fit that a cell's live runs share) are {percent(band, 1)} wide, "
+        f"and the live runs of a cell {percent(live, 1)} (medians)"
     )
 
 

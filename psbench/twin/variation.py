@@ -10,6 +10,7 @@ import numpy as np
 from scipy import stats
 
 from psbench.arrays import Array, Doubles, Integers
+from psbench.percents import percent
 from psbench.seeds import Streams
 
 #: spread below which a series counts as constant
@@ -39,7 +40,7 @@ def variation_of(series: Series) -> tuple[dict[str, Any], str]:
     """
     whole = np.concatenate([each for each in series if len(each)])
     if whole.std() < _CONSTANT:
-        return {"name": "constant"}, f"varies by less than {_CONSTANT:.1%}"
+        return {"name": "constant"}, f"varies by less than {percent(_CONSTANT, 1)}"
     smooth, stalls = without_stalls([each for each in series if len(each)])
     factors = np.concatenate(smooth)
     shift, sigma = _shifted_lognormal(factors)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
+import re
 from importlib import resources
 from types import SimpleNamespace
 
@@ -12,9 +14,10 @@ import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
+import vl_convert
 
 from psbench import charts, metrics
-from psbench.charts import colours, learning
+from psbench.charts import colours, learning, tables
 from psbench.charts.colours import WAIT
 from psbench.charts.distributions import bars
 from psbench.core.log import EventLog, Kind
@@ -33,8 +36,22 @@ def fields(spec: object) -> set[str]:
     """Every field that an encoding of the chart reads."""
     if isinstance(spec, dict):
         own = {spec["field"]} if isinstance(spec.get("field"), str) else set()
-        return own.union(*(fields(value) for value in spec.values()))
+        return own.union(*(fields(value) for name, value in spec.items() if name != "transform"))
     return set().union(*(fields(value) for value in spec)) if isinstance(spec, list) else set()
+
+
+def svg_of(chart: alt.Chart | alt.LayerChart, data: pd.DataFrame | None = None) -> str:
+    """The chart as it is drawn, with rows in the place of those that it will be sent."""
+    spec = charts.stack([chart]).to_dict()
+    if data is not None:
+        spec["datasets"] = {"rows": data.to_dict("records")}
+    return vl_convert.vegalite_to_svg(spec, vl_version="6.4")
+
+
+def drawn(chart: alt.Chart | alt.LayerChart, data: pd.DataFrame | None = None) -> list[str]:
+    """The texts of a chart."""
+    found = re.findall(r"<(?:text|tspan)[^>]*>([^<]+)<", svg_of(chart, data))
+    return [html.unescape(text) for text in found]
 
 
 def rows(spec: dict) -> list[dict]:
@@ -81,7 +98,7 @@ def test_reading_and_computing_are_drawn_where_a_run_tells_them_apart(validator)
     assert figure.note == ""  # nobody uses a CPU in virtual time
     done.meta["usage"] = [each | {"cpu_s": 1.0, "wall_s": 4.0} for each in done.meta["usage"]]
     (measured,) = [figure for figure in charts.worker_figures(done) if figure.name == "steps"]
-    assert "25% of a core" in measured.note
+    assert "25\u00a0% of a core" in measured.note
     plain = charts.worker_figures(run(toy_experiment("bsp")))
     assert "steps" not in [figure.name for figure in plain]
 
@@ -114,6 +131,44 @@ def test_every_chart_can_be_streamed(chart, validator):
     validator.validate(spec)
     assert spec["data"] == {"name": "rows"}
     assert "config" not in spec
+    assert [text for text in drawn(chart, data=pd.DataFrame()) if re.search("NaN|undefined", text)] == []
+
+
+def test_percents_have_a_space_on_axes_and_at_the_ends_of_lines():
+    lines = pd.DataFrame({"label": "asp", "time_s": [0.0, 1.0], "val_accuracy": [0.1, 0.912], "event": None})
+    texts = drawn(charts.curve(lines))
+    assert {"0\u00a0%", "20\u00a0%", "asp  91.2\u00a0%"} <= {*texts}
+    assert not [text for text in texts if re.search(r"\d%", text)]
+
+
+def test_a_long_name_beside_a_bar_goes_on_in_another_line():
+    name = "one slow worker: ssp, bound 10 -> asp at 0.16 s and on"
+    spread = pd.concat([tables.spread_table(pd.Series([1, 2, 3]), label) for label in (name, "bsp")])
+    shares = pd.DataFrame({"label": [name, "bsp"], "phase": "wait", "fraction": [0.5, 0.2]})
+    fates = pd.DataFrame({"label": [name, "bsp"], "fate": "late", "gradients": [5, 2], "share": [0.5, 0.2]})
+    sent = pd.DataFrame({"label": [name, "bsp"], "direction": "up", "bytes": [5, 2]})
+    for chart in (
+        charts.spread_chart(spread),
+        charts.time_use_chart(shares, "label"),
+        charts.contribution_chart(fates, "label"),
+        charts.traffic_chart(sent),
+    ):
+        texts = drawn(chart)
+        assert {"one slow worker: ssp,", "bound 10 -> asp at 0.16 s", "and on"} <= {*texts}, chart.title
+        assert chart.height >= 2 * 3 * 13  # three lines in each row
+
+
+def test_a_line_that_begins_late_is_not_drawn_from_the_start():
+    """Hermes has no common model to evaluate before its first push: nothing rose until then."""
+    late = [(0.0, 0.1), (13.0, 0.9), (14.0, 0.91), (15.0, 0.92), (16.0, 0.93), (17.0, 0.94)]
+    even = [(float(time), time / 20) for time in range(0, 18, 3)]
+    rows = [(label, *point) for label, points in (("hermes", late), ("asp", even)) for point in points]
+    table = pd.DataFrame(rows, columns=["label", "time_s", "val_accuracy"])
+    svg = svg_of(charts.curve(table))
+    lines = re.findall(r'aria-roledescription="line mark"[^>]* d="([^"]*)"', svg)
+    assert [len(re.findall("[ML]", line)) for line in lines] == [5, 6]
+    alone = drawn(charts.curve(table[table["label"] == "hermes"]))
+    assert {"0", "10 s"} <= {*alone}  # the axis begins where the run does
 
 
 def test_a_streamed_chart_needs_to_know_its_labels():

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from widgets.direct import violations
 
 from psbench.core.log import EventLog, Kind
 from psbench.errors import ParameterError, SpecError
@@ -19,6 +20,7 @@ from psbench.results import page as results_page
 from psbench.results.html import table_html
 from psbench.results.report import write_report
 from psbench.results.run import Run
+from psbench.results.text import two_digits
 from psbench.runs.comparing import compare
 
 
@@ -152,7 +154,7 @@ def test_the_standard_deviation_is_beside_the_interval(comparison):
     assert table["train_accuracy"].between(0.5, 1).all()
     headings, (first, *_) = comparison.cells()
     half, deviation = (table.loc["all_reduce", f"time_s_{name}"] for name in ("ci", "sd"))
-    assert first[headings.index("time (s)")].endswith(f" ± {half:.2g} ({deviation:.2g})")
+    assert first[headings.index("time (s)")].endswith(f" ± {two_digits(half)} ({two_digits(deviation)})")
     assert any("in brackets the standard deviation" in line for line in comparison.remarks)
 
 
@@ -361,11 +363,18 @@ def test_every_chart_is_drawn_in_a_browser_without_internet(comparison, tmp_path
         page.on("pageerror", lambda error: said.append(str(error)))
         page.goto(path.as_uri())
         page.wait_for_selector("body[data-state=drawn]", timeout=240_000)
+        assert violations(page, "body") == []
         assert page.locator(".chart svg").count() == page.locator(".chart").count() > 20
         page.locator("select[data-chart]").first.select_option("epoch")
         page.wait_for_function(
             "document.querySelector('#chart-0 svg').textContent.includes('epochs (samples')"
         )
+        page.set_viewport_size({"width": 1366, "height": 768})
+        lines = (
+            "[...document.querySelector('section table').querySelectorAll('tbody td')].map(it => "
+            "it.getBoundingClientRect().height / parseFloat(getComputedStyle(it).lineHeight))"
+        )
+        assert max(page.evaluate(lines)) < 3  # two lines and the padding
         widest = (
             "Math.max(...[...document.querySelectorAll('.chart svg, section > .wide > table')].map(OVER))"
         )

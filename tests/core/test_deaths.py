@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from psbench import strategies
-from psbench.backends.replay import replay
 from psbench.core.actions import Release
 from psbench.core.events import Join, Leave
 from psbench.core.log import Kind
 from psbench.core.strategy import Strategy
 from psbench.metrics import timeline
 from psbench.runs.execution import run
+from psbench.runs.replaying import replay
 from psbench.testing import ScriptedCluster, toy_experiment
 from psbench.testing.invariants import Invariants
 from psbench.testing.toys import toy_cluster

@@ -172,6 +172,39 @@ def test_a_list_of_hugging_face_datasets_has_one_for_each_worker():
         assert ps.run(experiment).meta["classes"] == ["a", "b", "c"]
 
 
+def of_frame():
+    return ps.data(FRAME, target="kind", keep=["site"])
+
+
+def of_two_frames():
+    return ps.data([FRAME[:30], FRAME[30:]], target="kind", keep=["site"])
+
+
+def with_validation():
+    return ps.data(FRAME[:40], target="kind", keep=["site"], validation=FRAME[40:])
+
+
+@pytest.mark.parametrize("make", [of_frame, of_two_frames, with_validation])
+def test_columns_that_are_kept_divide_validation_samples_too(make):
+    """Neighbourhoods by a column: each sample has its row's, wherever the validation set comes from."""
+    spec = toy_experiment(
+        {
+            "name": "bsp",
+            "selection": {"name": "data_aware", "neighbourhoods": {"name": "column", "column": "site"}},
+        },
+        data=make(),
+        cluster={"workers": 2},
+        stop={"updates": 2},
+    )
+    data = spec.data.load(Streams(0))
+    sites = {tuple(row): site for row, site in zip(X.tolist(), FRAME["site"], strict=True)}
+    for rows, found in ((data.train_x, data.column("site")), (data.val_x, data.val_column("site"))):
+        assert [sites[tuple(row)] for row in rows.tolist()] == found.tolist()
+    done = ps.run(spec)
+    assert done.meta["neighbourhoods"]["names"] == ["site 0", "site 1", "site 2"]
+    assert {f"neighbourhood_loss:{h}" for h in range(3)} <= set(done.log.evaluations()[-1])
+
+
 # ------------------------------------------------------------------ what y is, and options
 
 

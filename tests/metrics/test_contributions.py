@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 
 import numpy as np
@@ -9,13 +10,15 @@ import pytest
 from toybox import put_in, take_out
 
 import psbench as ps
+from psbench.charts.figures import trained_figures
 from psbench.core import ClusterView, Commit, Consistency, Discard, Push, Release, parameter
 from psbench.core.log import EventLog, Kind
-from psbench.errors import DataError, ParameterError, SpecError, UnknownName
+from psbench.errors import DataError, ParameterError, PsbenchError, SpecError, UnknownName
 from psbench.metrics import contributions, group_distance, share_of_applied, trained_groups
 from psbench.metrics.contributions import Work, starved_workers
 from psbench.metrics.trained_groups import Groups, distance, groups_of
 from psbench.runs.recount import samples_of
+from psbench.seeds import Streams
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
 from psbench.training.trainer import Trainer
@@ -210,6 +213,57 @@ def test_asp_on_skewed_shards_trains_on_another_distribution():
     assert expected > 0.05
 
 
+def test_shares_of_neighbourhoods_are_of_the_samples_that_were_drawn(monkeypatch):
+    """A selection draws more of the rare cloud than shards have, and its pushes say how many."""
+    drawn, learn = defaultdict(list), Trainer.learn
+
+    def noted(self, job, result):
+        drawn[job.worker].append(job.indices)
+        return learn(self, job, result)
+
+    monkeypatch.setattr(Trainer, "learn", noted)
+    data = {"name": "mixture", "num_samples": 240, "num_classes": 2, "clouds_per_class": 3, "rare": 0.2}
+    selection = {"name": "data_aware", "neighbourhoods": "column", "focus": 0.9, "temperature": 0.1}
+    run = ps.run(toy_experiment({"name": "k_asp", "selection": selection}, data=data, stop={"epochs": 4}))
+    clouds = run.experiment.data.load(Streams(run.experiment.seed)).column("cloud")
+    pushed = {int(row["id"]): int(row["worker"]) for row in run.log.rows() if row["kind"] == Kind.PUSH}
+    used = {int(row["id"]) for row in run.log.rows() if row["kind"] == Kind.APPLY and row["loss"] != 0}
+    expected = np.zeros(6)
+    for push, worker in sorted(pushed.items()):
+        indices = drawn[worker].pop(0)
+        expected += np.bincount(clouds[indices], minlength=6) if push in used else 0
+    found = trained_groups(run.log, run.meta, by="neighbourhood")
+    assert found["samples"].tolist() == expected.tolist()
+    assert found["share"].iloc[5] > 1.5 * found["whole"].iloc[5]
+    assert found["group"].tolist() == [f"cloud {h}" for h in range(6)]
+    assert "neighbourhoods" in [figure.name for figure in trained_figures([run], ["one"])]
+    far = group_distance(run.log, run.meta, by="neighbourhood")["neighbourhood_distance"]
+    assert 0 < far.iloc[-1] < 1
+
+
+def test_classes_are_exact_where_they_are_the_neighbourhoods():
+    run = ps.run(toy_experiment({"name": "bsp", "selection": "data_aware"}, stop={"epochs": 2}))
+    by_class, own = (trained_groups(run.log, run.meta, by=by) for by in ("class", "neighbourhood"))
+    assert by_class.to_dict() == own.to_dict()
+    assert (by_class["samples"] % 1 == 0).all()
+    plain = ps.run(toy_experiment("bsp", stop={"epochs": 2}))
+    assert groups_of(plain.meta, "neighbourhood") is None
+    assert len(trained_groups(plain.log, plain.meta, by="neighbourhood")) == 0
+
+
+def test_neighbourhoods_are_saved_and_a_wrong_record_is_refused(tmp_path):
+    run = ps.run(toy_experiment({"name": "asp", "selection": "data_aware"}, stop={"epochs": 2}))
+    run.save(tmp_path / "run")
+    saved = ps.Run.load(tmp_path / "run")
+    assert saved.frame("neighbourhoods").to_dict() == run.frame("neighbourhoods").to_dict()
+    file = tmp_path / "run" / "run.json"
+    record = json.loads(file.read_text())
+    record["meta"]["neighbourhoods"]["shards"].pop()
+    file.write_text(json.dumps(record))
+    with pytest.raises(PsbenchError, match="neighbourhoods: have not a number for each name and worker"):
+        ps.Run.load(tmp_path / "run")
+
+
 def test_the_distance_is_0_for_equal_and_1_for_disjoint_shares():
     same, other = np.array([0.5, 0.5, 0.0]), np.array([0.0, 0.0, 1.0])
     assert distance(same, same) == 0
@@ -328,6 +382,7 @@ def test_samples_are_counted_by_groups_of_one_s_own():
     ("strategy", "changes", "reason"),
     [
         ("asp", {"timing_only": True}, "reads no data"),
+        ({"name": "asp", "selection": "with_replacement"}, {}, "selection 'with_replacement' chose samples"),
         ({"name": "hermes", "chunk_samples": 16, "chunk_batch": 4}, {}, "chunks of data"),
         (
             {"name": "selsync", "delta": 0.2, "sharing_workers": 0.5, "shared_fraction": 0.5},

@@ -34,8 +34,10 @@ from psbench.metrics import (
 )
 from psbench.metrics.axes import Axes
 from psbench.metrics.pushes import BatchSizes
-from psbench.metrics.recording import STAGES, recording
+from psbench.metrics.recording import STAGES
+from psbench.metrics.recording_reader import recording
 from psbench.metrics.rows import Absences, with_membership
+from psbench.results.equal import cut_equal
 from psbench.runs.execution import run
 from psbench.testing import toy_experiment
 
@@ -321,15 +323,27 @@ def test_an_empty_log_has_no_throughput():
     assert len(throughput(EventLog())) == 0
 
 
+#: 28 features of 21 classes are a model of 609 numbers, and a message of 2,436 bytes
+OF_609 = {"name": "mixture", "num_samples": 120, "num_features": 28, "num_classes": 21}
+
+
 @pytest.mark.parametrize("rounds", [1, 2, 3])
 def test_bytes_of_rounds_of_diloco_are_two_models_a_worker(rounds, tmp_path):
-    """Each round a worker is sent the model and pushes one; the answer to the last round is not sent."""
+    """Each round a worker is sent the model and pushes one; the answer to the last round is not sent.
+
+    Two rounds of three workers are 12 messages, 29,232 bytes; with a reply to the last push 31,668.
+    """
     made = toy_experiment(
-        {"name": "diloco", "local_steps": 4}, stop={"updates": rounds}, evaluate_every=0.1, batch_size=30
+        {"name": "diloco", "local_steps": 4},
+        data=OF_609,
+        stop={"updates": rounds},
+        evaluate_every=0.1,
+        batch_size=30,
     )
     done = run(made)
-    workers, model = done.meta["num_workers"], done.meta["model_bytes"]
+    workers, model = done.meta["num_workers"], 4 * 609
     expected = [2 * workers * model * made for made in range(rounds + 1)]
+    assert expected[2:3] in ([], [29_232])
     assert evaluations(done.log)["bytes"].tolist() == expected
     assert sum(total_bytes(done.log, done.meta["unanswered"]).values()) == expected[-1]
     assert sum(done.summary()["bytes"].values()) == expected[-1]
@@ -337,6 +351,11 @@ def test_bytes_of_rounds_of_diloco_are_two_models_a_worker(rounds, tmp_path):
     assert table["bytes"].max() == expected[-1]
     drawn = tables_of(done, "run").totals("bytes")
     assert sum(drawn["bytes"]) == expected[-1]
+    longer = run(made.but(stop={"updates": rounds + 2}))
+    (whole, cut), budget, _ = cut_equal([done, longer], "bytes")
+    assert whole is done
+    assert sum(cut.summary()["bytes"].values()) == expected[-1]
+    assert f"{expected[-1] / 1e6:.4g} MB" in budget
 
 
 def test_bytes_of_an_evaluation_that_comes_late_are_those_of_its_version():

@@ -12,7 +12,7 @@ from oracles.moment import moment
 from psbench import Experiment
 from psbench.core.log import EventLog, Kind
 from psbench.metrics import PHASES, timeline
-from psbench.metrics.recording import LogPrefix, recording
+from psbench.metrics.recording_reader import LogPrefix, recording
 from psbench.runs.execution import run
 
 

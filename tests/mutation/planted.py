@@ -80,7 +80,7 @@ KNOWN = {
     ),
     "vote not counted": Fault(Engine, "_vote", "self.view.num_voted += 1", "pass"),
     "parts not loaded": Fault(
-        *(Engine, "load_state_dict", "part.load_state_dict(parts[part.domain])", "pass")
+        *(Engine, "load_state_dict", 'part.load_state_dict(state["parts"][part.domain])', "pass")
     ),
     "switch never begun": Fault(Engine, "_switch", "self._processor.drain = Drain(switch)", "pass"),
     "samples counted wrongly": Fault(

@@ -93,8 +93,10 @@ def duration(seconds: float) -> str:
     """Return a duration in words of three digits.
 
     >>> duration(0.0714), duration(2.5), duration(0.0004)
-    ('71.4 ms', '2.5 s', '0.4 ms')
+    ('71.4 ms', '2.5 s', '400 µs')
     """
+    if seconds < 0.0009995:
+        return f"{1e6 * seconds:.3g} µs"
     if seconds >= 999.5:
         return f"{seconds:.0f} s"
     return f"{1000 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"

@@ -22,7 +22,7 @@ from oracles.story import (
     workers_of,
 )
 
-from psbench.metrics.recording import WHY
+from psbench.metrics.wait_reasons import WHY
 
 Table = list[dict[str, Any]]
 

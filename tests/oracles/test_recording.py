@@ -13,7 +13,8 @@ from oracles.small_runs import NAMES
 from oracles.story import PHASES, end_of, rows_of, workers_of
 
 from psbench.charts.growing import GrowingTables
-from psbench.metrics.recording import Recording, recording
+from psbench.metrics.recording import Recording
+from psbench.metrics.recording_reader import recording
 from psbench.metrics.totals import PushTotals, SpanTotals
 from psbench.results.run import Run
 

@@ -36,6 +36,16 @@ def test_a_difference_is_of_pairs():
     assert (found.mean, found.above(0.0)) == pytest.approx((0.04 / 3, p))
 
 
+def test_a_gap_of_gaps_is_of_seeds():
+    """Four experiments, seed by seed; without one of their values there is no number."""
+    groups = [0.91, 0.95, 0.93], [0.95, 0.96, 0.99], [0.80, 0.85, 0.83], [0.90, 0.93, 0.92]
+    found = estimate("difference", *(measured(*each) for each in groups))
+    gaps = [(a - b) - (c - d) for a, b, c, d in zip(*groups, strict=True)]
+    p = stats.ttest_1samp(gaps, 0.0, alternative="greater").pvalue
+    assert (found.mean, found.above(0.0), found.seeds) == pytest.approx((np.mean(gaps), p, 3))
+    assert estimate("difference", *(measured(*each) for each in groups[:3]), measured(0.9, None, 0.8)) is None
+
+
 def test_the_ratio_of_deviations_has_the_f_test():
     rng = np.random.default_rng(0)
     runs, baseline = rng.normal(0, 1, 5), rng.normal(0, 2, 5)

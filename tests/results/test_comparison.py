@@ -12,9 +12,11 @@ from smoke_sizes import BLANK
 
 import psbench as ps
 from psbench.backends.control import Control
+from psbench.core.log import EventLog, Kind
 from psbench.core.target import Target
 from psbench.errors import Interrupted
 from psbench.experiment import Experiment
+from psbench.results.budget import unequal_epochs
 from psbench.results.comparison import Comparison
 from psbench.results.comparison_table import as_text, text_cells
 from psbench.results.labels import labels_of
@@ -99,6 +101,22 @@ class TestSpeedUps:
         assert [row[headings.index("epochs trained")] for row in rows] == ["0.32", "0.16", "0.32"]
         whole = ps.compare(compared.runs, equal="updates")
         assert (whole.no_test, "equal updates" in whole.budget) == ({}, True)
+
+    @pytest.mark.parametrize(("samples", "reason"), [(2100, ""), (2101, "unequal: 2.1 and 2 epochs")])
+    def test_more_than_5_percent_apart_is_unequal(self, samples, reason):
+        """Of 1,000 samples, two epochs; in either order, and for the mean of several seeds."""
+        given = toy_experiment(stop={"epochs": 2})
+
+        def trained_on(samples: int) -> Run:
+            log = EventLog()
+            log.add(Kind.APPLY, 1.0, 0, 0, 1, samples, 1)
+            return Run(given, log, {"dataset_size": 1000})
+
+        base, other = [trained_on(2000)], [trained_on(samples)]
+        assert unequal_epochs(other, base) == reason
+        assert bool(unequal_epochs(base, other)) == bool(reason)
+        assert unequal_epochs([trained_on(2000), trained_on(2 * samples - 2000)], base) == reason
+        assert not unequal_epochs(other, base, "equal samples: 2 epochs")
 
     def test_a_run_that_reaches_its_target_early_had_the_same_budget(self):
         stop = {"epochs": 2, "target_accuracy": 0.01}
@@ -260,10 +278,25 @@ def test_the_first_ctrl_c_ends_a_loop_over_runs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("number", "text"), [(0.0123, "0.012"), (9.96, "10"), (99.4, "99"), (112.0, "112"), (1e-7, "1e-07")]
+    ("number", "text"),
+    [(0.0123, "0.012"), (9.96, "10"), (99.4, "99"), (112.0, "112"), (0.398, "0.40"), (1e-7, "1.0e-07")],
 )
 def test_a_spread_has_two_digits_and_no_exponent_where_it_is_large(number, text):
     assert two_digits(number) == text
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "text"),
+    [
+        (5.4512, 0.398, "5.45 ± 0.40"),
+        (2.0534, 0.0131, "2.053 ± 0.013"),
+        (1234.5, 112.0, "1234 ± 112"),
+        (6.8, 0.55, "6.80 ± 0.55"),
+        (0.5, 1e-6, "0.5 ± 1.0e-06"),
+    ],
+)
+def test_a_mean_has_the_digits_of_its_interval(mean, half, text):
+    assert as_text({"time_s": mean, "time_s_ci": half}, "time_s", deviation=False) == text
 
 
 def test_a_result_has_its_interval_unless_that_is_only_rounding():
@@ -271,7 +304,7 @@ def test_a_result_has_its_interval_unless_that_is_only_rounding():
         half: as_text({"time_s": 2.5, "time_s_ci": half}, "time_s", deviation=False)
         for half in (0.5, 2.5e-12)
     }
-    assert shown == {0.5: "2.5 ± 0.5", 2.5e-12: "2.5"}
+    assert shown == {0.5: "2.50 ± 0.50", 2.5e-12: "2.5"}
     assert as_text({"time_s": 2.5, "time_s_ci": 0.0, "time_s_sd": 0.0}, "time_s") == "2.5 ± 0 (0)"
     assert as_text({"time_to_target_at_least_s": float("nan")}, "time_to_target_s") == "–"
     own = {"val_f1": 0.75, "val_f1_ci": 0.25, "val_f1_sd": 0.125}  # a metric of one's own is shown as it is

@@ -5,10 +5,10 @@ import torch
 from vectors import decided, how, pushed
 
 import psbench as ps
-from psbench.backends.replay import replay
 from psbench.core.log import Kind
 from psbench.errors import DoubtfulComposition, ParameterError
 from psbench.optimization.optimizer import SGD
+from psbench.runs.replaying import replay
 from psbench.strategies.aggregation import OneBitAdam
 from psbench.testing import toy_experiment
 from psbench.testing.arithmetic import check_update

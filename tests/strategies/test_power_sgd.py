@@ -8,9 +8,9 @@ import torch
 from vectors import decided, how, pushed
 
 import psbench as ps
-from psbench.backends.replay import replay
 from psbench.core.log import Kind
 from psbench.optimization.optimizer import SGD
+from psbench.runs.replaying import replay
 from psbench.strategies.aggregation import PowerSGD
 from psbench.testing import toy_experiment
 from psbench.testing.arithmetic import check_update

@@ -10,11 +10,11 @@ from least_squares import gradient, start
 from threaded_run import ThreadedRun
 
 import psbench as ps
-from psbench.backends.replay import replay
 from psbench.core.log import Kind
 from psbench.core.strategy import Strategy
 from psbench.errors import ParameterError
 from psbench.runs.execution import run as run_from
+from psbench.runs.replaying import replay
 from psbench.testing import check_strategy
 
 TIMES = ("constant", {"name": "shifted_exponential", "spread": 1.0})

@@ -9,11 +9,11 @@ from threaded_run import ThreadedRun
 from toybox import put_in, take_out
 
 import psbench as ps
-from psbench.backends.replay import replay
 from psbench.core.log import Kind
 from psbench.core.strategy import Strategy
 from psbench.errors import ParameterError
 from psbench.runs.execution import run as run_from
+from psbench.runs.replaying import replay
 from psbench.strategies.communication import CorrectedSGD
 from psbench.testing import check_strategy, toy_experiment
 

@@ -11,10 +11,10 @@ import torch
 from vectors import pushed
 
 import psbench as ps
-from psbench.backends.replay import replay
 from psbench.core import ClusterView, Push
 from psbench.errors import ParameterError
 from psbench.optimization.optimizer import SGD
+from psbench.runs.replaying import replay
 from psbench.seeds import Streams
 from psbench.strategies.aggregation import SparseOuter
 from psbench.strategies.codecs import Channel, ChunkedTopK

@@ -11,7 +11,6 @@ from vectors import how, pushed
 
 import psbench as ps
 from psbench import metrics
-from psbench.backends.replay import replay
 from psbench.core.arithmetic import State
 from psbench.core.log import Kind
 from psbench.core.part import REGISTRY
@@ -19,6 +18,7 @@ from psbench.core.strategy import Strategy
 from psbench.errors import ParameterError
 from psbench.optimization.optimizer import SGD
 from psbench.runs.execution import resume
+from psbench.runs.replaying import replay
 from psbench.strategies.aggregation import EagerOuter, Outer
 from psbench.strategies.communication import Eager, Fragments
 from psbench.testing import toy_experiment

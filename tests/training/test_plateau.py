@@ -14,11 +14,11 @@ from threaded_run import ThreadedRun
 
 import psbench as ps
 from psbench.backends.dask import tasks
-from psbench.backends.replay import replay
 from psbench.core.log import Kind
 from psbench.errors import ParameterError, UnknownName
 from psbench.optimization.schedule import Plateau
 from psbench.runs.fork import Fork, fork
+from psbench.runs.replaying import replay
 from psbench.testing import toy_experiment
 
 #: falls after 2, 4 and 6 evaluations, as no loss is half of the best; the first is better than none

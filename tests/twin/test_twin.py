@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import stats
+from widgets.direct import violations
+from widgets.jupyter import FLAGS, browser_path
 
 import psbench as ps
 from psbench.backends.dask.doctor import Diagnosis, Link, MeasuredSteps
@@ -23,7 +25,7 @@ from psbench.twin.exchanges import exchanges_of, last_version
 from psbench.twin.fit import AT_ONCE, RUN_TO_RUN, SPREAD, MeasuredLink, _passing_s
 from psbench.twin.measures import Band, Measures, measures_of
 from psbench.twin.pictures import quantiles, write_report
-from psbench.twin.prediction_page import prediction_table
+from psbench.twin.prediction_page import prediction_table, write_prediction
 from psbench.twin.predictions import Predicted, Predictions
 from psbench.twin.probe import measured_link
 from psbench.twin.recording import LEFT_OUT, Recorded, Sizes, record
@@ -647,6 +649,25 @@ def predicted(name, epoch, target):
     return Predicted(
         name, "", runs, Band(0.1, 0.1, 0.1), Band(*epoch), None if target is None else Band(*target)
     )
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_the_page_of_a_prediction_has_no_fault_that_axe_finds(tmp_path):
+    sync_api = pytest.importorskip("playwright.sync_api")
+    path = browser_path()
+    if path is None:
+        pytest.skip("no browser found")
+    rows = [predicted("bsp", (5.0, 4.9, 5.1), (20.0, 19.0, 21.0)), predicted("asp", (3.0, 2.0, 35.0), None)]
+    written = write_prediction(Predictions(rows, 0.9, 5, over=""), tmp_path / "predicted.html")
+    with sync_api.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=path, args=FLAGS)
+        web = browser.new_context(offline=True).new_page()
+        web.goto(written.as_uri())
+        web.wait_for_selector("body[data-state=drawn]")
+        found = violations(web, "body")
+        browser.close()
+    assert found == []
 
 
 def test_what_misses_the_target_is_neither_the_quickest_nor_tied():

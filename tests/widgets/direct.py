@@ -16,8 +16,13 @@ from typing import Any
 from psbench_widgets import Lab
 from psbench_widgets.assets import STATIC, themes
 
-from .jupyter import LONG_S, PICTURES, seldom_asking
+from .jupyter import LONG_S, PICTURES, ROOT, seldom_asking
 
+AUDIT = (Path(__file__).parent / "audit.js").read_text()
+#: where npm has installed it
+AXE = ROOT / "widgets" / "psbench_widgets" / "js" / "node_modules" / "axe-core" / "axe.min.js"
+VIOLATIONS = """async (place) => (await axe.run(place, { resultTypes: ['violations'] })).violations
+  .flatMap(({ id, nodes }) => nodes.map(({ html }) => `${id}: ${html.slice(0, 160)}`))"""
 #: between two looks at a page: each is a message there and back, through three processes
 PAUSE_MS = 200
 #: about the room that a notebook cell has beside JupyterLab's file browser and the cell's prompt
@@ -188,6 +193,10 @@ class Direct:
         if PICTURES:
             self.web.screenshot(path=path)
 
+    def audit(self) -> list[str]:
+        """Return the faults of what one sees: in its texts, and by the rules of axe."""
+        return [*self.web.evaluate(AUDIT), *violations(self.web, ".psb-lab")]
+
     def digits(self) -> int:
         """Return how many digits after the point the stage's clock has."""
         return len((self.web.text_content(".psb-time") or "").split(" ")[0].partition(".")[2])
@@ -220,6 +229,15 @@ class Direct:
         """Close the page and the panel."""
         self.context.close()
         self.lab.close()
+
+
+def violations(web: Any, place: str) -> list[str]:
+    """Return the faults of a part of a page by the rules of axe, if npm has installed it."""
+    if not AXE.exists():
+        return []
+    if not web.evaluate("() => 'axe' in window"):
+        web.evaluate(AXE.read_text())
+    return list(web.evaluate(VIOLATIONS, place))
 
 
 def _state(widget: Any) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from oracles.moment import told
 
 from psbench import Experiment
 from psbench.core.log import Kind
-from psbench.metrics.recording import Recording, recording
+from psbench.metrics.recording import Recording
+from psbench.metrics.recording_reader import recording
 from psbench.metrics.rows import end_of
 from psbench_widgets import Lab, playback
 from psbench_widgets.playback import part_of
@@ -23,7 +24,6 @@ from psbench_widgets.playback import part_of
 from .direct import Direct
 from .panel import rows
 from .test_browser_lab import machines
-from .test_browser_student import AUDIT
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -153,7 +153,7 @@ def test_a_run_under_way_and_a_long_one_are_shown_as_they_were(panel: Direct, sc
         panel.settle(100)
         assert seen(panel)["why"] == truth(panel, whole, seen(panel)["now"])
     panel.shot(screenshots / "lab-long.png")
-    assert web.evaluate(AUDIT) == []  # large numbers of versions and steps, too
+    assert panel.audit() == []  # large numbers of versions and steps, too
     assert panel.errors() == []
     assert panel.lab._error == ""
 
@@ -404,7 +404,7 @@ def test_workers_of_a_live_run_are_pressed(chromium: Any, screenshots: Path) -> 
     panel.wait(gone)
     panel.shot(screenshots / "lab-pressed-live.png")
     box = web.locator(".psb-gone .psb-node-ring").bounding_box()
-    web.mouse.click(box["x"] + 5, box["y"] + 5, delay=400)
+    web.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, delay=400)
     panel.wait(said, argument="worker 1 is back by hand")
     drag(".psb-link-hold", 60)
     panel.wait(said, argument="a live run's link cannot be throttled")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,13 @@ from PIL import Image
 from psbench import run
 from psbench.charts.colours import WAIT
 from psbench.metrics import timeline
-from psbench.metrics.recording import recording
+from psbench.metrics.recording_reader import recording
 from psbench.results.run import Run
 from psbench_widgets import Lab
 from psbench_widgets.opening import EXPERIMENT, FILE, recorded
 
 from .direct import BESIDE, Direct
-from .jupyter import PICTURES
+from .jupyter import PICTURES, ROOT
 from .test_browser_lab import all_settings, machines
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -40,7 +41,6 @@ NAMES = [
     "a failing worker: strategy_switch",
     "data that differs: ssp, speed [1, 1, 1, 0.33]",
 ]
-AUDIT = (Path(__file__).parent / "audit.js").read_text()
 SHOWN = """() => { const bottom = document.getElementById('scroll').getBoundingClientRect().bottom;
  const places = ['.psb-presets', '.psb-buttons', '.psb-run', '.psb-stop', '.psb-switch', '.psb-all-settings',
    '.psb-predict summary', '.psb-result', '.psb-timeline-canvas', '.psb-strip', '.psb-scrub', '.psb-why',
@@ -74,6 +74,12 @@ WIDER = """() => [...document.querySelectorAll('.psb-compare .psb-scroll')]
 CUT = """() => [...document.querySelectorAll('.role-legend-label text, .role-legend-label tspan,'
   + ' .role-axis-label text')]
   .filter((e) => e.checkVisibility() && e.textContent.endsWith('…')).map((e) => e.textContent)"""
+
+
+OUTSIDE = """() => { const room = document.querySelector('.psb-lab').getBoundingClientRect();
+ return [...document.querySelectorAll('.psb-predict-body :is(label, svg)')].filter((e) => {
+   const { left, right } = e.getBoundingClientRect();
+   return left < room.left - 1 || right > room.right + 1; }).map((e) => e.outerHTML.slice(0, 60)); }"""
 
 
 class Presses:
@@ -117,7 +123,7 @@ def test_without_a_run_it_opens_with_a_recorded_one_that_plays(panel: Direct, sc
     assert web.evaluate(now) == whole.next("wait", -1.0)
     assert web.text_content(".psb-why") == told(whole, web.evaluate(now), whole.end_s, panel.digits())
     panel.shot(screenshots / "lab-opening.png")
-    assert web.evaluate(AUDIT) == []
+    assert panel.audit() == []
     web.select_option(".psb-drawn-as", "messages")  # the same moment as a sequence diagram
     shown = web.locator(".psb-sequence")
     between = [float(shown.get_attribute(f"data-{edge}") or "nan") for edge in ("from", "to")]
@@ -127,7 +133,7 @@ def test_without_a_run_it_opens_with_a_recorded_one_that_plays(panel: Direct, sc
     assert arrows == {phase: int((spans["phase"] == phase).sum()) for phase in arrows}
     assert arrows["send"] > 5
     panel.shot(screenshots / "lab-messages.png")
-    assert web.evaluate(AUDIT) == []
+    assert panel.audit() == []
     web.select_option(".psb-drawn-as", "machines")
 
 
@@ -157,6 +163,7 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     assert of["bound 0"] < of["bound 3"] < of["ASP"]
     assert took["bound 0"] > took["bound 3"] > took["ASP"]
     assert of["bound 0"] < of["this run"] < of["ASP"]
+    assert panel.audit() == []
     assert "You expected worker 3 to wait most" in panel.web.text_content(".psb-gaps")
     for width, height in sorted(ONE_SCREEN, reverse=True):
         panel.look(width, height, "light")
@@ -166,9 +173,9 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     record = panel.lab.runs[0]
     numbers = panel.web.locator(".psb-result b").all_text_contents()
     assert numbers == [
-        f"{100 * record['val_accuracy']:.1f} %",
+        f"{100 * record['val_accuracy']:.1f}\u00a0%",
         f"{record['time_s']:.3g} s",
-        f"{100 * record['idle']:.0f} %",
+        f"{100 * record['idle']:.0f}\u00a0%",
         f"{record['staleness']:.1f}",
     ]
     assert "worker 3 never" in panel.web.text_content(".psb-result p")
@@ -203,6 +210,7 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     the_window_of_the_strip_moves_the_moment(panel)
     panel.web.evaluate(go, first_wait)
     student.press(".psb-fork-open")
+    assert panel.audit() == []
     student.press(".psb-fork")
     panel.over("run 2 finished")
     panel.wait("() => document.querySelectorAll('.psb-film').length === 2")
@@ -211,7 +219,15 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     assert above[0] == "one slow worker"
     assert above[1].startswith("one slow worker -> asp at ")
     of_two_runs_the_one_that_has_ended_does_nothing(panel)
+    # the fork's result stands beside its run's
+    fork = panel.lab.runs[0]
+    beside = panel.web.text_content(".psb-result p")
+    assert beside.startswith("asp at ")
+    assert f"{100 * fork['val_accuracy']:.1f}\u00a0% in {fork['time_s']:.3g}\u00a0s" in beside
+    inside = "(e) => e.scrollHeight <= e.clientHeight"
+    assert panel.web.locator(".psb-why").evaluate(inside)  # both sentences, whole
     panel.shot(screenshots / "lab-fork-light.png")
+    assert panel.audit() == []
     student.press(".psb-tab-compare")
     panel.wait("() => document.querySelectorAll('.psb-comparison tbody tr').length === 2")
     panel.shot(screenshots / "lab-runs-light.png")
@@ -328,7 +344,7 @@ def test_a_worker_of_the_machine_is_dragged_slower_and_lost(panel: Direct, scree
     (slower_link,) = panel.lab.finished[-1].experiment.cluster.profile().throttles
     assert (slower_link.worker, slower_link.factor) == (2, 2.0)
     panel.shot(screenshots / "lab-pressed.png")
-    assert web.evaluate(AUDIT) == []
+    assert panel.audit() == []
     assert panel.errors() == []
 
 
@@ -350,7 +366,7 @@ def the_start_of_a_live_run_is_a_table(panel: Direct, screenshots: Path, width: 
     assert not panel.web.is_visible(".psb-stage")
     assert panel.web.is_enabled(".psb-stop")
     panel.shot(screenshots / f"lab-start-{width}.png")
-    assert panel.web.evaluate(AUDIT) == []
+    assert panel.audit() == []
     panel.lab.status = before
     panel.settle()
 
@@ -382,7 +398,7 @@ def test_the_runs_are_a_table_with_a_menu_in_each_row(panel: Direct) -> None:
     rows.last.hover()
     assert menu.evaluate(seen) == "1"
     menu.click()
-    assert web.evaluate(AUDIT) == []
+    assert panel.audit() == []
     number = int(numbers[-1])
     # what is asked for is said at once, before Python has answered
     rows.last.locator(".psb-do-show").click()
@@ -392,6 +408,29 @@ def test_the_runs_are_a_table_with_a_menu_in_each_row(panel: Direct) -> None:
     )
     panel.settle(300)
     assert "Loading" not in web.text_content(".psb-why")
+
+
+def test_the_line_under_the_pointer_stands_out(panel: Direct) -> None:
+    panel.web.click(".psb-tab-compare")
+    panel.settle()
+    chart = panel.web.locator(".psb-compare .psb-chart").first
+    chart.scroll_into_view_if_needed()
+    lines = chart.locator('path[aria-roledescription="line mark"]')
+    strength = """(all) => all.filter((e) => e.getAttribute('stroke-width') !== '14')
+      .map((e) => Number(e.getAttribute('opacity') ?? 1))"""
+    before = lines.evaluate_all(strength)
+    assert len(before) > 2
+    assert before == [1] * len(before)
+    x, y = lines.last.evaluate(
+        """(e) => { const at = e.getPointAtLength(e.getTotalLength() / 2).matrixTransform(e.getScreenCTM());
+          return [at.x, at.y]; }"""
+    )
+    panel.web.mouse.move(x, y)
+    panel.settle(300)
+    assert sorted(lines.evaluate_all(strength)) == [0.2] * (len(before) - 1) + [1]
+    panel.web.mouse.move(5, 5)
+    panel.settle(300)
+    assert lines.evaluate_all(strength) == before
 
 
 # what overlaps depends on the width, and what is hard to read on the theme
@@ -411,15 +450,21 @@ def test_no_text_overlaps_is_cut_off_or_hard_to_read(
         panel.over("finished")
     panel.web.click(f".psb-tab-{tab}")
     panel.shot(screenshots / f"lab-{tab}-{width}-{theme}.png")
-    assert panel.web.evaluate(AUDIT) == []
+    assert panel.audit() == []
     assert panel.web.evaluate(CUT) == []  # no name either, however long
     if (tab, width) == ("watch", 705):  # all settings open beside Run, not below everything
+        if panel.web.get_attribute(".psb-predict", "open") is None:
+            panel.web.click(".psb-predict > summary")
+        panel.settle(200)
+        assert panel.web.evaluate(OUTSIDE) == []  # all answers to "Predict first" can be given
+        assert panel.audit() == []
+        panel.web.keyboard.press("Escape")
         panel.web.click(".psb-all-settings")
         bottoms = """() => ['.psb-run', '.psb-form'].map(
           (place) => document.querySelector(place).getBoundingClientRect().bottom)"""
         run_ends, form_ends = panel.web.evaluate(bottoms)
         assert run_ends < form_ends < run_ends + 500
-        assert panel.web.evaluate(AUDIT) == []
+        assert panel.audit() == []
         panel.web.click(".psb-all-settings")
     if tab == "compare":  # what has no room is in a fold, and nothing needs scrolling sideways
         assert panel.web.evaluate(WIDER) == []
@@ -476,6 +521,21 @@ def test_the_moment_moves_by_keyboard_and_everything_has_a_name(panel: Direct) -
     assert panel.web.evaluate(CONTROLS, "nameless") == []
     # the tab key alone comes to every control that is shown
     assert panel.web.evaluate(CONTROLS, "unreachable") == []
+
+
+def test_tables_of_charts_have_names_and_are_seen_on_touch_screens(panel: Direct) -> None:
+    panel.web.click(".psb-tab-watch")
+    toggles = panel.web.locator(".psb-watch .psb-chart-toggle")
+    names = toggles.evaluate_all("(all) => all.map((e) => e.ariaLabel)")
+    assert "table: Validation accuracy" in names
+    assert len({*names}) == len(names) > 10
+    styles = (ROOT / "widgets" / "psbench_widgets" / "js" / "style.css").read_text()
+    button = '<figure class="psb-chart"><button class="psb-chart-toggle">table</button></figure>'
+    for is_mobile, opacity in ((False, "0"), (True, "1")):
+        with closing(panel.browser.new_context(has_touch=is_mobile, is_mobile=is_mobile)) as context:
+            web = context.new_page()
+            web.set_content(f"<style>{styles}</style>{button}")
+            assert web.locator("button").evaluate("(e) => getComputedStyle(e).opacity") == opacity
 
 
 def test_strategies_are_found_by_a_word_and_typed_values_come_back(panel: Direct) -> None:
@@ -580,5 +640,5 @@ def test_a_curve_is_drawn_and_the_gap_is_shown(panel: Direct) -> None:
     panel.over("finished")
     panel.wait("() => document.querySelector('.psb-gaps').textContent.includes('The curve that you drew is')")
     assert web.get_attribute(".psb-came", "d")
-    assert web.evaluate(AUDIT) == []
+    assert panel.audit() == []
     assert panel.errors() == []

@@ -110,7 +110,7 @@ def test_a_control_says_kind_limits_unit_meaning_and_source() -> None:
 def test_what_the_panel_does_not_know_is_typed_as_yaml(offered: dict[str, Any]) -> None:
     speed = named(named(offered["domains"]["cluster"])["custom"]["fields"])["speed"]
     assert speed["kind"] == "yaml"
-    assert read({"cluster": {"speed": {"$yaml": "[1, 0.5]"}}}) == {"cluster": {"speed": [1, 0.5]}}
+    assert read({"cluster": {"speed": {"$yaml": "[1, 0.5]"}}}) == ({"cluster": {"speed": [1, 0.5]}}, {})
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def newcomer() -> Iterator[str]:
 def test_a_strategy_added_to_the_catalogue_appears_by_itself(newcomer: str) -> None:
     found = form()
     sides = named(named(found["strategies"])[newcomer]["fields"])["sides"]
-    assert (sides["kind"], sides["min"], sides["unit"]) == ("integer", 2, "sides")
+    assert (sides["kind"], sides["min"], sides["unit"]) == ("integer", 2, "")
     assert newcomer in named(found["domains"]["consistency"])
     assert check({"strategy": {"name": newcomer, "sides": 3}}).experiment is not None
 
@@ -209,6 +209,11 @@ def test_further_lines_of_the_script_begin_below_the_first() -> None:
             {"cluster": {"name": "custom", "speed": {"$yaml": "[1"}}},
             "cluster",
             "speed: '[1' is incomplete; it has no closing ]",
+        ),
+        (
+            {"strategy": {"name": "ssp", "switching": [{"$yaml": "{a"}]}},
+            "strategy",
+            "switching: '{a' is incomplete; it has no closing }",
         ),
     ],
 )

@@ -12,7 +12,7 @@ import psbench as ps
 from psbench.charts import TITLES
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
-from psbench.metrics.recording import recording
+from psbench.metrics.recording_reader import recording
 from psbench.metrics.rows import end_of
 from psbench.progress import RunProgress
 from psbench.runs.execution import run

@@ -22,6 +22,7 @@ from psbench import Control
 from psbench.core.log import EventLog
 from psbench.errors import Cancelled
 from psbench.experiment import Experiment
+from psbench.percents import percent
 from psbench.progress_events import listening
 from psbench.results.run import Run
 from psbench.runs.execution import run as run_experiment
@@ -83,7 +84,7 @@ class Job:
         ------
         Cancelled
         """
-        self.reading = f"{what}: {done:.0%}"
+        self.reading = f"{what}: {percent(done)}"
         self.control.check()
 
 

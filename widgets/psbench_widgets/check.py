@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pprint
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +14,8 @@ from psbench.core.part import REGISTRY, make_part
 from psbench.core.stop import Stop
 from psbench.core.strategy import DOMAINS
 from psbench.core.user_object import Own
-from psbench.errors import SpecError, in_short
+from psbench.errors import SpecError
 from psbench.experiment import Experiment
-from psbench.specfile import parse_yaml
 from psbench.strategies import CATALOGUE, make_strategy, named_spec
 from psbench_widgets.controls import MOST_SEEDS, SECTIONS, read
 from psbench_widgets.own_objects import own_parts, with_objects
@@ -47,15 +46,15 @@ class CheckResult:
 
 def check(values: Mapping[str, Any], own: Mapping[str, Own] | None = None) -> CheckResult:
     """Check everything that can be checked without loading data; `own` are the objects that were passed."""
+    read_values, errors = read(values)
+    if errors:
+        return CheckResult(errors=errors)
     result = CheckResult()
-    try:
-        plain = without_none(read(dict(values)))
-    except SpecError:
-        return CheckResult(errors=_half_typed(values))
+    plain = without_none(read_values)
     rest = with_objects(plain.pop("rest", {}), own or {})
     plain = with_objects(plain, own or {})
-    _check_sections(plain, result)
     result.seeds = _seeds(rest.pop("seeds", 1), result)
+    _check_sections(plain, result)
     if not result.errors:
         try:
             result.experiment = Experiment.from_spec({**plain, **rest})
@@ -63,31 +62,6 @@ def check(values: Mapping[str, Any], own: Mapping[str, Own] | None = None) -> Ch
             result.errors[place_of(str(error))] = str(error)
     _disable(plain, rest, result)
     return result
-
-
-def _half_typed(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return which fields are not a value yet, by section."""
-    found = {}
-    for section, below in values.items():
-        for name, text in _typed(below, section):
-            try:
-                parse_yaml(text, text)
-            except SpecError as error:
-                closes = {"[": "]", "{": "}"}.get(text.strip()[:1], "")
-                said = str(error).rpartition(": is not YAML: ")[2]
-                how = f"it has no closing {closes}" if closes and closes not in text else said
-                found[section] = f"{name.replace('_', ' ')}: {in_short(text)} is incomplete; {how}"
-    return found
-
-
-def _typed(value: Any, name: str) -> Iterator[tuple[str, str]]:
-    """Yield each value typed as YAML, with its field."""
-    if isinstance(value, Mapping):
-        if set(value) == {"$yaml"}:
-            yield name, str(value["$yaml"])
-        else:
-            for key, below in value.items():
-                yield from _typed(below, key)
 
 
 def _check_sections(plain: Mapping[str, Any], result: CheckResult) -> None:

@@ -20,6 +20,7 @@ from psbench.core.specification import choices_of
 from psbench.core.stop import Stop
 from psbench.core.strategy import DOMAINS, Strategy
 from psbench.core.user_object import Own
+from psbench.errors import SpecError, in_short
 from psbench.experiment import Experiment
 from psbench.specfile import dump_yaml, parse_yaml
 from psbench.strategies import CATALOGUE, Published, domain_of
@@ -175,16 +176,31 @@ def control(name: str, info: FieldInfo) -> dict[str, Any]:
     `kind` is integer, number, bool, choice, text, part (of `domain`), strategy, or yaml for anything else.
     """
     extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+    label, unit = _labelled(name, str(extra.get("unit", "")))
     found: dict[str, Any] = {
         "name": name,
-        "label": name.removesuffix(f"_{str(extra.get('unit', '')).lower()}").replace("_", " "),
+        "label": label,
         "description": info.description or "",
-        "unit": extra.get("unit", ""),
+        "unit": unit,
         "source": extra.get("source", ""),
         **_kind(name, info),
         **_limits(info.metadata),
     }
     return found | {"default": _default(info, found["kind"])}
+
+
+def _labelled(name: str, unit: str) -> tuple[str, str]:
+    """Return a field's label and the unit beside it: neither repeats the other.
+
+    >>> _labelled("bandwidth_mbit_s", "Mbit/s"), _labelled("scan_s_per_sample", "s")
+    (('bandwidth', 'Mbit/s'), ('scan per sample', 's'))
+    >>> _labelled("workers", "workers"), _labelled("seconds_per_step", "s")
+    (('workers', ''), ('seconds per step', ''))
+    """
+    words = name.replace("_", " ")
+    if (len(unit) > 2 and unit in words.split()) or (unit == "s" and "seconds" in words):
+        return words, ""
+    return f" {words} ".replace(f" {unit.lower().replace('/', ' ')} ", " ").strip(), unit
 
 
 def _kind(name: str, info: FieldInfo) -> dict[str, Any]:
@@ -237,20 +253,37 @@ def as_yaml(value: Any) -> str:
     return dump_yaml(plain, default_flow_style=True, width=10_000).strip().removesuffix("...").strip()
 
 
-def read(value: Any) -> Any:
-    """Return the page's values, with YAML text parsed.
-
-    Raises
-    ------
-    SpecError
+def read(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Parse the YAML text in the page's values; return the values, and an error by section.
 
     Examples
     --------
-    >>> read({"speed": {"$yaml": "[1, 0.5]"}, "workers": 2})
-    {'speed': [1, 0.5], 'workers': 2}
+    >>> read({"cluster": {"speed": {"$yaml": "[1, 0.5]"}, "workers": 2}})
+    ({'cluster': {'speed': [1, 0.5], 'workers': 2}}, {})
     """
-    if isinstance(value, Mapping):
-        if set(value) == {"$yaml"}:
-            return parse_yaml(str(value["$yaml"]), "a value")
-        return {name: read(below) for name, below in value.items()}
-    return [read(item) for item in value] if isinstance(value, list) else value
+    plain, errors = {}, {}
+    for section, below in values.items():
+        try:
+            plain[section] = _parsed(below, section)
+        except SpecError as error:
+            errors[section] = str(error)
+    return plain, errors
+
+
+def _parsed(value: Any, field: str) -> Any:
+    if isinstance(value, list):
+        return [_parsed(item, field) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    if set(value) != {"$yaml"}:
+        return {name: _parsed(below, name) for name, below in value.items()}
+    text = str(value["$yaml"])
+    try:
+        return parse_yaml(text, field)
+    except SpecError as error:  # as long as the user is typing
+        closes = {"[": "]", "{": "}"}.get(text.strip()[:1], "")
+        open_bracket = closes and closes not in text
+        reason = (
+            f"it has no closing {closes}" if open_bracket else str(error).rpartition(": is not YAML: ")[2]
+        )
+        raise SpecError(f"{field.replace('_', ' ')}: {in_short(text)} is incomplete; {reason}") from None

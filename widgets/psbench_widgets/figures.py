@@ -127,6 +127,12 @@ FIGURES = (
     FigureSpec(
         "trained", "data", lambda *_: charts.trained_chart("source"), note="orange: its share of the data"
     ),
+    FigureSpec(
+        "neighbourhoods",
+        "data",
+        lambda *_: charts.trained_chart("source", groups="neighbourhood"),
+        note="orange: its share of the data",
+    ),
     FigureSpec("labels", "data", lambda *_: charts.label_chart("source")),
 )
 

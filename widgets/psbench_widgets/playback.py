@@ -9,7 +9,8 @@ from psbench.core.collective import Collective, servers_that_add
 from psbench.core.log import EventLog
 from psbench.core.strategy import Strategy
 from psbench.experiment import Experiment
-from psbench.metrics.recording import LogPrefix, Recording, packed, recording
+from psbench.metrics.recording import Recording, packed
+from psbench.metrics.recording_reader import LogPrefix, recording
 from psbench_widgets.own_objects import title
 
 #: spans that a page is sent at once: a run with more is sent piece by piece, as they come into view

@@ -10,7 +10,8 @@ from typing import Any
 
 from psbench.core.log import EventLog, Kind
 from psbench.experiment import Experiment
-from psbench.metrics.recording import LogPrefix, Recording, recording
+from psbench.metrics.recording import Recording
+from psbench.metrics.recording_reader import LogPrefix, recording
 from psbench.metrics.rows import end_of
 from psbench.progress import RunProgress, time_left
 from psbench.system.start_progress import STAGES

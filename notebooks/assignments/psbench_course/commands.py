@@ -114,11 +114,8 @@ def leaderboard(paths: Paths, limit_s: Seconds = 300.0) -> None:
 def slides(
     source: Annotated[Path, typer.Argument(metavar="SOURCE.md", help="Slides in Markdown.")],
     out: Annotated[Path, typer.Argument(metavar="OUT.html")],
-    reveal: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Where reveal.js lies: an address, or a folder.")
-    ] = None,
 ) -> None:
-    """Write reveal.js slides from a Markdown source, whose code is run."""
-    from psbench_course.slides import REVEAL, write_slides
+    """Write slides as one file for any browser, from a Markdown source whose code is run."""
+    from psbench_course.slides import write_slides
 
-    write_slides(source, out, REVEAL if reveal is None else reveal)
+    write_slides(source, out)

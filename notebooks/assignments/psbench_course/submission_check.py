@@ -50,8 +50,8 @@ class Handed:
         DataError
             If it is missing, another's, or not what the specification gives.
         """
-        from psbench.backends.replay import replay
         from psbench.results.run import Run
+        from psbench.runs.replaying import replay
 
         folder = self.submission.folder / name
         wanted = (experiment or self.submission.experiment).but(**changes)

@@ -269,7 +269,12 @@ class SpreadEstimate(Estimate):
         return float(tail(self.seeds - 1, self.seeds - 1, (self.ratio / value) ** 2))
 
 
-def estimate(form: Form, runs: Sequence[RunMeasure], baseline: Sequence[RunMeasure] = ()) -> Estimate | None:
+def estimate(
+    form: Form,
+    runs: Sequence[RunMeasure],
+    baseline: Sequence[RunMeasure] = (),
+    *minus: Sequence[RunMeasure],
+) -> Estimate | None:
     """Return our estimate from the runs of an experiment and of its baseline.
 
     Parameters
@@ -278,6 +283,8 @@ def estimate(form: Form, runs: Sequence[RunMeasure], baseline: Sequence[RunMeasu
         "value", "speed_up" (baseline / run), "ratio" (run / baseline), "difference" (run - baseline) or
         "sd_ratio" (ratio of the standard deviations over seeds).
     runs, baseline : sequence of RunMeasure, one per seed, in the order of the seeds
+    minus : two sequences of RunMeasure
+        An experiment and its baseline, whose difference is subtracted from the first.
 
     Returns
     -------
@@ -295,7 +302,11 @@ def estimate(form: Form, runs: Sequence[RunMeasure], baseline: Sequence[RunMeasu
     >>> found = estimate("speed_up", [RunMeasure(2.0), RunMeasure(2.0)], [RunMeasure(4.0), RunMeasure(9.0)])
     >>> round(found.mean, 9)
     3.0
+    >>> estimate("difference", *([RunMeasure(x)] for x in (0.9, 0.8, 0.7, 0.65))).mean  # doctest: +ELLIPSIS
+    0.05...
     """
+    if minus:
+        return _difference_of_differences(runs, baseline, *minus)
     never = sum(run.value is None for run in runs)
     bounds = sum(run.value is None for run in baseline)
     if not runs or never + bounds == len(runs) + len(baseline):
@@ -321,6 +332,13 @@ def _pairs(form: Form, runs: Doubles, baseline: Doubles, log: bool) -> Doubles:
         return runs - baseline
     sign = 1.0 if form == "ratio" else -1.0
     return sign * (np.log(runs) - np.log(baseline))
+
+
+def _difference_of_differences(*groups: Sequence[RunMeasure]) -> Estimate | None:
+    values = np.array([[np.nan if run.value is None else run.value for run in group] for group in groups])
+    if not values.size or not np.isfinite(values).all():
+        return None
+    return _of_sample("difference", values[0] - values[1] - (values[2] - values[3]), log=False)
 
 
 def _of_sample(form: Form, sample: Doubles, log: bool) -> MeanEstimate:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from psbench.core.log import Kind
+from psbench.core.selection import GROUP_ERROR
 from psbench.metrics import chunks, evaluations, staleness
 from psbench.metrics.rows import finite, pick
 from psbench_papers.estimates import RunMeasure
@@ -26,7 +27,7 @@ TARGETS = {
 #: measures of how good a model is
 QUALITY = (
     *("val_accuracy", "best_val_accuracy", "train_accuracy"),
-    *("val_loss", "train_loss", "val_perplexity"),
+    *("val_loss", "train_loss", "val_perplexity", "last_neighbourhood_accuracy"),
 )
 #: points of a learning curve that are kept
 _POINTS = 60
@@ -49,8 +50,9 @@ def measure(
         do not wait, and compute; `mb_per_s`, sent and received by a worker; `pushes`; `staleness_mean`,
         `staleness_max`; `switch_epoch`; `chunk_s`, median seconds of a chunk; `chunk_batch`, median
         mini-batch in chunks; `chunk_slowest`, of the second half of the chunks: the slowest worker's median
-        seconds over the median of all; `time_to_target_s`, `epochs_to_target`, `updates_to_target`,
-        `pushes_to_target`.
+        seconds over the median of all; `last_neighbourhood_accuracy`, at the end, on the selection's last
+        neighbourhood (of data `mixture` the rare cloud); `time_to_target_s`, `epochs_to_target`,
+        `updates_to_target`, `pushes_to_target`.
     """
     workers = summary["workers"]
     time_s, steps, loss = summary["time_s"], summary["steps"], summary["final"].get("val_loss")
@@ -71,6 +73,7 @@ def measure(
         "pushes": float(len(pick(run.log.rows(), Kind.PUSH))),
         "switch_epoch": summary["switches"][0]["epoch"] if summary["switches"] else None,
         **_chunks(run),
+        "last_neighbourhood_accuracy": _last_neighbourhood(run),
         **_to_target(run, target_of, target),
     }
     return {name: finite(value) for name, value in found.items()}
@@ -132,6 +135,16 @@ def _chunks(run: Run) -> dict[str, float | None]:
         "chunk_batch": batch,
         "chunk_slowest": float(late.max() / late.median()),
     }
+
+
+def _last_neighbourhood(run: Run) -> float | None:
+    done = run.log.evaluations()
+    errors = {
+        int(name.removeprefix(GROUP_ERROR)): value
+        for name, value in (done[-1] if done else {}).items()
+        if name.startswith(GROUP_ERROR)
+    }
+    return 1.0 - errors[max(errors)] if errors else None
 
 
 def _to_target(run: Run, target_of: str, target: float | None) -> dict[str, float | None]:

@@ -47,6 +47,9 @@ class PublishedNumber(_Data):
         Half-width of what a number read from a figure, or printed as "about", may be; beside the rounding.
     experiment, baseline : str
         Names in `experiments.yaml`.
+    minus, minus_baseline : str
+        Two more experiments, whose difference is subtracted from that of the first two: whether a change
+        narrows a gap.
     measure : str
         What of a run is compared (`measures`).
     form : str
@@ -68,6 +71,8 @@ class PublishedNumber(_Data):
     reading_error: float = Field(default=0.0, ge=0)
     experiment: str = ""
     baseline: str = ""
+    minus: str = ""
+    minus_baseline: str = ""
     measure: str = ""
     form: Form = "value"
     better: Literal["higher", "lower", ""] = ""
@@ -93,12 +98,15 @@ class PublishedNumber(_Data):
             raise ValueError(
                 f"{self.row!r}: form {self.form!r} and baseline {self.baseline!r} do not go together"
             )
+        if bool(self.minus) != bool(self.minus_baseline) or (self.minus and self.form != "difference"):
+            raise ValueError(f"{self.row!r}: a difference of differences names four experiments")
         return self
 
     @property
     def experiments(self) -> list[str]:
-        """The experiment and its baseline, if any; empty if it cannot be run."""
-        return [name for name in (self.experiment, self.baseline) if name]
+        """The experiments that are compared, each pair with its baseline last; empty if it cannot be run."""
+        named = (self.experiment, self.baseline, self.minus, self.minus_baseline)
+        return [name for name in named if name]
 
     @property
     def factor(self) -> float:
@@ -108,6 +116,8 @@ class PublishedNumber(_Data):
     @property
     def comparison(self) -> Hashable:
         """The compared experiments; a ratio and its inverse have the same."""
+        if self.minus:
+            return (tuple(sorted(self.experiments)), self.measure, "difference of differences")
         pair = (self.experiment, self.baseline)
         turned = self.form in ("speed_up", "ratio", "difference", "sd_ratio") and pair != tuple(sorted(pair))
         form = "ratio" if self.form == "speed_up" else self.form

@@ -223,6 +223,7 @@ class SimulatedCluster(PromptDriver):
         if type(ending) is Push:
             heappush(self._heap, (ends, WORK, worker, ending.ticket, ending))
         else:
+            ending.begins_s = now
             self._queue.schedule(ends, worker, ending)
 
     def _goes_on(self, worker: int, ending: Push | StepEnd) -> bool:
@@ -247,9 +248,11 @@ class SimulatedCluster(PromptDriver):
         elif (
             is_push
             or (type(event) is StepBegins and type(event.what) is Push)
-            or self.workers.follows_release(event, time, network.said(worker))
+            or self.workers.follows_release(event, time, network.scheduled_arrival(worker))
         ):
             late = network.contention_delay(worker, 1)
+            if type(event) is StepEnd:
+                event.begins_s += late
         if self._cores is not None and not arrives and (is_push or type(event) is StepEnd):
             number = worker if is_push else event.worker.number
             if self._goes_on(number, event):

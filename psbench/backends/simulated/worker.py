@@ -65,6 +65,7 @@ class StepEnd(WorkerEvent):
 
     job: StepTask | None
     samples: int
+    begins_s: float
     compute_s: float
 
 

@@ -148,10 +148,10 @@ class Workers:
         if isinstance(event, StepBegins):
             event = event.what
         elif isinstance(event, StepEnd):
-            time -= event.compute_s
+            time = event.begins_s
         elif not isinstance(event, ReleaseArrival):
             return False
-        return not event.is_void and time >= reaches_s - 1e-9
+        return not event.is_void and time >= reaches_s
 
     def order(self, tell: act.Tell, reaches_s: float) -> None:
         """Have orders reach a worker between two steps; they reach none that has left."""
@@ -461,7 +461,7 @@ class Workers:
                 compute_s += self._resources.workload.profile.forward_s(job.looked, number)
             self._resources.computing[0].begin(job, *own, begins_s + compute_s)
         worker.computes = True
-        end = StepEnd(worker, worker.generation, job, samples, compute_s)
+        end = StepEnd(worker, worker.generation, job, samples, begins_s, compute_s)
         if self._resources.cores is None:
             self._queue.schedule(begins_s + compute_s, number, end)
         else:

@@ -10,6 +10,7 @@ import typer
 from psbench.cli.app import FAILED, app, as_json_text, put, read_live, say
 from psbench.cli.options import AsJson, Scheduler, Settings, Spec
 from psbench.cli.starting import starting
+from psbench.percents import percent
 
 if TYPE_CHECKING:
     from psbench.backends.dask import Diagnosis
@@ -73,7 +74,9 @@ def _text(found: Diagnosis) -> str:
     lines = [f"{len(found.workers)} free Dask workers"]
     for worker, each in found.steps.items():
         sample_ms, step_ms = 1e3 * each.seconds_per_sample, 1e3 * each.seconds_per_step
-        lines.append(f"  {worker}: {sample_ms:.4g} ms a sample, {step_ms:.3g} ms a step, ± {each.sigma:.1%}")
+        lines.append(
+            f"  {worker}: {sample_ms:.4g} ms a sample, {step_ms:.3g} ms a step, ± {percent(each.sigma, 1)}"
+        )
     for (start, end), link in found.links.items():
         what = "unreachable"
         if link is not None:

@@ -1,4 +1,4 @@
-"""`psbench report` and `psbench replay`: runs that were saved."""
+"""`psbench report`, `psbench replay` and `psbench why`: runs that were saved."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from psbench.cli.app import app, put
+from psbench.cli.app import app, put, say, show
+from psbench.cli.options import AsJson, Processes
 
 
 @app.command("report")
@@ -46,3 +47,48 @@ def replay_command(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A
 
     rows = replay(folder)
     put(f"{rows} rows compared: every decision is the same")
+
+
+@app.command("why")
+def why_command(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The saved run to explain.")],
+    against: Annotated[
+        Path, typer.Option(metavar="RUN2", help="The saved run to compare it with: same data, same model.")
+    ],
+    causes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,...",
+            help="Of staleness, rate, momentum, samples, codec and amount; by default all that apply.",
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; the runs of the others are made.")] = 5,
+    value: Annotated[
+        str, typer.Option(metavar="NAME", help="What to explain, of the last evaluation.")
+    ] = "val_loss",
+    processes: Processes = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Save the runs of further seeds and the waterfall here."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Explain why one run ends worse than another.
+
+    The first run is trained again on its recorded schedule, with the staleness, the rate, ... of the second.
+    Ask from the finer schedule to the coarser one: from ASP to BSP.
+
+    \b
+    Examples:
+      psbench why runs/asp --against runs/bsp
+      psbench why runs/asp --against runs/bsp --causes staleness,rate --seeds 10 --out runs/why
+    """  # noqa: D301
+    from psbench.causes import why
+
+    names = None if causes is None else [name.strip() for name in causes.split(",")]
+    answer = why(folder, against, names, seeds=seeds, value=value, processes=processes, folder=out)
+    show(answer, as_json)
+    if out is not None and answer.explains:
+        picture = out / "why.html"
+        answer.chart().save(picture)
+        say(f"saved in {out}; open {picture}")

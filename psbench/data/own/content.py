@@ -28,7 +28,9 @@ class Content:
     features : tuple of str
         Names of the columns of x; empty where they have none.
     columns : mapping of str to array, (N,)
-        Columns that are no inputs, for shardings by column.
+        Columns that are no inputs, for shardings and neighbourhoods by column.
+    val_columns : mapping of str to array
+        The same columns of val_x, as far as it has them.
     is_column : bool
         Whether y was given as (N, 1).
     """
@@ -42,6 +44,7 @@ class Content:
     features: tuple[str, ...] = ()
     columns: Mapping[str, Array] = field(default_factory=dict)
     is_column: bool = False
+    val_columns: Mapping[str, Array] = field(default_factory=dict)
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the content: all samples, targets and names."""
@@ -59,6 +62,7 @@ class Content:
         if self.val_x is not None and self.val_y is not None:
             yield from (*_parts("val_x", self.val_x), ("val_y", self.val_y))
         yield from sorted(self.columns.items())
+        yield from ((f"val {name}", values) for name, values in sorted(self.val_columns.items()))
 
 
 def _parts(what: str, inputs: Array | Several) -> Iterator[tuple[str, Array]]:

@@ -75,7 +75,7 @@ def as_data(value: Any) -> DataSource:
 def _named(value: Any) -> DataSource:
     fields = dict(value) if isinstance(value, Mapping) else {"name": value}
     if fields.get("name") == OwnData.name:
-        return OwnData(**{name: each for name, each in fields.items() if name != "name"})
+        return OwnData.described(fields)
     if fields.get("name") == PerWorker.name and isinstance(fields.get("data"), list):
         return _one_each(fields["data"])
     return cast(DataSource, make_part("data", fields))
@@ -313,6 +313,7 @@ def _content(
         features=train.features,
         columns=dict(train.columns),
         is_column=found.is_column,
+        val_columns={} if val is None else dict(val.columns),
     )
 
 

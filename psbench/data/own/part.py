@@ -48,20 +48,10 @@ class OwnData(Own, DataSource):
         False, "bring features, and targets that are numbers, to mean 0, deviation 1"
     )
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, OwnData) and self.model_dump() == other.model_dump()
-
-    def __hash__(self) -> int:
-        return hash(self.fingerprint)
-
     @property
     def travels(self) -> bool:
         """True: the object is in this process only."""
         return True
-
-    def bare(self) -> DataSource:
-        """Return the same specification without the object."""
-        return OwnData(**{name: getattr(self, name) for name in type(self).model_fields})
 
     @property
     def content(self) -> Content:
@@ -89,7 +79,7 @@ class OwnData(Own, DataSource):
             val_columns = {name: column[val] for name, column in content.columns.items()}
         else:
             rows = [content.x, content.y, content.val_x, content.val_y]
-            columns, val_columns = dict(content.columns), {}
+            columns, val_columns = dict(content.columns), dict(content.val_columns)
         scale = (0.0, 1.0)
         if self.standardise:
             rows[0], rows[2] = _standardised(rows[0], rows[2], "samples")[0]

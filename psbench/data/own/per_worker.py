@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
@@ -80,7 +80,8 @@ class PerWorker(DataSource):
             val_x=joined([each.val_x for each in found]),
             val_y=torch.cat([_numbered(each, each.val_y, classes) for each in found]),
             classes=classes,
-            columns=_columns(found),
+            columns=_joined_columns([each.columns for each in found]),
+            val_columns=_joined_columns([each.val_columns for each in found]),
             shards=tuple(np.arange(a, b) for a, b in pairwise(sizes)),
         )
         parts = [slice(a, b) for a, b in pairwise(sizes)]
@@ -146,6 +147,6 @@ def _numbered(data: Dataset, targets: Tensor, classes: tuple[str, ...]) -> Tenso
     return torch.tensor([places[name] for name in data.classes])[targets]
 
 
-def _columns(found: Sequence[Dataset]) -> dict[str, np.ndarray]:
-    shared = [name for name in found[0].columns if all(name in each.columns for each in found)]
-    return {name: np.concatenate([each.columns[name] for each in found]) for name in shared}
+def _joined_columns(found: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    shared = [name for name in found[0] if all(name in each for each in found)]
+    return {name: np.concatenate([each[name] for each in found]) for name in shared}

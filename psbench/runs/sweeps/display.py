@@ -22,10 +22,16 @@ class _Screen(Protocol):
 
 
 class Display:
-    """Shows the progress of many runs on standard error, or in a notebook's cell; a context manager."""
+    """Shows the progress of many runs on standard error, or in a notebook's cell; a context manager.
 
-    def __init__(self) -> None:
-        self._screen: _Screen = _Cell() if _in_notebook() else _Bar() if sys.stderr.isatty() else _Lines()
+    Parameters
+    ----------
+    what : str
+        Begins the lines on standard error.
+    """
+
+    def __init__(self, what: str = "sweep") -> None:
+        self._screen: _Screen = _Cell() if _in_notebook() else _Bar() if sys.stderr.isatty() else _Lines(what)
 
     def __enter__(self) -> Self:
         return self
@@ -60,13 +66,13 @@ def _in_notebook() -> bool:
 class _Lines:
     """A line every few seconds."""
 
-    def __init__(self) -> None:
-        self._next = time.monotonic() + FIRST_LINE_S
+    def __init__(self, what: str) -> None:
+        self._what, self._next = what, time.monotonic() + FIRST_LINE_S
 
     def show(self, progress: Progress) -> None:
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + LINE_EVERY_S
-            print(shown(f"sweep: {words(progress)}"), file=sys.stderr, flush=True)
+            print(shown(f"{self._what}: {words(progress)}"), file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Do nothing: printed lines remain."""

@@ -27,7 +27,8 @@ class DataAware(ByNeighbourhood):
     Reduces to: `with_replacement` with `focus` = 0, or with one neighbourhood.
     Our reading: the thesis gives the idea and no formula. A worker whose shard has no sample of some
     neighbourhood divides that share among the others, in proportion. Within a neighbourhood draws are
-    uniform. Before the first evaluation the shares are n_h / N.
+    uniform. Before the first evaluation the shares are n_h / N. With `by` = "random" it is a control: the
+    softmax is dealt to the neighbourhoods by chance, anew at every evaluation, and keeps its entropy.
     """
 
     name = "data_aware"
@@ -35,12 +36,15 @@ class DataAware(ByNeighbourhood):
 
     focus: float = parameter(0.5, "share of the samples that goes to weak neighbourhoods", ge=0, le=1)
     temperature: float = parameter(0.5, "of the softmax: small for the weakest alone", gt=0, le=1e6)
-    by: Literal["loss", "error"] = parameter("loss", "what a neighbourhood is weak by, on validation data")
+    by: Literal["loss", "error", "random"] = parameter(
+        "loss", "what a neighbourhood is weak by, on validation data; random: a control"
+    )
     smoothing: float = parameter(0.5, "share of former evaluations in the average", ge=0, lt=1)
     weights: Literal["none", "unbiased"] = parameter(
         "none", "unbiased: the expected gradient is that of uniform draws"
     )
     _weakness: list[float] = PrivateAttr(default_factory=list)
+    _dealt: list[int] = PrivateAttr(default_factory=list)  # whose share each neighbourhood gets, by chance
 
     # ---------------------------------------------------------------- the worker's half
 
@@ -78,12 +82,14 @@ class DataAware(ByNeighbourhood):
 
     def on_evaluated(self, event: Evaluated, view: ClusterView) -> list[Action]:
         """Take note of where the model is weak."""
-        found = of_groups(event, GROUP_LOSS if self.by == "loss" else GROUP_ERROR)
+        found = of_groups(event, GROUP_ERROR if self.by == "error" else GROUP_LOSS)
         new = [found[h] for h in sorted(found)]
         if self._weakness:
             kept = self.smoothing
             new = [kept * old + (1 - kept) * value for old, value in zip(self._weakness, new, strict=True)]
         self._weakness = new or self._weakness
+        if self.by == "random":
+            self._dealt = view.rng.permutation(len(self._weakness)).tolist()
         return []
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
@@ -92,4 +98,5 @@ class DataAware(ByNeighbourhood):
             return {}
         scaled = np.array(self._weakness) / self.temperature
         raised = np.exp(scaled - scaled.max())
-        return {"focus": (raised / raised.sum()).tolist()}
+        shares = raised / raised.sum()
+        return {"focus": shares[self._dealt or slice(None)].tolist()}

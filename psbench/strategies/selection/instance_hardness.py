@@ -23,7 +23,9 @@ class InstanceHardness(Selection):
     Notes
     -----
     Reduces to: `reshuffle` with `decay` = 1.
-    Our reading: the k hardest are taken, which the paper calls greedy; its variants draw them by chance.
+    Our reading: the k hardest are taken, which the paper calls greedy; its variants draw them by chance. The
+    paper divides a by the learning rate, which a selection does not know. A sample of which nothing has been
+    measured is hardest of all.
     """
 
     name = "instance_hardness"
@@ -33,14 +35,16 @@ class InstanceHardness(Selection):
     measure: Literal["loss", "change", "flip"] = parameter(
         "loss", "what makes a sample hard", source=f"{_PAPER}, eq. 2"
     )
-    share: float = parameter(0.9, "share of the newest measurement", source=_PAPER, gt=0, le=1)
+    share: float = parameter(0.95, "share of the newest measurement", source=f"{_PAPER}, sec. 4", gt=0, le=1)
     warm_up: float = parameter(
-        3.0, "passes over all samples", unit="passes", source=f"{_PAPER}, Algorithm 1", ge=0
+        5.0, "passes over all samples", unit="passes", source=f"{_PAPER}, sec. 4", ge=0
     )
     decay: float = parameter(
-        0.9, "factor of the samples kept, each round", source=f"{_PAPER}, Algorithm 1", gt=0, le=1
+        0.85, "factor of the samples kept, each round", source=f"{_PAPER}, sec. 4", gt=0, le=1
     )
-    least: float = parameter(0.2, "share of the samples that is kept in the end", gt=0, le=1)
+    least: float = parameter(
+        0.2, "share of the samples that is kept in the end", source=f"{_PAPER}, sec. 4", gt=0, le=1
+    )
 
     def choose(self, size: int, rng: Rng, memory: Memory, orders: Orders) -> Integers:
         """Take the next samples of the round."""

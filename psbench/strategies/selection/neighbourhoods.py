@@ -15,7 +15,7 @@ class ByClass(Neighbourhoods):
     """One neighbourhood for each class."""
 
     name = "classes"
-    source = "thesis 5.2.1"
+    source = "thesis 5.2.2"
 
     def groups(self, data: GroupedData, rng: Rng) -> SampleGroups:
         """Return the classes."""

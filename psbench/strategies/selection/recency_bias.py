@@ -25,15 +25,21 @@ class RecencyBias(Selection):
     Notes
     -----
     Reduces to: `reshuffle` while it warms up; `with_replacement` with `pressure` = 1 and no warm-up.
+    Our reading: a sample's probability follows its window at once; the paper computes all of them at the
+    beginning of an epoch. Equations and sections are those of the version under review (arXiv 1911.08050v1).
     """
 
     name = "recency_bias"
-    source = f"{_PAPER}, eqs. 2-5"
+    source = f"{_PAPER}, eqs. 3-7"
     remembers = ("predicted",)
 
-    window: int = parameter(10, "predictions of a sample that count", source=f"{_PAPER}, 4.1", ge=1, le=1000)
-    pressure: float = pressure_field(100.0, "pressure after the warm-up", f"{_PAPER}, 4.1")
-    warm_up: float = parameter(10.0, "passes of uniform mini-batches", unit="passes", source=_PAPER, ge=0)
+    window: int = parameter(
+        10, "predictions of a sample that count", source=f"{_PAPER}, sec. 5.2", ge=1, le=1000
+    )
+    pressure: float = pressure_field(100.0, "pressure after the warm-up", f"{_PAPER}, sec. 5.2")
+    warm_up: float = parameter(
+        15.0, "passes of uniform mini-batches", unit="passes", source=f"{_PAPER}, sec. 5.2", ge=0
+    )
     passes: float = parameter(30.0, "passes in which the pressure falls to 1", unit="passes", gt=0)
 
     def choose(self, size: int, rng: Rng, memory: Memory, orders: Orders) -> Integers:

@@ -14,7 +14,6 @@ from threaded_run import ThreadedRun
 from toybox import at_night
 
 from psbench.backends.control import Control
-from psbench.backends.replay import replay
 from psbench.backends.simulated.simulation import run_simulated
 from psbench.core.log import EventLog, Kind
 from psbench.core.part import Part
@@ -22,6 +21,7 @@ from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.experiment import Experiment
 from psbench.results.run import Run
+from psbench.runs.replaying import replay
 from psbench.strategies import CATALOGUE
 from psbench.training.build import Workload
 

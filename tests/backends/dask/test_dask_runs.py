@@ -16,11 +16,13 @@ from typing import Any
 
 import dask
 import numpy as np
+import pandas as pd
 import psutil
 import pytest
 import torch
 from distributed import Client
 
+import psbench as ps
 from psbench import replay
 from psbench.backends.control import Control
 from psbench.backends.dask.placement import place
@@ -28,6 +30,7 @@ from psbench.backends.dask.protocol.roles import roles_of
 from psbench.core.log import EventLog, Kind
 from psbench.errors import BackendError, Cancelled, ParameterError, ServerLost
 from psbench.experiment import Experiment
+from psbench.metrics import trained_groups
 from psbench.results.run import Run
 from psbench.runs.execution import run
 from psbench.system.start_progress import StartProgress, watching_start
@@ -69,6 +72,26 @@ def test_one_worker_gives_the_simulated_parameters_bit_for_bit(scheduler: str) -
 def test_bsp_equals_the_simulated_run(scheduler: str) -> None:
     spec = experiment({"name": "bsp", "placement": {"name": "parameter_server", "servers": 2}}, scheduler)
     assert run(spec).meta["params_digest"] == simulated(spec).meta["params_digest"]
+
+
+def test_a_selection_by_neighbourhood_equals_the_simulated_run(scheduler: str) -> None:
+    """Workers get the neighbourhoods of a user's frame with their shards, and report what they drew."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(120, 4)), columns=list("wxyz"))
+    frame = frame.assign(kind=rng.integers(0, 3, 120), site=np.arange(120) % 4)
+    spec = experiment(
+        {
+            "name": "bsp",
+            "selection": {"name": "data_aware", "neighbourhoods": {"name": "column", "column": "site"}},
+        },
+        scheduler,
+        data=ps.data(frame, target="kind", keep=["site"]),
+        model="logistic",
+    )
+    live, virtual = run(spec), simulated(spec)
+    assert live.meta["params_digest"] == virtual.meta["params_digest"]
+    tables = [trained_groups(each.log, each.meta, by="neighbourhood").to_dict() for each in (live, virtual)]
+    assert tables[0] == tables[1]
 
 
 def test_all_reduce_equals_bsp_to_rounding(scheduler: str) -> None:

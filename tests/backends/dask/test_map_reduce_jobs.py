@@ -15,11 +15,11 @@ from models.networks import Normed
 from psbench.backends.dask.local_cluster import local_cluster
 from psbench.backends.dask.map_reduce import tasks
 from psbench.backends.dask.map_reduce.driver import check
-from psbench.backends.replay import replay
 from psbench.core.log import Kind
 from psbench.errors import ParameterError
 from psbench.metrics import timeline
 from psbench.runs.execution import run
+from psbench.runs.replaying import replay
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
 from psbench.training.build import Workload

@@ -19,7 +19,6 @@ from psbench.backends.dask.protocol.messages import GiveEntries, MeasureLoad, St
 from psbench.backends.dask.server.parameter_server import ParameterServerStore
 from psbench.backends.dask.server.store import state_of
 from psbench.backends.partition import Partition, gather, partitions_of
-from psbench.backends.replay import replay
 from psbench.backends.simulated.simulation import run_simulated
 from psbench.core.actions import Action, Drop, Readmit
 from psbench.core.log import EventLog, Kind
@@ -28,6 +27,7 @@ from psbench.core.view import ClusterView
 from psbench.experiment import Experiment
 from psbench.metrics import reassignments, server_loads
 from psbench.runs.execution import run
+from psbench.runs.replaying import replay
 from psbench.training.build import Workload
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")

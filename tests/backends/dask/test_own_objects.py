@@ -14,10 +14,10 @@ from torch import nn
 from torch.nn import functional
 from toybox import at_night, put_in, take_out
 
-from psbench.backends.replay import replay
 from psbench.errors import ParameterError, SpecError
 from psbench.runs.execution import resume, run
 from psbench.runs.fork import Fork, fork
+from psbench.runs.replaying import replay
 from psbench.testing import check_strategy, toy_experiment
 
 pytestmark = pytest.mark.dask

@@ -20,7 +20,6 @@ from toybox import put_in, take_out
 from vectors import how, pushed
 
 import psbench as ps
-from psbench.backends.replay import replay
 from psbench.checkpoints.file import Checkpoint
 from psbench.core import Aggregation, Apply, Strategy
 from psbench.core.arithmetic import State
@@ -30,6 +29,7 @@ from psbench.errors import ParameterError, UnknownName
 from psbench.optimization.optimizer import SGD
 from psbench.runs.execution import resume, run
 from psbench.runs.fork import Fork, fork
+from psbench.runs.replaying import replay
 from psbench.strategies import local_sgd, make_strategy
 from psbench.strategies.aggregation import DynSGDVersioned
 from psbench.testing import toy_experiment

@@ -9,7 +9,6 @@ from threaded_run import ThreadedRun
 from toybox import put_in, take_out
 
 import psbench as ps
-from psbench.backends.replay import replay
 from psbench.core.actions import Apply
 from psbench.core.aggregation import Aggregation
 from psbench.core.arithmetic import Pushed, State, Step, Vector
@@ -17,6 +16,7 @@ from psbench.core.log import Kind
 from psbench.core.strategy import Strategy
 from psbench.errors import ParameterError
 from psbench.runs.execution import run as run_from
+from psbench.runs.replaying import replay
 from psbench.strategies.aggregation import Mean
 from psbench.strategies.communication import LocalSGD
 from psbench.testing import check_strategy, toy_experiment

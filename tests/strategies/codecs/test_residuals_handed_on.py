@@ -15,12 +15,12 @@ from psbench import strategies
 from psbench.backends.compression import Compression, WorkerCodecs
 from psbench.backends.control import Control
 from psbench.backends.partition import gather, partitions
-from psbench.backends.replay import replay
 from psbench.backends.simulated.simulation import Simulation
 from psbench.core.log import EventLog, Kind
 from psbench.core.strategy import Strategy
 from psbench.errors import CodecError
 from psbench.runs.execution import run
+from psbench.runs.replaying import replay
 from psbench.seeds import Streams
 from psbench.strategies.codecs import QSGD, Channel, TopK
 from psbench.strategies.placement import ParameterServer

@@ -9,10 +9,10 @@ import pytest
 import torch
 from test_reassignment import servers, sizes
 
-from psbench.backends.replay import replay
 from psbench.clusters import Custom, Network
 from psbench.core.log import Kind
 from psbench.runs.execution import resume, run
+from psbench.runs.replaying import replay
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
 

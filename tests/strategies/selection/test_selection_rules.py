@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from scipy import stats
 
 from psbench.backends.control import Control
 from psbench.backends.simulated.simulation import Simulation
-from psbench.core import EventLog, SampleGroups
+from psbench.core import Evaluated, EventLog, SampleGroups
 from psbench.core.selection import KnownOfData
 from psbench.errors import ProtocolError
+from psbench.optimization.losses import CROSS_ENTROPY
 from psbench.runs.execution import run
 from psbench.seeds import Streams
 from psbench.strategies.selection import (
@@ -28,6 +32,7 @@ from psbench.strategies.selection.recency_bias import entropies
 from psbench.testing import toy_experiment
 from psbench.training.build import Workload
 from psbench.training.chooser import Chooser
+from psbench.training.each_sample import weighted_mean
 
 GROUPS = np.array([0, 0, 0, 0, 0, 0, 0, 1, 1, 2])
 
@@ -118,6 +123,29 @@ def test_unbiased_weights_give_the_whole_gradient_in_expectation():
     gradients = np.random.default_rng(3).normal(size=10)
     expected = sum(p[i] * weight[i] * gradients[i] for i in range(10))
     assert expected == pytest.approx(gradients.mean())
+
+
+def test_weighted_gradients_of_all_mini_batches_average_to_the_whole_gradient():
+    """Every mini-batch of two of a tiny set, with its probability, through the loss that workers compute."""
+    groups, orders = np.array([0, 0, 1]), {"focus": [0.1, 0.9, 0.0]}
+    part = DataAware(weights="unbiased", focus=0.8)
+    made = chooser(part, size=3, groups=groups)
+    p = (part.shares(made.memory, orders)[:2] / [2, 1])[groups]
+    weight = {}
+    for each in choices(made, 20, 5, orders=orders):
+        weight |= dict(zip(each.positions.tolist(), each.weights.tolist(), strict=True))
+    rng = torch.Generator().manual_seed(0)
+    x, y = torch.randn(3, 4, generator=rng, dtype=torch.float64), torch.tensor([0, 1, 1])
+    model = torch.nn.Linear(4, 2, dtype=torch.float64)
+
+    def gradient(where, weights):
+        loss = weighted_mean(model(x[where]), y[where], CROSS_ENTROPY, np.array(weights))
+        return torch.autograd.grad(loss, model.weight)[0]
+
+    expected = sum(p[i] * p[j] * gradient([i, j], [weight[i], weight[j]]) for i in range(3) for j in range(3))
+    assert p.sum() == pytest.approx(1)
+    assert not np.allclose(p, 1 / 3)
+    assert torch.allclose(expected, gradient([0, 1, 2], [1.0, 1.0, 1.0]), rtol=1e-12)
 
 
 def test_importance_is_unbiased_and_takes_large_gradients_more_often():
@@ -241,6 +269,61 @@ def test_data_aware_orders_more_of_the_weak_neighbourhood():
     assert counts[5] == counts.min()
     assert len(losses) == 6
     assert np.mean(np.concatenate(recent) == 5) > 2 * counts[5] / counts.sum()
+
+
+def paired(strategy, measure, **data):
+    """Return a measure at the end, data-aware minus uniform on equal samples, of ten seeds."""
+    kept = {
+        "name": "mixture",
+        "num_samples": 1200,
+        "num_classes": 2,
+        "clouds_per_class": 3,
+        "val_fraction": 0.5,
+    }
+    found = []
+    for seed in range(10):
+        ends = []
+        for focus in (0.5, 0.0):
+            rule = {"name": "data_aware", "neighbourhoods": "column", "focus": focus}
+            spec = toy_experiment(
+                {"name": strategy, "selection": rule},
+                data=kept | {"separation": 5.0} | data,
+                model={"name": "mlp", "hidden": [16]},
+                stop={"epochs": 10},
+                seed=seed,
+            )
+            ends.append(run(spec).log.evaluations()[-1][measure])
+        found.append(ends[0] - ends[1])
+    return np.array(found)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("strategy", ["bsp", "asp"])
+def test_a_planted_weak_cloud_is_learned_and_without_one_nothing_changes(strategy):
+    """One cloud with a fifth of the samples: fewer errors there. Without it: within two points, tested."""
+    fewer = paired(strategy, "neighbourhood_error:5", rare=0.2)
+    assert stats.ttest_1samp(fewer, 0.0, alternative="less").pvalue < 0.01
+    same = paired(strategy, "val_accuracy")
+    sides = [
+        stats.ttest_1samp(same, end, alternative=side) for end, side in ((-0.02, "greater"), (0.02, "less"))
+    ]
+    assert max(each.pvalue for each in sides) < 0.05
+
+
+def test_the_control_deals_the_same_shares_by_chance():
+    """At every evaluation anew, and from one to the next the same; their entropy stays."""
+    made, aware = DataAware(by="random"), DataAware()
+    view = SimpleNamespace(rng=np.random.default_rng(0))
+    orders = []
+    for number in range(8):
+        event = Evaluated(number, 1, {f"neighbourhood_loss:{h}": float(h) for h in range(6)})
+        made.on_evaluated(event, view)
+        aware.on_evaluated(event, view)
+        shares, dealt = aware.on_release(0, view)["focus"], made.on_release(0, view)["focus"]
+        assert dealt == made.on_release(1, view)["focus"]
+        assert sorted(dealt) == sorted(shares) == shares
+        orders.append(tuple(dealt))
+    assert len({*orders}) == 8
 
 
 # -------------------------------------------------------------------- what is refused

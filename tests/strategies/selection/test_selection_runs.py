@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+import json
 import warnings
+from collections import defaultdict
 from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
+from pydantic import PrivateAttr
 from threaded_run import ThreadedRun
 
-from psbench.backends.replay import replay
 from psbench.checkpoints.file import Checkpoint
-from psbench.core import ByNeighbourhood, Kind, Neighbourhoods, SampleGroups, Selection, Strategy, reported
+from psbench.core import (
+    ByNeighbourhood,
+    Kind,
+    Neighbourhoods,
+    SampleGroups,
+    Selection,
+    Strategy,
+    reported,
+    reported_of_groups,
+)
 from psbench.core.events import Push
+from psbench.core.selection import SUMS
 from psbench.errors import DoubtfulComposition, ParameterError, UnknownName
 from psbench.runs.execution import run
 from psbench.runs.fork import Fork, fork
+from psbench.runs.replaying import replay
 from psbench.runs.sweeps.sweep import sweep
 from psbench.strategies import bsp, make_strategy
 from psbench.testing import check_strategy, toy_experiment
 from psbench.testing.invariants import BrokenContract
 from psbench.training.build import Workload
+from psbench.training.trainer import Trainer
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +89,33 @@ class DrawnOnce(ByNeighbourhood):
         return []
 
 
+class ByReports(ByNeighbourhood):
+    """Half of each mini-batch from the class that was predicted wrong most often, by what pushes report."""
+
+    name = "by_reports"
+    remembers = ("loss", "predicted")
+    _sums: dict[str, dict[str, float]] = PrivateAttr(default_factory=lambda: {name: {} for name in SUMS})
+
+    def choose(self, size, rng, memory, orders):
+        """Draw half of the samples from the ordered class, if the shard has it."""
+        own = np.flatnonzero(memory.neighbourhood == orders.get("worst", -1))
+        half = size // 2 if len(own) else 0
+        return np.append(memory.uniform(size - half, rng), memory.uniform(half, rng, own))
+
+    def on_push(self, push, view):
+        """Add the push's sums."""
+        for name, sums in self._sums.items():
+            for h, value in reported_of_groups(push, name).items():
+                sums[str(h)] = sums.get(str(h), 0.0) + value
+        return []
+
+    def on_release(self, worker, view):
+        """Order the class with the largest share of errors, and with the largest loss of equal ones."""
+        samples, loss, errors = self._sums.values()
+        shares = {h: (errors[h] / samples[h], loss[h] / samples[h]) for h in samples}
+        return {"worst": int(max(shares, key=shares.get))} if shares else {}
+
+
 def experiment(rule, strategy="bsp", **changes):
     return toy_experiment({"name": strategy, "selection": rule}, **{"evaluate_every": 0.5} | changes)
 
@@ -82,7 +123,7 @@ def experiment(rule, strategy="bsp", **changes):
 # -------------------------------------------------------------------- the same wherever it runs
 
 
-@pytest.mark.parametrize("rule", [*RULES, DrawnOnce()], ids=[*IDS, "drawn_once"])
+@pytest.mark.parametrize("rule", [*RULES, DrawnOnce(), ByReports()], ids=[*IDS, "drawn_once", "by_reports"])
 def test_simulated_live_and_replayed(rule):
     """Under a barrier a live run computes the model of the simulated one, and both are decided again."""
     spec = experiment(rule)
@@ -94,7 +135,7 @@ def test_simulated_live_and_replayed(rule):
     replay(replace(virtual, log=live.log))
 
 
-@pytest.mark.parametrize("rule", RULES, ids=IDS)
+@pytest.mark.parametrize("rule", [*RULES, ByReports()], ids=[*IDS, "by_reports"])
 @pytest.mark.parametrize("strategy", ["bsp", "asp"])
 def test_a_resumed_run_chooses_what_it_would_have_chosen(rule, strategy, tmp_path):
     spec = experiment(rule, strategy, stop={"epochs": 4}, checkpoint_every=1.0)
@@ -326,6 +367,35 @@ def test_a_worker_without_a_neighbourhood_draws_from_the_others():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DoubtfulComposition)
         run(spec)
+
+
+@pytest.mark.parametrize("strategy", ["asp", {"name": "local_sgd", "local_steps": 3}])
+def test_a_push_reports_the_samples_that_it_was_computed_from(strategy, monkeypatch):
+    """Sums by class over all mini-batches of a push, also of several local steps."""
+    drawn = defaultdict(list)
+    learn = Trainer.learn
+
+    def noted(self, job, result):
+        drawn[job.worker].append((job.indices, result.found["loss"], result.found["predicted"]))
+        return learn(self, job, result)
+
+    monkeypatch.setattr(Trainer, "learn", noted)
+    strategy = {"name": strategy} if isinstance(strategy, str) else strategy
+    spec = toy_experiment({**strategy, "selection": ByReports()}, stop={"updates": 6})
+    done = run(spec)
+    right = Workload.build(spec).data.train_y.numpy()
+    pushes = done.log.of_kind(Kind.PUSH)
+    for worker in range(3):
+        texts = [json.loads(done.log.text(n)) for n in pushes["text"][pushes["worker"] == worker]]
+        of_each = len(drawn[worker]) // len(texts)
+        for number, text in enumerate(texts):
+            steps = drawn[worker][number * of_each : (number + 1) * of_each]
+            indices, loss, predicted = (np.concatenate(each) for each in zip(*steps, strict=True))
+            for h in range(3):
+                own = right[indices] == h
+                found = [text.get(f"selection.{name}:{h}", 0.0) for name in SUMS]
+                expected = own.sum(), loss[own].sum(), (predicted != right[indices])[own].sum()
+                assert found == pytest.approx(expected)
 
 
 def test_reports_are_the_statistics_under_a_prefix():

@@ -8,7 +8,6 @@ import pytest
 from toybox import put_in, take_out
 
 from psbench import strategies
-from psbench.backends.replay import replay
 from psbench.core.actions import Action, Drop, Readmit, SwitchTo
 from psbench.core.events import Join, Leave, Push, SwitchRequested
 from psbench.core.log import Kind
@@ -17,6 +16,7 @@ from psbench.core.view import ClusterView, Status
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.runs.execution import run
+from psbench.runs.replaying import replay
 from psbench.strategies.switching import OnStragglers
 from psbench.strategies.switching.stragglers import below, line
 from psbench.testing import BrokenContract, ScriptedCluster, check_strategy, toy_experiment

@@ -78,6 +78,7 @@ class ChartView {
     const title = this.model.get("title") || "chart";
     this.heading.textContent = title;
     this.note.textContent = this.note.title = this.model.get("note") || "";
+    this.toggle.setAttribute("aria-label", `${this.toggle.textContent}: ${title}`);
     this.figure.dataset.rows = String(this.shown);
     this.figure.dataset.state = this.failed ? "error" : this.view ? this.model.get("state") : "loading";
     this.figure.setAttribute(
@@ -92,6 +93,7 @@ class ChartView {
     this.canvas.hidden = open;
     this.toggle.setAttribute("aria-expanded", String(open));
     this.toggle.textContent = open ? "chart" : "table";
+    this.look();
     if (open) this.fillText();
   }
 

@@ -2,7 +2,7 @@
 import { button, h } from "./dom.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const [WIDTH, HEIGHT, LEFT, FOOT, TOP] = [300, 116, 34, 18, 6];
+const [WIDTH, HEIGHT, LEFT, FOOT, TOP] = [300, 116, 40, 18, 6];
 const POINTS = 9; // of the curve, at equal shares of the run
 const STEPS = { ArrowUp: 0.02, ArrowDown: -0.02, PageUp: 0.1, PageDown: -0.1 };
 

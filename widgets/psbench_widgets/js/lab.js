@@ -130,7 +130,10 @@ class Lab {
     );
     this.trouble = h("details", { class: "psb-traceback", hidden: true });
     this.goal = h("div", { class: "psb-goal", role: "status", hidden: true });
-    this.starting = h("div", { class: "psb-starting", hidden: true });
+    this.starting = h("div", {
+      ...{ class: "psb-starting", hidden: true, tabindex: "0" }, // keys scroll it
+      ...{ role: "region", "aria-label": "processes that start" },
+    });
     this.prediction = new Prediction((values) => this.send({ kind: "predict", values }));
     this.form = new Form(this.model.get("form"), structuredClone(this.model.get("values")), () =>
       this.changed(),
@@ -417,6 +420,7 @@ class Lab {
       SILENT_MS,
     );
     this.selectTab("watch");
+    this.form.unfold(false); // what one wants to see now is the run
   }
 
   // A kernel that was restarted knows nothing of this panel: nothing can be asked of it any more.
@@ -509,12 +513,9 @@ class Lab {
 
   // Of the run that is shown first, once it is over.
   showResult() {
-    const recording = this.stage.films[0]?.recording;
-    const runs = this.model.get("runs");
-    this.result.show(
-      this.stage.running ? null : runs.find(({ number }) => `run ${number}` === recording?.about.key),
-      recording,
-    );
+    const [recording, beside] = this.stage.films.map((film) => film.recording);
+    const line = (shown) => this.model.get("runs").find(({ number }) => `run ${number}` === shown?.about.key);
+    this.result.show(this.stage.running ? null : line(recording), recording, line(beside));
   }
 
   // Lines over the charts follow at once; what is a sum up to the moment follows when it rests.

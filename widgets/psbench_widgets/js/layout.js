@@ -1,7 +1,7 @@
 // Where things stand in a timeline and in the strip of the whole run below it, and which rows it has: every
 // worker, or, where there are many, bands of workers of about one speed.
 
-const NAMES = 124; // pixels for the names of the rows
+const NAMES = 134; // pixels for the names of the rows
 const TOTALS = 84; // pixels for the share of its time that a worker waits
 const ROOMY = 520; // a narrower timeline has room for short names and no totals
 

@@ -26,7 +26,8 @@ export class Prediction {
       placeholder: "×",
       "aria-label": "speed relative to the previous run",
     });
-    this.gaps = h("ul", { class: "psb-gaps", role: "status" });
+    this.list = h("ul", { class: "psb-gaps" });
+    this.gaps = h("div", { role: "status" }, this.list);
     for (const input of [this.most, this.accuracy, this.faster])
       input.onchange = () => this.send(this.values());
     this.drawing = new Drawing(() => this.send(this.values()));
@@ -79,7 +80,7 @@ export class Prediction {
   }
 
   say(gaps) {
-    this.gaps.replaceChildren(
+    this.list.replaceChildren(
       ...gaps.map(({ text, right }) => h("li", { class: right ? "psb-right" : "psb-off" }, text)),
     );
     this.drawing.show(gaps.find(({ came }) => came)?.came ?? null);

@@ -23,7 +23,11 @@ export function upTo(column, value, strictly = false, low = 0, high = column.len
 }
 
 export const duration = (seconds) =>
-  seconds < 0.9995 ? `${shortest(1000 * seconds)} ms` : `${shortest(seconds)} s`;
+  seconds < 0.0009995
+    ? `${shortest(1e6 * seconds)} µs`
+    : seconds < 0.9995
+      ? `${shortest(1000 * seconds)} ms`
+      : `${shortest(seconds)} s`;
 export const amount = (value) => shortest(value);
 const shortest = (value) => String(Number(value.toPrecision(3)));
 

@@ -11,30 +11,48 @@ export class Result {
     this.element = h("section", { class: "psb-result", hidden: true, "aria-label": "result of the run" });
   }
 
-  // run: a line of the table of runs, or none; recording: what is shown of it
-  show(run, recording) {
+  // run: a line of the table of runs, or none; recording: what is shown of it; other: the line of the run
+  // beside it, or none
+  show(run, recording, other) {
     this.element.hidden = !run || run.time_s === undefined;
     if (this.element.hidden) return;
     const clock = CLOCKS[run.backend] ?? "wall-clock time";
     const epochs = `${amount(run.epochs)} epoch${amount(run.epochs) === "1" ? "" : "s"}`;
-    const percent = (share, digits) => `${(100 * share).toFixed(digits)} %`;
     const numbers = [
       run.val_accuracy !== null && ["accuracy", percent(run.val_accuracy, 1), "accuracy reached"],
       ["time", `${amount(run.time_s)} s`, `${clock}, ${epochs}`],
       run.idle !== null && ["waiting", percent(run.idle, 0), "of all time was waiting"],
       run.staleness !== null && ["staleness", run.staleness.toFixed(1), "versions stale (mean)"],
     ];
-    const other = run.strategy === "asp" ? "bsp" : "asp";
-    const ask = button(`What would ${other.toUpperCase()} have done?`, "psb-link", () => this.fork(other));
+    const next = run.strategy === "asp" ? "bsp" : "asp";
+    const ask = button(`What would ${next.toUpperCase()} have done?`, "psb-link", () => this.fork(next));
     this.element.replaceChildren(
       ...numbers
         .filter(Boolean)
         .map(([name, value, about]) =>
-          h("div", { class: `psb-result-${name}` }, h("b", {}, value), h("span", {}, about)),
+          h("div", { class: `psb-result-${name}${/^0\s%/.test(value) ? " psb-none" : ""}` }, h("b", {}, value), h("span", {}, about)),
         ),
-      h("p", {}, `${whoWaited(recording)} `, recording.about.can_fork && ask),
+      other && other.time_s !== undefined
+        ? h("p", {}, h("b", {}, called(other)), ` ${inShort(other)}`)
+        : h("p", {}, `${whoWaited(recording)} `, recording.about.can_fork && ask),
     );
   }
+}
+
+const percent = (share, digits) => `${(100 * share).toFixed(digits)}\u00a0%`;
+
+// Of a fork, what is otherwise: what was so before stands beside it.
+const called = ({ label }) => `${label.split(" -> ").at(-1)}:`;
+
+// The same numbers of the run beside it, in one sentence.
+function inShort({ val_accuracy: accuracy, time_s: time, idle, staleness }) {
+  const numbers = [
+    accuracy !== null && `${percent(accuracy, 1)} in`,
+    `${amount(time)}\u00a0s,`,
+    idle !== null && `${percent(idle, 0)} of all time waiting,`,
+    staleness !== null && `${staleness.toFixed(1)} versions stale`,
+  ];
+  return `${numbers.filter(Boolean).join(" ").replace(/,$/, "")}.`;
 }
 
 const ALIKE = 0.1; // shares of waiting that differ by less are told together
@@ -42,12 +60,12 @@ const NAMED = 4; // workers; more are counted
 
 function whoWaited({ waiting, workers }) {
   const order = workers.map((_, place) => place).sort((a, b) => waiting[b] - waiting[a] || a - b);
-  const percent = (place) => Math.round(100 * waiting[place]);
+  const rounded = (place) => Math.round(100 * waiting[place]);
   const [most, least] = [order[0], order.at(-1)];
-  if (!percent(most)) return "No worker waited.";
+  if (!rounded(most)) return "No worker waited.";
   const together = order.filter((place) => waiting[place] > waiting[most] - ALIKE).sort((a, b) => a - b);
-  const lowest = Math.min(...together.map(percent));
-  const range = lowest < percent(most) ? `${lowest} to ${percent(most)} %` : `${percent(most)} %`;
+  const lowest = Math.min(...together.map(rounded));
+  const range = lowest < rounded(most) ? `${lowest} to ${percent(waiting[most], 0)}` : percent(waiting[most], 0);
   const all = together.length === workers.length;
   const many = `${together.length} of ${workers.length} workers`;
   const named = names(together.map((place) => workers[place]));
@@ -55,7 +73,7 @@ function whoWaited({ waiting, workers }) {
   const sentence = `${who} waited ${range} of ${all || together.length === 1 ? "its" : "their"} time`;
   if (all) return `${sentence}.`;
   const other = `worker ${workers[least]}`;
-  return `${sentence}; ${other} ${percent(least) ? `least, ${percent(least)} %` : "never"}.`;
+  return `${sentence}; ${other} ${rounded(least) ? `least, ${percent(waiting[least], 0)}` : "never"}.`;
 }
 
 function names(workers) {

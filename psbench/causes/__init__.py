@@ -1,0 +1,26 @@
+"""Why is one run worse than another? Its schedule is trained again with causes taken from the other."""
+
+from __future__ import annotations
+
+from psbench.causes.answer import Answer
+from psbench.causes.asking import why
+from psbench.causes.cause import Amount, Cause, Codec, Momentum, Rate, Samples, Staleness
+from psbench.causes.checking import check_cause
+from psbench.causes.counterfactual import recompute
+from psbench.causes.schedule import CannotAsk, Schedule
+
+__all__ = [
+    "Amount",
+    "Answer",
+    "CannotAsk",
+    "Cause",
+    "Codec",
+    "Momentum",
+    "Rate",
+    "Samples",
+    "Schedule",
+    "Staleness",
+    "check_cause",
+    "recompute",
+    "why",
+]
